@@ -1,0 +1,44 @@
+# make demo and make test do all of their own set-up. `make help` lists the rest.
+VENV = .venv
+PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-spark test-interop check bench doctor lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the interpreter
+	@scripts/setup.sh
+
+demo: setup ## read and stream a store that an Apache RocketMQ broker wrote
+	@$(VENV)/bin/spark-mq demo
+
+test: setup ## every test; what needs a JDK and Maven is skipped with the reason where they are absent
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+test-spark: setup ## the tests that start Spark
+	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
+
+test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
+	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
+
+check: setup ## formatting, lint, types
+	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))
+	@$(VENV)/bin/ruff check $(wildcard $(PYTHON_FILES))
+	@$(VENV)/bin/mypy
+
+bench: setup ## this source beside Spark's Kafka source, as a table
+	@$(VENV)/bin/python bench/run.py $(ARGS)
+
+doctor: setup ## look for what keeps Spark from working here
+	@$(VENV)/bin/spark-mq doctor
+
+lock: setup ## write requirements.lock anew from pyproject.toml, keeping versions that still fit
+	@$(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-annotate --all-extras --custom-compile-command "make lock" \
+		--output-file requirements.lock pyproject.toml
+
+clean: ## remove everything that make has made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

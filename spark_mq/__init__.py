@@ -1,0 +1,31 @@
+"""Apache RocketMQ's message store as a Spark data source.
+
+    spark = spark_mq.build_session()
+    spark.read.format("spark_mq").option("path", "/path/to/store").load()
+
+Importing this package loads neither Spark nor pyarrow: Spark imports it in every worker process it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_mq.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["__version__", "build_session", "register"]
+
+__version__ = "0.1.0"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("spark_mq")` known to a session explicitly.
+
+    Spark finds the format by itself where `pyspark_spark_mq` is on the workers' path; this call is for those
+    who do not want to rely on that, and it may be repeated.
+    """
+    from spark_mq.data_source import SparkMqDataSource
+
+    spark.dataSource.register(SparkMqDataSource)

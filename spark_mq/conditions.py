@@ -1,0 +1,252 @@
+"""Named error conditions of the Spark source and sink, and the one place where storage errors become them.
+
+    SparkMqError
+      OptionError(option, rule)                       SPARK_MQ_INVALID_OPTION
+      UnknownOptionError(option, nearest)             SPARK_MQ_UNKNOWN_OPTION
+      OffsetJsonError(source, pointer, rule)          SPARK_MQ_INVALID_OFFSETS
+      QueuesNotMatchedError(option, unknown, omitted) SPARK_MQ_QUEUES_NOT_MATCHED
+      StartBeyondEndError(queue, start, end)          SPARK_MQ_START_BEYOND_END
+      NoOffsetForTimestampError(queue, timestamp_ms)  SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP
+      NoGroupOffsetsError(group)                      SPARK_MQ_NO_GROUP_OFFSETS
+      DataLossError(*losses)                          SPARK_MQ_DATA_LOSS
+      AvailableNowError(rule, *queues)                SPARK_MQ_AVAILABLE_NOW_CHANGED
+      StoreConditionError(condition, text, cure)      SPARK_MQ_STORE_…, one per kind of storage error
+
+A text begins with its condition in brackets, as Spark's own do, because Spark hands on nothing of a Python
+error but its text: the name is what a user can search for and what a program can test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from storage import errors
+
+_NAMES_SHOWN = 10
+
+
+class SparkMqError(Exception):
+    """Base of the named conditions.
+
+    A subclass hands its values to `super().__init__` in the order of its own parameters, so that the error
+    survives pickling, and writes its text in `describe`.
+    """
+
+    condition: ClassVar[str] = "SPARK_MQ_ERROR"
+
+    def describe(self) -> str:
+        """What happened, by which rule, and what to do about it."""
+        return ": ".join(str(value) for value in self.args)
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.describe()}"
+
+
+class OptionError(SparkMqError):
+    """An option's value, or a combination of options, breaks `rule`."""
+
+    condition = "SPARK_MQ_INVALID_OPTION"
+
+    def __init__(self, option: str, rule: str) -> None:
+        super().__init__(option, rule)
+        self.option = option
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"option {self.option}: {self.rule}"
+
+
+class UnknownOptionError(SparkMqError):
+    """No option has this name; `nearest` is the known name most like it, if any is like it at all."""
+
+    condition = "SPARK_MQ_UNKNOWN_OPTION"
+
+    def __init__(self, option: str, nearest: str | None, hint: str | None = None) -> None:
+        super().__init__(option, nearest, hint)
+        self.option = option
+        self.nearest = nearest
+        self.hint = hint
+
+    def describe(self) -> str:
+        text = f"there is no option {self.option}"
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest}?"
+        return text if self.hint is None else f"{text} ({self.hint})"
+
+
+class OffsetJsonError(SparkMqError):
+    """JSON with offsets that does not have the promised shape.
+
+    `source` is the option's name, or "offset" for a checkpoint's; `pointer` is the JSON pointer (RFC 6901)
+    of the value that is wrong, "" for the whole text.
+    """
+
+    condition = "SPARK_MQ_INVALID_OFFSETS"
+
+    def __init__(self, source: str, pointer: str, rule: str) -> None:
+        super().__init__(source, pointer, rule)
+        self.source = source
+        self.pointer = pointer
+        self.rule = rule
+
+    def describe(self) -> str:
+        where = f" at {self.pointer}" if self.pointer else ""
+        return f"{self.source}{where}: {self.rule}"
+
+
+class QueuesNotMatchedError(SparkMqError):
+    """An option's JSON must name exactly the queues of the query: it names some that are not there, or omits
+    some that are.
+    """
+
+    condition = "SPARK_MQ_QUEUES_NOT_MATCHED"
+
+    def __init__(self, option: str, unknown: Iterable[str], omitted: Iterable[str]) -> None:
+        self.option = option
+        self.unknown = tuple(unknown)
+        self.omitted = tuple(omitted)
+        super().__init__(option, self.unknown, self.omitted)
+
+    def describe(self) -> str:
+        faults = []
+        if self.unknown:
+            faults.append(f"these are not queues of this query: {names(self.unknown)}")
+        if self.omitted:
+            faults.append(f"these queues are missing: {names(self.omitted)}")
+        return f"option {self.option} must name every queue of the query and no other; " + "; ".join(faults)
+
+
+class StartBeyondEndError(SparkMqError):
+    """A batch query whose start of a queue lies behind its end."""
+
+    condition = "SPARK_MQ_START_BEYOND_END"
+
+    def __init__(self, queue: str, start: int, end: int) -> None:
+        super().__init__(queue, start, end)
+        self.queue = queue
+        self.start = start
+        self.end = end
+
+    def describe(self) -> str:
+        return f"queue {self.queue}: its start, {self.start}, is greater than its end, {self.end}"
+
+
+class NoOffsetForTimestampError(SparkMqError):
+    """No message of the queue was stored at or after the starting timestamp."""
+
+    condition = "SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP"
+
+    def __init__(self, queue: str, timestamp_ms: int) -> None:
+        super().__init__(queue, timestamp_ms)
+        self.queue = queue
+        self.timestamp_ms = timestamp_ms
+
+    def describe(self) -> str:
+        return (
+            f"queue {self.queue} holds no message stored at or after {self.timestamp_ms} ms; "
+            "set startingOffsetsByTimestampStrategy to latest to start such queues at their end"
+        )
+
+
+class NoGroupOffsetsError(SparkMqError):
+    """`startingOffsets=group`, but the group has stored no offset for any queue of the query."""
+
+    condition = "SPARK_MQ_NO_GROUP_OFFSETS"
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+    def describe(self) -> str:
+        return f"group {self.group} has stored no offset for any queue of this query; check consumerGroup"
+
+
+class DataLossError(SparkMqError):
+    """Messages that the query was to read are gone, and `failOnDataLoss` is true. One text a queue."""
+
+    condition = "SPARK_MQ_DATA_LOSS"
+
+    def __init__(self, *losses: str) -> None:
+        super().__init__(*losses)
+        self.losses = losses
+
+    def describe(self) -> str:
+        return (
+            "; ".join(self.losses) + ". Some messages may have been lost: they expired, or the topic was "
+            "deleted before they were read. Set failOnDataLoss to false to go on with what is there"
+        )
+
+
+class AvailableNowError(SparkMqError):
+    """The ends that Trigger.AvailableNow fixed when it started do not hold any more."""
+
+    condition = "SPARK_MQ_AVAILABLE_NOW_CHANGED"
+
+    def __init__(self, rule: str, *queues: str) -> None:
+        super().__init__(rule, *queues)
+        self.rule = rule
+        self.queues = queues
+
+    def describe(self) -> str:
+        return f"{self.rule}: {names(self.queues)}; start the query again to fix new ends"
+
+
+class StoreConditionError(SparkMqError):
+    """A storage error under its condition's name; the original is its `__cause__`."""
+
+    def __init__(self, condition: str, text: str, cure: str | None = None) -> None:
+        super().__init__(condition, text, cure)
+        self.name = condition
+        self.text = text
+        self.cure = cure
+
+    def describe(self) -> str:
+        return self.text if self.cure is None else f"{self.text}. {self.cure}"
+
+    def __str__(self) -> str:
+        return f"[{self.name}] {self.describe()}"
+
+
+def names(queues: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    listed = list(queues)
+    text = ", ".join(listed[:_NAMES_SHOWN])
+    return text if len(listed) <= _NAMES_SHOWN else f"{text} and {len(listed) - _NAMES_SHOWN} more"
+
+
+_CONFIGURE = "Name the broker's configuration file in the option conf"
+_VERIFY = "`spark-mq verify` shows what else differs"
+
+# Storage error → (condition, what a Spark user can do). A class not listed takes its nearest listed base.
+_CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
+    errors.StorageError: ("SPARK_MQ_STORE_ERROR", None),
+    errors.ConfigurationError: ("SPARK_MQ_STORE_CONFIGURATION", _CONFIGURE),
+    errors.StateFileError: ("SPARK_MQ_STORE_STATE_FILE", None),
+    errors.NameIllegalError: ("SPARK_MQ_ILLEGAL_NAME", "Check topic, subscribe, assign and consumerGroup"),
+    errors.StoreNotFoundError: ("SPARK_MQ_STORE_NOT_FOUND", "Check the option path"),
+    errors.StoreRefusedError: ("SPARK_MQ_STORE_REFUSED", None),
+    errors.IndexGeometryUnknownError: (
+        "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",
+        _CONFIGURE + ", or filter without the option key",
+    ),
+    errors.StoreLockedError: ("SPARK_MQ_STORE_LOCKED", "Only commitOffsets and writing need the lock"),
+    errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
+    errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
+    errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
+    errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
+}
+
+
+def from_storage_error(error: errors.StorageError) -> SparkMqError:
+    """The condition that a storage error is for a Spark user; raise it `from` the original.
+
+    An offset out of range is data loss, whoever found it.
+    """
+    if isinstance(error, errors.OffsetOutOfRangeError):
+        return DataLossError(str(error))
+    for base in type(error).__mro__:
+        if base in _CONDITIONS:
+            condition, cure = _CONDITIONS[base]
+            return StoreConditionError(condition, str(error), cure)
+    raise TypeError(f"{type(error).__name__} is not a storage error")

@@ -1,0 +1,8 @@
+"""Apache RocketMQ's message store in Python: the engine, without Spark. Start with `open_store`."""
+
+from storage.config import StoreConfig
+from storage.errors import StorageError
+from storage.format.record import Message
+from storage.message_store import GetResult, GetStatus, MessageStore, open_store
+
+__all__ = ["GetResult", "GetStatus", "Message", "MessageStore", "StorageError", "StoreConfig", "open_store"]

@@ -1,0 +1,250 @@
+"""The commit log for reading: which files there are, records by offset, and a validating walk.
+
+Java: CommitLog, MappedFileQueue. Appending is not here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
+from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.record import (
+    BLANK,
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MINIMUM_RECORD_SIZE,
+    EndOfFile,
+    Message,
+    NeedMoreBytes,
+    decode_record,
+)
+from storage.format.record_batch import Records, chain, find_candidates
+from storage.format.layout import view_at
+
+FILE_NAME_DIGITS = 20
+WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache
+_SIZE = np.dtype(">i4")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of the log: its bytes are the log's bytes `start` to `end`."""
+
+    start: int
+    end: int
+    path: str
+
+
+class CommitLog:
+    """The files of one log, whatever directories they lie in, opened when first needed."""
+
+    def __init__(self, file_system: FileSystem, directories: tuple[str, ...], file_size_bytes: int | None = None) -> None:
+        """`file_size_bytes` None = find it from the files. Raises StoreRefusedError where lengths disagree (Java: load)."""
+        self.directories = directories
+        self._file_system = file_system
+        self._configured_size = file_size_bytes
+        self._open_files: dict[str, ReadableFile] = {}
+        self.files: tuple[LogFile, ...] = ()
+        self.list_files()
+
+    def list_files(self) -> None:
+        """Look again which files there are: a running broker rolls to new ones and deletes old ones."""
+        found = []
+        for directory in self.directories:
+            for entry in self._file_system.list_directory(directory):
+                if not entry.is_directory and entry.size_bytes > 0:
+                    found.append((_start_of(directory, entry.name), entry.size_bytes, f"{directory}/{entry.name}"))
+        found.sort()
+        sizes = {size for _, size, _ in found}
+        size = self._configured_size or (found[0][1] if found else 0)
+        if sizes - {size}:
+            odd = next(path for _, length, path in found if length != size)
+            raise StoreRefusedError(
+                self.directories[0],
+                f"commit log file {odd} does not have {size} bytes as {'mappedFileSizeCommitLog says' if self._configured_size else 'the first'}",
+                hint="a real broker does not start on such a store either; give the right broker.conf, or move the file away",
+            )
+        self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
+
+    @property
+    def minimum(self) -> int:
+        """The first byte that is still there; 0 of an empty log."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def file_size_bytes(self) -> int | None:
+        return self.files[0].end - self.files[0].start if self.files else self._configured_size
+
+    def file_index(self, commitlog_offset: int) -> int:
+        """Number of the last file that begins at or before an offset; -1 if none does."""
+        return bisect_right(self.files, commitlog_offset, key=lambda file: file.start) - 1
+
+    def open_file(self, file: LogFile) -> ReadableFile:
+        """The open file; FileNotFoundError where it was deleted since it was listed."""
+        opened = self._open_files.get(file.path)
+        if opened is None:
+            opened = self._open_files[file.path] = self._file_system.open_file(file.path)
+        return opened
+
+    def message_at(self, commitlog_offset: int, end: int, *, check_crc: bool = False) -> Message:
+        """The record that begins there and ends at or before `end`.
+
+        Raises OffsetOutOfRangeError outside the log, CorruptRecordError where no record begins, or one that names another place.
+        """
+        number = self.file_index(commitlog_offset)
+        if number < 0 or commitlog_offset >= min(end, self.files[number].end):
+            raise OffsetOutOfRangeError("commit log", None, self.minimum, end, commitlog_offset)
+        file = self.files[number]
+        opened = self.open_file(file)
+        position = commitlog_offset - file.start
+        outcome = decode_record(memoryview(opened.view(position, 16 << 10)), check_crc=check_crc)
+        if isinstance(outcome, NeedMoreBytes) and position + outcome.count <= opened.size_bytes:
+            outcome = decode_record(memoryview(opened.view(position, outcome.count)), check_crc=check_crc)
+        if isinstance(outcome, Message) and commitlog_offset + outcome.size_bytes > end:
+            raise OffsetOutOfRangeError("commit log", None, self.minimum, end, commitlog_offset)
+        if not isinstance(outcome, Message):
+            raise CorruptRecordError("size", position, "a record that ends inside the file", outcome, file=file.path)
+        if outcome.commitlog_offset != commitlog_offset:
+            raise CorruptRecordError("physical offset", position, commitlog_offset, outcome.commitlog_offset, file=file.path)
+        return outcome
+
+    def bytes_at(self, commitlog_offset: int, size_bytes: int) -> bytes:
+        """A range of the log that lies within one file, as it stands."""
+        file = self.files[self.file_index(commitlog_offset)]
+        return self.open_file(file).view(commitlog_offset - file.start, size_bytes).tobytes()
+
+    def records(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[slice, Records]]:
+        """The records at ascending offsets, a file at a time: which of them, and the records themselves.
+
+        Offsets outside the files are left out. Rows are not checked; `Records.is_whole` says which are records.
+        Raises OffsetOutOfRangeError where a file was deleted meanwhile.
+        """
+        starts = np.array([file.start for file in self.files], np.int64)
+        numbers = np.searchsorted(starts, offsets, side="right") - 1
+        first = 0
+        while first < len(offsets):
+            number = int(numbers[first])
+            last = int(np.searchsorted(numbers, number, side="right"))
+            if number >= 0:
+                file = self.files[number]
+                inside = first + int(np.searchsorted(offsets[first:last], file.end - MINIMUM_RECORD_SIZE, side="right"))
+                if inside > first:
+                    yield slice(first, inside), self._records_of_file(file, offsets[first:inside], sizes[first:inside])
+            first = last
+
+    def _records_of_file(self, file: LogFile, offsets: np.ndarray, sizes: np.ndarray) -> Records:
+        try:
+            opened = self.open_file(file)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError("commit log", None, file.end, self.files[-1].end, int(offsets[0])) from error
+        return Records(*opened.gather(offsets - file.start, sizes))
+
+    def walk(self, start: int, *, check_crc: bool = True) -> LogWalk:
+        """A validating walk over all records from `start`, which must be where a record or a file begins."""
+        return LogWalk(self, start, check_crc)
+
+    def close(self) -> None:
+        for opened in self._open_files.values():
+            opened.close()
+        self._open_files.clear()
+
+
+class LogWalk:
+    """Windows of valid records that follow each other without a gap, in order.
+
+    Valid as Java's recovery says (CommitLog.checkMessageAndReturnSize). After the iteration `end` is where the first byte
+    stands that belongs to no valid record (the next file's start behind a blank filler), and `failure` why it stopped there:
+    None at free space or at the last file's end, else what is wrong with the bytes.
+    """
+
+    def __init__(self, log: CommitLog, start: int, check_crc: bool) -> None:
+        self._log = log
+        self._check_crc = check_crc
+        self.end = start
+        self.failure: CorruptRecordError | None = None
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, Records]]:
+        """Yields (commit log offsets, records)."""
+        number = self._log.file_index(self.end)
+        while 0 <= number < len(self._log.files):
+            file = self._log.files[number]
+            rolls = yield from self._walk_file(file)
+            number += 1
+            if not rolls or number == len(self._log.files):  # Java too takes a last file's filler as free space
+                return
+            self.end = self._log.files[number].start
+
+    def _walk_file(self, file: LogFile) -> Iterator[tuple[np.ndarray, Records]]:
+        """Returns whether the walk goes on in the next file."""
+        opened = self._log.open_file(file)
+        while True:
+            position = self.end - file.start
+            head = opened.view(position, BLANK_SIZE)
+            if len(head) < BLANK_SIZE:
+                self.failure = CorruptRecordError("size", position, "a blank filler before the file's end", len(head), file=file.path)
+                return False
+            size, magic = BLANK.unpack(head)
+            if magic == MAGIC_BLANK:
+                return True
+            if magic == 0 and size == 0:
+                return False
+            if magic not in (MAGIC_V1, MAGIC_V2) or not MINIMUM_RECORD_SIZE <= size <= opened.size_bytes - position:
+                self.failure = _failure_at(opened, position)
+                return False
+            window = opened.view(position, max(WINDOW_BYTES, size))
+            records, valid = self._valid_records(window)
+            if len(records):
+                offsets = records.positions + self.end
+                self.end = int(offsets[-1] + records.column("size_bytes")[-1])
+                yield offsets, records
+            if not valid:
+                self.failure = _failure_at(opened, self.end - file.start)
+                return False
+
+    def _valid_records(self, window: np.ndarray) -> tuple[Records, bool]:
+        """The valid records at the window's head, and whether what follows them may be valid too."""
+        candidates = find_candidates(window, 0, len(window) - MINIMUM_RECORD_SIZE + 1)
+        sizes = view_at(window, candidates, _SIZE).astype(np.int64)
+        plausible = (sizes >= MINIMUM_RECORD_SIZE) & (candidates + sizes <= len(window))
+        candidates, sizes = candidates[plausible], sizes[plausible]
+        follow, _ = chain(candidates, sizes, 0)
+        records = Records(window, candidates[follow])
+        valid = records.is_whole()
+        if self._check_crc and valid.any():
+            whole = records if valid.all() else Records(window, records.positions[: int(np.argmin(valid))])
+            valid[: len(whole)] &= whole.crc_agrees()
+        if valid.all():
+            return records, len(records) > 0
+        good = Records(window, records.positions[: int(np.argmin(valid))])
+        good.is_whole()
+        return good, False
+
+
+def _failure_at(file: ReadableFile, position: int) -> CorruptRecordError:
+    """What the one-record decoder says is wrong there."""
+    rest = file.size_bytes - position
+    try:
+        outcome = decode_record(memoryview(file.view(position, rest)))
+    except CorruptRecordError as error:
+        return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
+    if isinstance(outcome, NeedMoreBytes):
+        return CorruptRecordError("size", position, f"at most {rest}", outcome.count, file=file.path)
+    assert not isinstance(outcome, (Message, EndOfFile)), "the two decoders disagree"
+    return CorruptRecordError("size", position, "a record", outcome, file=file.path)
+
+
+def _start_of(directory: str, name: str) -> int:
+    if not (len(name) == FILE_NAME_DIGITS and name.isdigit()):
+        raise StoreRefusedError(
+            directory,
+            f"{name} is not a commit log file: its name is not {FILE_NAME_DIGITS} digits",
+            hint="a real broker does not start on such a store either; move the file away",
+        )
+    return int(name)

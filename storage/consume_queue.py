@@ -1,0 +1,160 @@
+"""One consume queue for reading: entries by queue offset, where it ends, where it begins.
+
+Java: ConsumeQueue. Entries are only claims: stale ones stand behind a truncated log's end, pre-blank ones before a queue's
+first message. `valid_entries` compares them with the log.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.commit_log import CommitLog
+from storage.errors import StoreRefusedError
+from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
+
+_BLOCK_ENTRIES = 4096
+
+
+class ConsumeQueue:
+    """The files of one queue. Holds no position of its own: what is an entry is looked up each time."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size_bytes: int | None = None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.directory = directory
+        self._file_system = file_system
+        self._configured_size = file_size_bytes
+        self._open_files: dict[int, ReadableFile] = {}
+        self._starts: list[int] = []
+        self.file_size_bytes = file_size_bytes or 0
+        self.list_files()
+
+    def list_files(self) -> None:
+        """Look again which files there are."""
+        found = [entry for entry in self._file_system.list_directory(self.directory) if not entry.is_directory and entry.size_bytes]
+        if found:
+            self.file_size_bytes = self._configured_size or found[0].size_bytes
+        for entry in found:
+            if not entry.name.isdigit() or entry.size_bytes != self.file_size_bytes or entry.size_bytes % ENTRY_SIZE:
+                raise StoreRefusedError(
+                    self.directory,
+                    f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {self.file_size_bytes} bytes",
+                    hint="a real broker does not start on such a store either; give the right broker.conf",
+                )
+        self._starts = sorted(int(entry.name) for entry in found)
+
+    @property
+    def first_file_offset(self) -> int:
+        """The queue offset at which the first file begins."""
+        return self._starts[0] // ENTRY_SIZE if self._starts else 0
+
+    @property
+    def last_file_end_offset(self) -> int:
+        """The queue offset at which the last file ends."""
+        return (self._starts[-1] + self.file_size_bytes) // ENTRY_SIZE if self._starts else 0
+
+    def path_of(self, file_start: int) -> str:
+        return f"{self.directory}/{file_start:020d}"
+
+    @property
+    def file_starts(self) -> tuple[int, ...]:
+        """Byte positions in the queue at which its files begin."""
+        return tuple(self._starts)
+
+    def entries(self, start: int, end: int) -> np.ndarray:
+        """What stands at queue offsets [start, end), written or not; zeros where no file is."""
+        result = np.zeros(max(0, end - start), ENTRY)
+        for file_start in self._starts:
+            first = max(start, file_start // ENTRY_SIZE)
+            last = min(end, (file_start + self.file_size_bytes) // ENTRY_SIZE)
+            if first < last:
+                opened = self._open(file_start)
+                view = opened.view(first * ENTRY_SIZE - file_start, (last - first) * ENTRY_SIZE)
+                result[first - start : last - start] = decode_entries(view.tobytes())
+        return result
+
+    def _open(self, file_start: int) -> ReadableFile:
+        opened = self._open_files.get(file_start)
+        if opened is None:
+            opened = self._open_files[file_start] = self._file_system.open_file(self.path_of(file_start))
+        return opened
+
+    def written_end(self, start: int | None = None) -> int:
+        """The first queue offset from `start` on that holds no entry; `start` None = where Java begins to look.
+
+        Java looks from the third file before the last (ConsumeQueue.recover), so that a hole further back is not seen.
+        """
+        if not self._starts:
+            return 0
+        at = self._starts[max(0, len(self._starts) - 3)] // ENTRY_SIZE if start is None else start
+        end, block_size = self.last_file_end_offset, 64
+        while at < end:
+            block = self.entries(at, min(end, at + block_size))
+            free = np.flatnonzero(~is_entry(block))
+            if len(free):
+                return at + int(free[0])
+            at, block_size = at + len(block), min(4 * block_size, _BLOCK_ENTRIES)
+        return end
+
+    def greatest_end(self, end: int) -> int:
+        """Where in the log the last entry before `end` points to the end of its record; −1 of an empty queue."""
+        if end <= self.first_file_offset:
+            return -1
+        last = self.entries(end - 1, end)[0]
+        return int(last["commitlog_offset"]) + int(last["size_bytes"])
+
+    def first_offset_at(self, commitlog_offset: int, end: int) -> int:
+        """The first queue offset whose entry points at or behind a place in the log; `end` if none does.
+
+        Entries ascend; pre-blank ones count as pointing before everything.
+        """
+        low, high = self.first_file_offset, end
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._points_before(self.entries(middle, middle + 1), commitlog_offset)[0]:
+                low = middle + 1
+            else:
+                high = middle
+        before = self._points_before(self.entries(low, high), commitlog_offset)
+        return high if before.all() else low + int(np.argmin(before))
+
+    @staticmethod
+    def _points_before(entries: np.ndarray, commitlog_offset: int) -> np.ndarray:
+        return (entries["commitlog_offset"] < commitlog_offset) | is_pre_blank(entries)
+
+    def visible_end(self, end: int, log: CommitLog, log_end: int) -> int:
+        """How many of the entries before `end` are messages of the validated log: `end` without its stale tail.
+
+        Entries behind the log's end go first; then, from the back, those whose record is another's.
+        """
+        end, block_size = self.first_offset_at(log_end, end), 16
+        while end > self.first_file_offset:
+            start = max(self.first_file_offset, end - block_size)
+            entries = self.entries(start, end)
+            sound = valid_entries(entries, self.topic, self.queue_id, log, log_end) | is_pre_blank(entries)
+            sound |= entries["commitlog_offset"] < log.minimum
+            if sound.any():
+                return start + int(np.flatnonzero(sound)[-1]) + 1
+            end, block_size = start, min(4 * block_size, _BLOCK_ENTRIES)
+        return end
+
+    def close(self) -> None:
+        for opened in self._open_files.values():
+            opened.close()
+        self._open_files.clear()
+
+
+def valid_entries(entries: np.ndarray, topic: str, queue_id: int, log: CommitLog, log_end: int) -> np.ndarray:
+    """Which entries may be served: inside the validated log, and the record there agrees in size, place, topic and queue id."""
+    offsets = entries["commitlog_offset"].astype(np.int64)
+    sizes = entries["size_bytes"].astype(np.int64)
+    valid = is_entry(entries) & ~is_pre_blank(entries) & (offsets >= log.minimum) & (offsets + sizes <= log_end)
+    rows = np.flatnonzero(valid)
+    valid[rows] = False
+    rows = rows[np.argsort(offsets[rows], kind="stable")]
+    for part, records in log.records(offsets[rows], sizes[rows]):
+        valid[rows[part]] = records.agree(offsets[rows[part]], sizes[rows[part]], topic.encode(), queue_id)
+    return valid

@@ -1,0 +1,73 @@
+"""Extension units of a consume queue: tags code, store time and filter bit map of an entry. Java: ConsumeQueueExt. Reading only."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.files.file_system import FileSystem
+from storage.format.consume_queue import EXT_UNIT, MAX_EXT_ADDRESS, ext_position
+from storage.format.layout import struct_of
+
+_UNIT = struct_of(EXT_UNIT)
+
+
+class ExtUnit(NamedTuple):
+    size_bytes: int
+    tags_code: int
+    store_time_ms: int
+    bit_map: bytes
+
+
+class ConsumeQueueExt:
+    """The extension files of one queue."""
+
+    def __init__(self, file_system: FileSystem, directory: str, file_size_bytes: int | None = None) -> None:
+        found = [entry for entry in file_system.list_directory(directory) if entry.name.isdigit()]
+        self._files = [file_system.open_file(f"{directory}/{entry.name}") for entry in found if entry.size_bytes]
+        self._starts = [int(entry.name) for entry in found if entry.size_bytes]
+
+    def unit(self, address: int) -> ExtUnit | None:
+        """The unit at an address; None if the files do not hold one there."""
+        position = ext_position(address)
+        number = bisect_right(self._starts, position) - 1
+        if number < 0:
+            return None
+        position -= self._starts[number]
+        head = self._files[number].view(position, _UNIT.size)
+        if len(head) < _UNIT.size:
+            return None
+        size, tags_code, store_time, bit_map_size = _UNIT.unpack(head)
+        if size < _UNIT.size or bit_map_size < 0 or size != _UNIT.size + bit_map_size:
+            return None
+        return ExtUnit(size, tags_code, store_time, self._files[number].view(position + _UNIT.size, bit_map_size).tobytes())
+
+    def tags_codes(self, codes: np.ndarray) -> np.ndarray:
+        """Tags codes with addresses replaced by the units' own codes; an address without a unit becomes 0."""
+        codes = codes.astype(np.int64)
+        rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+        if not len(rows):
+            return codes
+        positions = codes[rows] - np.int64(-(2**63))
+        numbers = np.searchsorted(np.array(self._starts, np.int64), positions, side="right") - 1
+        found = np.zeros(len(rows), np.int64)
+        for number, file in enumerate(self._files):
+            here = np.flatnonzero(numbers == number)
+            buffer, places = file.gather(positions[here] - self._starts[number], np.full(len(here), EXT_UNIT.itemsize))
+            inside = places + EXT_UNIT.itemsize <= len(buffer)
+            found[here[inside]] = _units_at(buffer, places[inside])
+        codes[rows] = found
+        return codes
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+def _units_at(buffer: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    from storage.format.layout import view_at
+
+    units = view_at(buffer, positions, EXT_UNIT)
+    return np.where(units["size_bytes"] >= EXT_UNIT.itemsize, units["tags_code"], 0)

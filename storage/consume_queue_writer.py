@@ -1,0 +1,108 @@
+"""Writing consume queues: append entries at their queue offsets, cut and zero what is dirty. Java: ConsumeQueue.putMessagePositionInfo,
+truncateDirtyLogicFiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.consume_queue import ConsumeQueue
+from storage.dispatch import QueueEntries
+from storage.files.file_system import LocalFileSystem
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry
+
+
+class ConsumeQueueWriter:
+    """Appends to one queue. `end` is the next queue offset, `greatest_end` where in the log the last entry's record ends."""
+
+    def __init__(
+        self, file_system: LocalFileSystem, queue: ConsumeQueue, end: int, file_size_bytes: int, *, rebuilt: bool = False
+    ) -> None:
+        self._file_system = file_system
+        self.queue = queue
+        self.end = end
+        self.greatest_end = queue.greatest_end(end)
+        self._file_size_bytes = file_size_bytes
+        self._rebuilt = rebuilt
+        self.appended = 0
+        self.holes: list[tuple[int, int]] = []
+        self.paths: set[str] = set()
+
+    def append(self, new: QueueEntries) -> None:
+        """Enter records in log order; those that are in already are passed over, as Java does.
+
+        In a queue that is being rebuilt from nothing, an offset that goes back begins a new life of the topic (deleted and
+        made again): what the older life left is dropped. Offsets that go forward by more than one leave a hole, filled with
+        pre-blank entries, so that every later message lies at its own offset.
+        """
+        fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
+        offsets, entries = new.queue_offsets[fresh], new.entries[fresh]
+        if self._rebuilt:
+            back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
+            if len(back):
+                self.truncate(0)
+                offsets, entries = offsets[back[-1] :], entries[back[-1] :]
+        else:
+            ahead = np.maximum.accumulate(np.concatenate(([self.end - 1], offsets)))[:-1] < offsets
+            offsets, entries = offsets[ahead], entries[ahead]
+        if not len(offsets):
+            return
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first > self.end:
+            start = self._first_offset_of_file(first) if not self.queue.file_starts else self.end
+            if self.queue.file_starts or self.end:
+                self.holes.append((self.end, first))
+            first = start
+        block = np.full(last + 1 - first, PRE_BLANK, ENTRY)
+        block[offsets - first] = entries
+        if len(offsets) < last + 1 - int(offsets[0]):
+            gaps = np.flatnonzero(np.diff(offsets) > 1)
+            self.holes.extend((int(offsets[gap]) + 1, int(offsets[gap + 1])) for gap in gaps)
+        self._write(first, block)
+        self.end, self.greatest_end = last + 1, int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
+        self.appended += len(entries)
+
+    def _first_offset_of_file(self, queue_offset: int) -> int:
+        per_file = self._file_size_bytes // ENTRY_SIZE
+        return queue_offset // per_file * per_file
+
+    def _write(self, first: int, block: np.ndarray) -> None:
+        position, data = first * ENTRY_SIZE, block.view(np.uint8)
+        while len(data):
+            start = position // self._file_size_bytes * self._file_size_bytes
+            path = self.queue.path_of(start)
+            if start not in self.queue.file_starts:
+                self._file_system.create_file(path, self._file_size_bytes)
+                self.queue.list_files()
+            part = data[: start + self._file_size_bytes - position]
+            self._file_system.write(path, position - start, part)
+            self.paths.add(path)
+            position, data = position + len(part), data[len(part) :]
+
+    def truncate(self, end: int) -> int:
+        """Cut the queue at a queue offset: later files are deleted, the rest of its file zeroed. Returns entries cut."""
+        cut = 0
+        self.queue.close()
+        for start in reversed(self.queue.file_starts):
+            path, position = self.queue.path_of(start), max(0, end * ENTRY_SIZE - start)
+            if position >= self._file_size_bytes:
+                break
+            first = max(end, start // ENTRY_SIZE)
+            cut += int(np.count_nonzero(is_entry(self.queue.entries(first, (start + self._file_size_bytes) // ENTRY_SIZE))))
+            self.queue.close()
+            if position == 0:
+                self._file_system.unlink(path)
+            else:
+                self._file_system.zero(path, position, self._file_size_bytes - position)
+                self.paths.add(path)
+        self.queue.list_files()
+        self.end = min(self.end, end)
+        self.greatest_end = self.queue.greatest_end(self.end)
+        return cut
+
+    def sync(self) -> None:
+        """Everything written onto the disk, new files' directory entries too."""
+        for path in sorted(self.paths):
+            self._file_system.sync(path)
+        if self.paths:
+            self._file_system.sync(self.queue.directory)
+        self.paths.clear()

@@ -1,0 +1,138 @@
+"""From log records to what is derived from them: queue entries and index keys. Java: CommitLogDispatcher, DispatchRequest.
+
+Pure: `dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.consume_queue import ENTRY
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.java_hash import index_key_hashes, string_hashes
+from storage.format.properties import PropertyMaps, decode_property_maps
+from storage.format.record_batch import Records
+from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchBatch:
+    """What n records, in log order, say to queues and index. Topics are dictionary-encoded."""
+
+    topics: tuple[str, ...]  # distinct
+    topic_codes: np.ndarray  # into `topics`
+    queue_ids: np.ndarray
+    queue_offsets: np.ndarray
+    commitlog_offsets: np.ndarray
+    sizes_bytes: np.ndarray
+    tags_codes: np.ndarray
+    store_times_ms: np.ndarray
+    sys_flags: np.ndarray
+    properties: PropertyMaps
+
+    def __len__(self) -> int:
+        return len(self.commitlog_offsets)
+
+
+class QueueEntries(NamedTuple):
+    """Entries for one queue, with the queue offsets that their records claim, in log order."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: np.ndarray
+    entries: np.ndarray
+    store_times_ms: np.ndarray
+
+
+class IndexKeys(NamedTuple):
+    """Keys to enter, in log order; the columns are of equal length."""
+
+    key_hashes: np.ndarray
+    commitlog_offsets: np.ndarray
+    store_times_ms: np.ndarray
+
+
+def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
+    """The dispatch columns of whole records."""
+    topics = records.topics().dictionary_encode()
+    names = tuple(topic.decode(errors="replace") for topic in topics.dictionary.to_pylist())
+    codes = topics.indices.to_numpy()
+    properties = decode_property_maps(records.raw_properties())
+    store_times = records.column("store_time_ms")
+    tags_codes = string_hashes(properties.values_of("TAGS")).astype(np.int64)
+    if SCHEDULE_TOPIC in names:
+        delayed = np.flatnonzero(codes == names.index(SCHEDULE_TOPIC))
+        _set_deliver_times(tags_codes, delayed, properties, store_times, delays_ms)
+    return DispatchBatch(
+        names,
+        codes,
+        records.column("queue_id"),
+        records.column("queue_offset"),
+        commitlog_offsets,
+        records.column("size_bytes"),
+        tags_codes,
+        store_times,
+        records.column("sys_flag"),
+        properties,
+    )
+
+
+def _set_deliver_times(
+    tags_codes: np.ndarray, rows: np.ndarray, properties: PropertyMaps, store_times_ms: np.ndarray, delays_ms: tuple[int, ...]
+) -> None:
+    """In the schedule topic the tags code is when the message is due. Java: CommitLog.checkMessageAndReturnSize."""
+    texts = properties.values_of("DELAY").take(pa.array(rows)).fill_null("0")
+    is_number = pc.match_substring_regex(texts, r"^[+-]?\d{1,9}$")
+    levels = pc.cast(pc.if_else(is_number, texts, "0"), pa.int32()).to_numpy()
+    due = levels > 0
+    delays = np.array(delays_ms, np.int64)[np.clip(levels, 1, len(delays_ms)) - 1]
+    tags_codes[rows[due]] = (store_times_ms[rows] + delays)[due]
+
+
+def queue_entries(batch: DispatchBatch) -> Iterator[QueueEntries]:
+    """The entries by queue; records that are prepared or rolled back have none."""
+    transaction = batch.sys_flags & TRANSACTION_MASK
+    rows = np.flatnonzero((transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK))
+    if not len(rows):
+        return
+    queue = batch.topic_codes[rows].astype(np.int64) << 32 | batch.queue_ids[rows].astype(np.uint32)
+    order = np.argsort(queue, kind="stable")
+    rows, queue = rows[order], queue[order]
+    bounds = [0, *(np.flatnonzero(queue[1:] != queue[:-1]) + 1).tolist(), len(rows)]
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        part = rows[start:end]
+        entries = np.empty(len(part), ENTRY)
+        entries["commitlog_offset"] = batch.commitlog_offsets[part]
+        entries["size_bytes"] = batch.sizes_bytes[part]
+        entries["tags_code"] = batch.tags_codes[part]
+        topic, queue_id = batch.topics[batch.topic_codes[part[0]]], int(batch.queue_ids[part[0]])
+        yield QueueEntries(topic, queue_id, batch.queue_offsets[part], entries, batch.store_times_ms[part])
+
+
+def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
+    """The index keys of the records at or behind `start` in the log, each key of a record once.
+
+    Java enters a key twice that a message names twice; we do not. Rolled back records are not indexed, prepared ones are.
+    """
+    rows = np.flatnonzero((batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK))
+    taken = pa.array(rows)
+    unique = batch.properties.values_of("UNIQ_KEY").take(taken)
+    lists = pc.split_pattern(batch.properties.values_of("KEYS").take(taken).fill_null(""), " ")
+    keys = pa.concat_arrays([unique, lists.flatten()])
+    key_rows = np.concatenate((np.arange(len(rows)), np.repeat(np.arange(len(rows)), pc.list_value_length(lists).to_numpy())))
+    present = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
+    keys, key_rows = keys.filter(present), key_rows[present.to_numpy(zero_copy_only=False)]
+    order = np.argsort(key_rows, kind="stable")
+    keys, key_rows = keys.take(pa.array(order)), key_rows[order]
+    topics = pa.array(batch.topics, pa.string()).take(pa.array(batch.topic_codes[rows][key_rows]))
+    hashes = index_key_hashes(pc.binary_join_element_wise(topics, keys, "#"))
+    _, first = np.unique(key_rows << 32 | hashes, return_index=True)
+    first.sort()
+    key_rows = key_rows[first]
+    return IndexKeys(hashes[first], batch.commitlog_offsets[rows][key_rows], batch.store_times_ms[rows][key_rows])

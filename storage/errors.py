@@ -1,0 +1,272 @@
+"""Everything that can go wrong in a store, as one tree.
+
+    StorageError
+      ConfigurationError(file, line, key, rule)     broker.conf says what nobody can follow
+      StateFileError(file, line, column, rule)      a config/*.json file is not readable
+      NameIllegalError(kind, name, rule)            a topic, group or broker name is not legal
+      StoreNotFoundError(path, missing)             no store there
+      StoreRefusedError(path, reason)               a store that this package must not open
+        IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
+      StoreLockedError(path)                        another writer has it; retriable
+      StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
+      StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
+      CorruptRecordError(field, position, …)        bytes on disk are wrong
+      MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
+      OffsetOutOfRangeError(topic, queue_id, …)     the asked offset is not in the queue
+
+Each error carries its values as attributes, says where (file, position) and by which rule, and where an
+operator can do something about it, `hint` says what. `retriable` tells whether the same call may succeed
+later without anybody changing anything. All of them survive pickling, so that an error crosses from a worker
+to the driver whole.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StorageError(Exception):
+    """Base of all errors of this package.
+
+    A subclass hands its values to `super().__init__` in the order of its own parameters (pickle builds a copy
+    from them) and writes its text in `describe`.
+    """
+
+    retriable: ClassVar[bool] = False
+
+    hint: str | None = None
+    """What an operator can do about it; a class's advice, or an instance's own."""
+
+    def describe(self) -> str:
+        """What happened and where, in one sentence, without the hint."""
+        return ": ".join(str(value) for value in self.args)
+
+    def __str__(self) -> str:
+        return f"{self.describe()} ({self.hint})" if self.hint else self.describe()
+
+
+def _at(file: str | None, position: int) -> str:
+    return f"at byte {position}" if file is None else f"in {file} at byte {position}"
+
+
+class ConfigurationError(StorageError):
+    """A line of broker.conf, or a value given in its place, that cannot be followed.
+
+    `line` counts from 1 and is None when the value stands in no file; `key` is Java's property name.
+    """
+
+    def __init__(self, file: str | None, line: int | None, key: str | None, rule: str) -> None:
+        super().__init__(file, line, key, rule)
+        self.file = file
+        self.line = line
+        self.key = key
+        self.rule = rule
+
+    def describe(self) -> str:
+        where = "configuration" if self.file is None else self.file
+        if self.line is not None:
+            where += f", line {self.line}"
+        return f"{where}: {self.rule}" if self.key is None else f"{where}: {self.key}: {self.rule}"
+
+
+class StateFileError(StorageError):
+    """A `config/*.json` file (topics, groups, offsets) that cannot be read.
+
+    `line` and `column` count from 1; 0 = unknown.
+    """
+
+    def __init__(self, file: str | None, line: int, column: int, rule: str) -> None:
+        super().__init__(file, line, column, rule)
+        self.file = file
+        self.line = line
+        self.column = column
+        self.rule = rule
+
+    def describe(self) -> str:
+        where = "state file" if self.file is None else self.file
+        if self.line:
+            where += f", line {self.line}, column {self.column}"
+        return f"{where}: {self.rule}"
+
+
+class NameIllegalError(StorageError):
+    """A name that must not become a path, a key or a record; `kind` is "topic", "group" or "broker"."""
+
+    def __init__(self, kind: str, name: str, rule: str) -> None:
+        super().__init__(kind, name, rule)
+        self.kind = kind
+        self.name = name
+        self.rule = rule
+
+    def describe(self) -> str:
+        shown = self.name if len(self.name) <= 80 else self.name[:80] + "…"
+        return f"{self.kind} name {shown!r} is illegal: {self.rule}"
+
+
+class StoreNotFoundError(StorageError):
+    """There is no store at `path`; `missing` names what was looked for."""
+
+    hint = "give the directory that holds commitlog/, consumequeue/ and config/"
+
+    def __init__(self, path: str, missing: str = "commitlog/") -> None:
+        super().__init__(path, missing)
+        self.path = path
+        self.missing = missing
+
+    def describe(self) -> str:
+        return f"no RocketMQ store at {self.path}: {self.missing} is missing"
+
+
+class StoreRefusedError(StorageError):
+    """A store that must not be opened (RocksDB, DLedger, batch queues …), lest it show wrong or zero rows."""
+
+    def __init__(self, path: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(path, reason, hint)
+        self.path = path
+        self.reason = reason
+        if hint is not None:
+            self.hint = hint
+
+    def describe(self) -> str:
+        return f"store {self.path} is refused: {self.reason}"
+
+
+class IndexGeometryUnknownError(StoreRefusedError):
+    """The slots and items of an index file, which stand in no file, are not configured and not Java's
+    default.
+
+    `found_size_bytes` is the length of the index file.
+    """
+
+    def __init__(self, path: str, found_size_bytes: int) -> None:
+        super().__init__(
+            path,
+            f"its index file of {found_size_bytes} bytes has not the default geometry, "
+            "and the geometry stands in no file of the store",
+            "give broker.conf with maxHashSlotNum and maxIndexNum",
+        )
+        self.args = (path, found_size_bytes)
+        self.found_size_bytes = found_size_bytes
+
+
+class StoreLockedError(StorageError):
+    """Another writer, ours or a running broker, holds byte 0 of `ROOT/lock`."""
+
+    retriable = True
+    hint = "stop the broker or wait for the other writer; reading needs no lock"
+
+    def __init__(self, path: str, waited_ms: int = 0) -> None:
+        super().__init__(path, waited_ms)
+        self.path = path
+        self.waited_ms = waited_ms
+
+    def describe(self) -> str:
+        waited = f" after waiting {self.waited_ms} ms" if self.waited_ms else ""
+        return f"store {self.path} is locked by another writer{waited}"
+
+
+class StoreNotWritableError(StorageError):
+    """The store cannot take a write now: opened read-only, disk full, a sync failed, shutting down."""
+
+    retriable = True
+
+    def __init__(self, path: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(path, reason, hint)
+        self.path = path
+        self.reason = reason
+        if hint is not None:
+            self.hint = hint
+
+    def describe(self) -> str:
+        return f"store {self.path} cannot be written: {self.reason}"
+
+
+class StoreDamagedError(StorageError):
+    """A bad record with intact ones behind it: damage in the middle, not the torn tail of a crash.
+
+    `commitlog_offset` is where the bad record begins in the log, `position` the same within `file`; `field`
+    is what was wrong with it and `intact_records_behind` how many good records cutting there would lose (a
+    lower bound).
+    """
+
+    hint = "keep a copy; `spark-mq recover --policy truncate` cuts the log there, as a broker would"
+
+    def __init__(
+        self,
+        file: str,
+        position: int,
+        field: str,
+        intact_records_behind: int,
+        commitlog_offset: int | None = None,
+    ) -> None:
+        super().__init__(file, position, field, intact_records_behind, commitlog_offset)
+        self.file = file
+        self.position = position
+        self.field = field
+        self.intact_records_behind = intact_records_behind
+        self.commitlog_offset = commitlog_offset
+
+    def describe(self) -> str:
+        return (
+            f"the log is damaged {_at(self.file, self.position)} (bad {self.field}): "
+            f"at least {self.intact_records_behind} intact record(s) stand behind it"
+        )
+
+
+class CorruptRecordError(StorageError):
+    """Bytes that are not what the format says.
+
+    `field` is the part that is wrong, `position` the byte where the record (or the structure) begins in
+    `file`, or in the given buffer if `file` is None; `expected` and `found` are the values or a few words.
+    """
+
+    def __init__(
+        self, field: str, position: int, expected: object, found: object, file: str | None = None
+    ) -> None:
+        super().__init__(field, position, expected, found, file)
+        self.field = field
+        self.position = position
+        self.expected = expected
+        self.found = found
+        self.file = file
+
+    def describe(self) -> str:
+        return (
+            f"bad {self.field} {_at(self.file, self.position)}: expected {self.expected}, found {self.found}"
+        )
+
+
+class MessageIllegalError(StorageError):
+    """A message over a limit.
+
+    `what` is the part ("body", "properties", …); `limit` and `actual` are bytes unless `what` says otherwise.
+    """
+
+    def __init__(self, what: str, limit: int, actual: int) -> None:
+        super().__init__(what, limit, actual)
+        self.what = what
+        self.limit = limit
+        self.actual = actual
+
+    def describe(self) -> str:
+        return f"illegal message: {self.what} is {self.actual}, the limit is {self.limit}"
+
+
+class OffsetOutOfRangeError(StorageError):
+    """`asked` lies outside `minimum` (inclusive) … `maximum` (exclusive) of a queue; what that means is
+    `failOnDataLoss`'s business.
+    """
+
+    def __init__(self, topic: str, queue_id: int, minimum: int, maximum: int, asked: int) -> None:
+        super().__init__(topic, queue_id, minimum, maximum, asked)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.minimum = minimum
+        self.maximum = maximum
+        self.asked = asked
+
+    def describe(self) -> str:
+        return (
+            f"offset {self.asked} of {self.topic} queue {self.queue_id} is out of range: "
+            f"the queue holds [{self.minimum}, {self.maximum})"
+        )

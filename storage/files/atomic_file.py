@@ -1,0 +1,109 @@
+"""A small state file that is replaced whole, with its predecessor beside it as NAME.bak.
+
+Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak · NAME.tmp (new content), fsync, rename to NAME ·
+fsync of the directory. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
+it the new one (or, where the directory was not synced yet, either); never half of one. Temporary files that a
+crash leaves are ignored by a broker and overwritten by the next write.
+
+Java: ConfigManager.load and persist, MixAll.string2File. Departures: Java overwrites NAME and NAME.bak in
+place and does not sync; here an empty NAME (which only a crash of such a write leaves) does not replace a
+good NAME.bak.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from storage.errors import StateFileError
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState(Generic[_T]):
+    """What `read_with_backup` found."""
+
+    value: _T | None
+    """None: neither file holds anything, begin with an empty table."""
+    path: str | None
+    """The file that `value` came from."""
+    problem: StateFileError | None
+    """Why NAME was passed over although it exists; the caller tells the operator."""
+
+
+def read_with_backup(
+    path: str,
+    parse: Callable[[str, str], _T],
+    *,
+    read_bytes: Callable[[str], bytes | None] | None = None,
+) -> LoadedState[_T]:
+    """The state in `path`, or in its .bak where the file is missing, empty or unparsable.
+
+    `parse` takes (text, file name) and raises StateFileError; malformed UTF-8 reaches it as U+FFFD. An
+    unparsable `path` without a .bak gives an empty state with the problem, as a broker starts with an empty
+    table. Raises StateFileError where the .bak is needed and unparsable too (a broker does not start).
+    """
+    read = read_file if read_bytes is None else read_bytes
+    content = read(path)
+    problem = None
+    if content:
+        try:
+            return LoadedState(parse(_decode(content), path), path, None)
+        except StateFileError as error:
+            problem = error
+    elif content is not None:
+        problem = StateFileError(path, 0, 0, "the file is empty")
+    backup = path + ".bak"
+    old = read(backup)
+    if not old:
+        return LoadedState(None, None, problem)
+    try:
+        return LoadedState(parse(_decode(old), backup), backup, problem)
+    except StateFileError as error:
+        raise error from problem
+
+
+def write_with_backup(path: str, text: str) -> None:
+    """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
+    needed.
+    """
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    old = read_file(path)
+    if old:
+        _replace(path + ".bak", old)
+    _replace(path, text.encode("utf-8"))
+    _sync_directory(directory)
+
+
+def read_file(path: str) -> bytes | None:
+    """The whole content, None if there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _decode(content: bytes) -> str:
+    return content.decode("utf-8", errors="replace")
+
+
+def _replace(path: str, content: bytes) -> None:
+    temporary = path + ".tmp"
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

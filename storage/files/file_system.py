@@ -1,0 +1,200 @@
+"""The one door to the disk: what the engine asks of a file system, and the local one.
+
+Reading takes `ReadableFile`s: `view` gives a byte range as a `uint8` array (of a local file a slice of its read-only map, of a
+remote one a fetched copy), `gather` gives one buffer that holds many small ranges. Writing takes `pwrite` at positions, never
+a writable map, so that a full disk is an error from a call and not a signal. Tests put a failing disk in this place.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from storage.errors import StoreLockedError
+
+_CHUNK = 1 << 20
+
+
+class DirectoryEntry(NamedTuple):
+    name: str
+    is_directory: bool
+    size_bytes: int
+
+
+class ReadableFile(Protocol):
+    """A file opened for reading; it keeps what it mapped even if the file is unlinked."""
+
+    path: str
+    size_bytes: int
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        """`length` bytes as a `uint8` array, fewer where the file ends."""
+        ...
+
+    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A buffer that holds all the ranges, and where each begins in it. `positions` ascend."""
+        ...
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """The parts [start, end) of the file from `position` on that are not holes."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the engine needs to read a store. Paths are strings with '/'."""
+
+    is_local: bool
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """What lies in a directory, sorted by name; empty if it does not exist."""
+        ...
+
+    def read_file(self, path: str) -> bytes | None:
+        """A small file whole; None if it does not exist."""
+        ...
+
+    def open_file(self, path: str) -> ReadableFile: ...
+
+
+class LocalFile:
+    """A local file through a read-only map made at the first view."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+        self._map: np.ndarray | None = None
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        if self._map is None:
+            if self.size_bytes == 0:
+                return np.empty(0, np.uint8)
+            mapped = mmap.mmap(self._descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+            self._map = np.frombuffer(mapped, np.uint8)
+        return self._map[position : position + length]
+
+    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.view(0, self.size_bytes), positions
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        ranges = []
+        while position < self.size_bytes:
+            try:
+                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break
+                raise
+            position = os.lseek(self._descriptor, start, os.SEEK_HOLE)
+            ranges.append((start, position))
+        return ranges
+
+    def last_data(self, position: int) -> int:
+        """Where the last byte from `position` on that is not zero ends; `position` if all are zero."""
+        for start, end in reversed(self.data_ranges(position)):
+            for at in range(end - (end - start - 1) % _CHUNK - 1, start - 1, -_CHUNK):
+                written = np.flatnonzero(self.view(at, min(_CHUNK, end - at)))
+                if len(written):
+                    return at + int(written[-1]) + 1
+        return position
+
+    def close(self) -> None:
+        """Frees the descriptor; views that were handed out stay valid."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._map = None
+
+
+class LocalFileSystem:
+    """The machine's own file system, for reading and for writing."""
+
+    is_local = True
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        try:
+            with os.scandir(path) as entries:
+                found = [
+                    DirectoryEntry(entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size) for entry in entries
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def open_file(self, path: str) -> LocalFile:
+        return LocalFile(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def create_file(self, path: str, size_bytes: int) -> None:
+        """A sparse file of that length, visible at once at its full length; its directory is made and synced."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        """All of `data` at a position of an existing file."""
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            view = memoryview(data).cast("B")
+            while view:
+                written = os.pwrite(descriptor, view, position)
+                view, position = view[written:], position + written
+        finally:
+            os.close(descriptor)
+
+    def zero(self, path: str, position: int, length: int) -> None:
+        """Zeros in place of what stands there; holes stay holes."""
+        end = position + length
+        for start, stop in self.open_file(path).data_ranges(position):
+            for at in range(start, min(stop, end), _CHUNK):
+                self.write(path, at, bytes(min(_CHUNK, stop - at, end - at)))
+
+    def sync(self, path: str) -> None:
+        """Content of a file, or entries of a directory, onto the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        """Holds byte 0 of the file, as a running broker does, or raises StoreLockedError at once.
+
+        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+            except (BlockingIOError, PermissionError) as error:
+                raise StoreLockedError(path) from error
+            yield
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,94 @@
+"""Stores on object storage or any other file system that fsspec knows, for reading: coalesced range reads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem
+
+COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
+BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
+
+
+def file_system_of(path: str) -> FileSystem:
+    """The local file system for a plain path or file://, an fsspec one for another URL."""
+    scheme, separator, _ = path.partition("://")
+    return RemoteFileSystem(path) if separator and scheme not in ("file", "local") else LocalFileSystem()
+
+
+class RemoteFileSystem:
+    """An fsspec file system. Paths are whole URLs."""
+
+    is_local = False
+
+    def __init__(self, url: str) -> None:
+        import fsspec  # only stores that lie elsewhere need it, and it is slow to import
+
+        self._inner = fsspec.core.url_to_fs(url)[0]
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        try:
+            found = self._inner.ls(path, detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        own = self._inner._strip_protocol(path).rstrip("/")
+        entries = [
+            DirectoryEntry(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry["size"] or 0)
+            for entry in found
+            if entry["name"].rstrip("/") != own
+        ]
+        return sorted(entries)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            content: bytes = self._inner.cat_file(path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        return content
+
+    def open_file(self, path: str) -> RemoteFile:
+        return RemoteFile(self._inner, path)
+
+
+class RemoteFile:
+    """A file read by ranges. Nothing is kept but the last block, for reads that lie close together."""
+
+    def __init__(self, inner, path: str) -> None:  # type: ignore[no-untyped-def]
+        self.path = path
+        self.size_bytes: int = inner.size(path)
+        self._inner = inner
+        self._block_start = 0
+        self._block = np.empty(0, np.uint8)
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        end = min(position + length, self.size_bytes)
+        if end <= position:
+            return np.empty(0, np.uint8)
+        if not (self._block_start <= position and end <= self._block_start + len(self._block)):
+            self._block_start = position
+            self._block = self._read(position, min(max(end, position + BLOCK_BYTES), self.size_bytes))
+        start = position - self._block_start
+        return self._block[start : start + end - position]
+
+    def _read(self, start: int, end: int) -> np.ndarray:
+        return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)
+
+    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(positions):
+            return np.empty(0, np.uint8), positions
+        ends = np.minimum(positions + sizes, self.size_bytes)
+        reach = np.maximum.accumulate(ends)
+        first = np.concatenate(([0], np.flatnonzero(positions[1:] > reach[:-1] + COALESCE_GAP_BYTES) + 1))
+        starts = positions[first]
+        stops = reach[np.append(first[1:], len(positions)) - 1]
+        fetched = self._inner.cat_ranges([self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise")
+        buffer = np.frombuffer(b"".join(fetched), np.uint8)
+        place = np.concatenate(([0], np.cumsum(stops - starts)))[:-1]
+        run = np.searchsorted(starts, positions, side="right") - 1
+        return buffer, positions - starts[run] + place[run]
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        return [(position, self.size_bytes)] if position < self.size_bytes else []
+
+    def close(self) -> None:
+        self._block = np.empty(0, np.uint8)

@@ -1,0 +1,57 @@
+"""Consume queue entry: where one message of a queue lies in the commit log.
+
+    0                   8            12          20
+    | commitlog_offset  | size_bytes | tags_code |   big-endian
+
+A queue file is an array of them; the entry's number is the queue offset. Java: ConsumeQueue (CQ_STORE_UNIT_SIZE = 20).
+Not supported: batch queues (46-byte units).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.format.layout import struct_of
+
+ENTRY = np.dtype(
+    [
+        ("commitlog_offset", ">i8"),  # first byte of the message record
+        ("size_bytes", ">i4"),  # whole record
+        ("tags_code", ">i8"),  # String.hashCode of TAGS; deliver time in the schedule topic; address with ConsumeQueueExt
+    ]
+)
+ENTRY_SIZE = ENTRY.itemsize
+ENTRY_STRUCT = struct_of(ENTRY)
+PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
+MAX_EXT_ADDRESS = -(2**31) - 1  # a tags code at or below it is an address in consumequeue_ext
+_LONG_MIN = -(2**63)
+
+
+def decode_entries(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
+    """All entries of a whole number of entries, without copying."""
+    return np.frombuffer(buffer, ENTRY)
+
+
+def is_entry(entries: np.ndarray) -> np.ndarray:
+    """Java's test for a written entry: offset ≥ 0 and size > 0. Pre-blank entries pass, stale ones too."""
+    return (entries["commitlog_offset"] >= 0) & (entries["size_bytes"] > 0)
+
+
+def is_pre_blank(entries: np.ndarray) -> np.ndarray:
+    """Entries that only fill the room before a queue's first message."""
+    return (entries["commitlog_offset"] == 0) & (entries["size_bytes"] == 2**31 - 1)
+
+
+EXT_UNIT = np.dtype(
+    [
+        ("size_bytes", ">i2"),  # whole unit, bit map included
+        ("tags_code", ">i8"),
+        ("store_time_ms", ">i8"),
+        ("bit_map_size_bytes", ">i2"),
+    ]
+)
+
+
+def ext_position(address: int) -> int:
+    """Byte position in consumequeue_ext that a tags code at or below MAX_EXT_ADDRESS stands for. Java: ConsumeQueueExt.unDecorate."""
+    return address - _LONG_MIN

@@ -1,0 +1,108 @@
+"""The JSON dialect of a broker's `config/*.json`, as text to values and back.
+
+fastjson writes a map with integer keys without quotes (`{0:12,1:13}`) and, when it reads, takes unquoted
+names and single-quoted strings everywhere, so operators' hand-made files may hold those too. Reading turns
+the text into plain JSON token by token (a string is one token, whatever stands in it) and gives it to the
+standard parser. Writing is plain JSON with quoted keys in fastjson's layout (tabs, no blank after a colon),
+which Java reads as well.
+
+Java: com.alibaba.fastjson 1.2.83, RemotingSerializable.toJson / fromJson.
+Not supported: comments, trailing commas, NaN, class names (`@type`); references (`$ref`) are kept as they
+are, not followed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+from typing import Any
+
+from storage.errors import StateFileError
+
+_TOKEN = re.compile(
+    r"""(?P<blank>\s+)
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<single>'(?:[^'\\]|\\.)*')
+      | (?P<mark>[{}\[\]:,])
+      | (?P<word>[^\s{}\[\]:,"']+)
+      | (?P<open>["'])""",
+    re.VERBOSE | re.DOTALL,
+)
+_VALUE_WORD = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_KEY_WORD = re.compile(r"-?[0-9]+|[A-Za-z_$][A-Za-z0-9_$]*")
+_KEY_FOLLOWS = re.compile(r"\s*:")
+_SINGLE_QUOTED_PART = re.compile(r"\\.|\"|[^\\\"]+", re.DOTALL)
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parse(text: str, file: str | None = None) -> Any:
+    """The value that the text holds; keys are always strings, of equal keys the last wins.
+
+    Raises StateFileError with the line and column of `text` (`file` is for its message) where it is no JSON
+    of the dialect.
+    """
+    pieces, output_starts, source_starts = [], [], []
+    output_length = 0
+    for token in _tokens(text, file):
+        piece = _as_json(token, text, file)
+        output_starts.append(output_length)
+        source_starts.append(token.start())
+        pieces.append(piece)
+        output_length += len(piece)
+    try:
+        return json.loads("".join(pieces), strict=False)
+    except json.JSONDecodeError as error:
+        token_index = bisect.bisect_right(output_starts, error.pos) - 1
+        inside_text = output_starts and error.pos < output_length
+        position = source_starts[token_index] if inside_text else len(text)
+        raise _error(text, position, file, error.msg) from None
+
+
+def to_text(value: Any) -> str:
+    """The value as the broker lays it out: tabs, one field a line, keys quoted, other characters than
+    controls as they are.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent="\t", separators=(",", ":"))
+    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def _tokens(text: str, file: str | None) -> list[re.Match[str]]:
+    tokens = []
+    position = 1 if text.startswith("\ufeff") else 0  # a byte order mark, which fastjson passes over too
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        assert token is not None  # every character begins one of the alternatives
+        if token.lastgroup == "open":
+            raise _error(text, position, file, "a string begins here and does not end")
+        tokens.append(token)
+        position = token.end()
+    return tokens
+
+
+def _as_json(token: re.Match[str], text: str, file: str | None) -> str:
+    piece = token.group()
+    if token.lastgroup == "single":
+        return _requote(piece[1:-1])
+    if token.lastgroup != "word":
+        return piece
+    if _KEY_FOLLOWS.match(text, token.end()):
+        if _KEY_WORD.fullmatch(piece):
+            return f'"{piece}"'
+        raise _error(text, token.start(), file, f"{piece[:40]!r} is no key: quote it")
+    if _VALUE_WORD.fullmatch(piece):
+        return piece
+    raise _error(text, token.start(), file, f"{piece[:40]!r} is no value")
+
+
+def _requote(content: str) -> str:
+    """The content of a single-quoted string in double quotes."""
+    changed = {'"': '\\"', "\\'": "'"}
+    parts = (part.group() for part in _SINGLE_QUOTED_PART.finditer(content))
+    return '"' + "".join(changed.get(part, part) for part in parts) + '"'
+
+
+def _error(text: str, position: int, file: str | None, rule: str) -> StateFileError:
+    line = text.count("\n", 0, position) + 1
+    column = position - (text.rfind("\n", 0, position) + 1) + 1
+    return StateFileError(file, line, column, rule)

@@ -1,0 +1,72 @@
+"""Java's hashes as RocketMQ stores them: String.hashCode, the index's key hash, the body CRC.
+
+`String.hashCode` is s[0]·31^(n-1) + … + s[n-1] over UTF-16 units, modulo 2^32. For many strings at once the
+sum is a difference of prefix sums of s[i]·31^-i: 31 is odd, so it has an inverse modulo 2^32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from isal import isal_zlib
+
+_INVERSE_OF_31 = pow(31, -1, 2**32)
+
+
+def string_hash(text: str) -> int:
+    """Java's `String.hashCode`, a signed 32-bit number."""
+    value = 0
+    units = np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2")
+    for unit in units.tolist():
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def string_hashes(texts: pa.Array) -> np.ndarray:
+    """`String.hashCode` of every element of a string array, `int32`; null counts as the empty string."""
+    texts = texts.cast(pa.large_string()).fill_null("")
+    if len(texts) == 0:
+        return np.empty(0, np.int32)
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)
+    if data_buffer is None or offsets[0] == offsets[-1]:
+        return np.zeros(len(texts), np.int32)
+    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    offsets = offsets - offsets[0]
+    if data.max() >= 0x80:  # bytes are not UTF-16 units there: hash the distinct values one by one
+        distinct = texts.dictionary_encode()
+        hashes = np.array([string_hash(text) for text in distinct.dictionary.to_pylist()], np.int32)
+        return hashes[distinct.indices.to_numpy()]
+    return _ascii_hashes(data, offsets)
+
+
+def _ascii_hashes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    inverse_powers = np.full(len(data), _INVERSE_OF_31, np.uint32)
+    inverse_powers[0] = 1
+    np.cumprod(inverse_powers, dtype=np.uint32, out=inverse_powers)
+    prefix = np.zeros(len(data) + 1, np.uint32)
+    np.cumsum(data * inverse_powers, dtype=np.uint32, out=prefix[1:])
+    powers = np.full(len(data) + 1, 31, np.uint32)
+    powers[0] = 1
+    np.cumprod(powers, dtype=np.uint32, out=powers)
+    starts, ends = offsets[:-1], offsets[1:]
+    sums = prefix[ends] - prefix[starts]
+    return (sums * powers[np.maximum(ends - 1, 0)]).view(np.int32)
+
+
+def index_key_hash(key: str) -> int:
+    """Hash of an index key: |String.hashCode|, 0 for the one negative absolute value. Java: IndexFile.indexKeyHashMethod."""
+    value = abs(string_hash(key))
+    return 0 if value == 1 << 31 else value
+
+
+def index_key_hashes(keys: pa.Array) -> np.ndarray:
+    """`index_key_hash` of every element, `int32`."""
+    hashes = np.abs(string_hashes(keys).astype(np.int64))
+    hashes[hashes == 1 << 31] = 0
+    return hashes.astype(np.int32)
+
+
+def body_crc(body: bytes | memoryview | np.ndarray) -> int:
+    """CRC-32 of a stored body as a record holds it: the top bit cleared. Java: UtilAll.crc32."""
+    return isal_zlib.crc32(body) & 0x7FFFFFFF

@@ -1,0 +1,224 @@
+"""Commit log record, one at a time. Java: MessageDecoder, MessageExtEncoder, CommitLog.checkMessageAndReturnSize.
+
+    0      4       8          12         16     20             28                 36         40
+    | size | magic | body_crc | queue_id | flag | queue_offset | commitlog_offset | sys_flag |
+    40               48                48 + B           56 + B                56 + B + S         60 + B + S
+    | born_time_ms   | born host (B)   | store_time_ms  | store host (S)      | reconsume_times  |
+    60 + B + S                      68 + B + S
+    | prepared_transaction_offset   | body length (4), body | topic length (1; V2: 2), topic | properties length (2), properties
+
+B and S are 8 (IPv4 address and port) or 20 (IPv6), by sysFlag bits 4 and 5. V2 records (magic …AB) have two bytes of
+topic length. Where a record does not fit into a file's rest, a blank filler stands: 4 bytes size, 4 bytes magic.
+Not supported: inner batches (BatchCQ), property CRC (`forceVerifyPropCRC`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.errors import CorruptRecordError
+from storage.format.compression import decompress
+from storage.format.java_hash import body_crc
+from storage.format.layout import struct_of
+from storage.format.message_id import encode_offset_message_id
+from storage.format.properties import decode_properties
+from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+BLANK_SIZE = 8  # at least so much remains for the filler at a file's end
+BLANK = struct.Struct(">iI")
+
+
+def _header(born_host_size: int, store_host_size: int) -> np.dtype:
+    return np.dtype(
+        [
+            ("size_bytes", ">i4"),
+            ("magic", ">u4"),
+            ("body_crc", ">i4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("commitlog_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_time_ms", ">i8"),
+            ("born_host", f"V{born_host_size}"),
+            ("store_time_ms", ">i8"),
+            ("store_host", f"V{store_host_size}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_size_bytes", ">i4"),
+        ]
+    )
+
+
+HEADERS = {flags: _header(20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8) for flags in (0, 16, 32, 48)}
+HEADER_STRUCTS = {flags: struct_of(layout) for flags, layout in HEADERS.items()}
+HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
+HEADER_SIZE = HEADERS[0].itemsize
+assert HEADER_SIZE == 88
+SYS_FLAG_POSITION = 36
+STORE_TIME_POSITION = {0: 56, BORN_HOST_V6: 68}
+MINIMUM_RECORD_SIZE = HEADER_SIZE + 1 + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record of the commit log. `body` is as stored, `plain_body` decompressed. Java: MessageExt."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    commitlog_offset: int
+    size_bytes: int
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    store_time_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    body: bytes
+    raw_properties: bytes = b""
+    magic: int = MAGIC_V1
+    properties: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of property KEYS, in order, empty ones left out."""
+        return [key for key in self.properties.get("KEYS", "").split(" ") if key]
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get("UNIQ_KEY")
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id. Java: MessageExt.getMsgId of a decoded record."""
+        return encode_offset_message_id(self.store_host[:-4], int.from_bytes(self.store_host[-4:], "big"), self.commitlog_offset)
+
+    @property
+    def plain_body(self) -> bytes:
+        """The body as the producer sent it; raises CorruptRecordError where it does not decompress."""
+        return decompress(self.body, self.sys_flag) if self.sys_flag & COMPRESSED and self.body else self.body
+
+
+class EndOfFile(NamedTuple):
+    """A blank filler: the rest of this log file holds no record."""
+
+    size_bytes: int
+
+
+class NeedMoreBytes(NamedTuple):
+    """The record goes on behind the given bytes; `count` is how many it needs in all."""
+
+    count: int
+
+
+def host_text(host: bytes) -> str:
+    """`address:port` as Java prints it: dotted IPv4, or eight uncompressed groups for IPv6."""
+    address, port = host[:-4], int.from_bytes(host[-4:], "big", signed=True)
+    if len(address) == 4:
+        return f"{address[0]}.{address[1]}.{address[2]}.{address[3]}:{port}"
+    groups = ":".join(f"{int.from_bytes(address[i : i + 2], 'big'):x}" for i in range(0, 16, 2))
+    return f"{groups}:{port}"
+
+
+def decode_record(
+    buffer: bytes | memoryview, position: int = 0, *, check_crc: bool = True
+) -> Message | EndOfFile | NeedMoreBytes:
+    """The record at a position of a log file.
+
+    Checks what Java's recovery checks: magic, lengths that add up to the size, and the body's CRC (not of an empty body).
+    Does not check that the record's physical offset is its place, nor its transaction state; the caller does.
+    Raises CorruptRecordError(field, position, …) where a check fails.
+    """
+    available = len(buffer) - position
+    if available < BLANK_SIZE:
+        return NeedMoreBytes(BLANK_SIZE)
+    size, magic = BLANK.unpack_from(buffer, position)
+    if magic == MAGIC_BLANK:
+        return EndOfFile(size)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptRecordError("magic", position, f"{MAGIC_V1:08x}, {MAGIC_V2:08x} or {MAGIC_BLANK:08x}", f"{magic:08x}")
+    if size < MINIMUM_RECORD_SIZE:
+        raise CorruptRecordError("size", position, f"at least {MINIMUM_RECORD_SIZE}", size)
+    if available < size:
+        return NeedMoreBytes(size)
+    return _decode_whole(memoryview(buffer)[position : position + size], position, magic, check_crc)
+
+
+def _decode_whole(record: memoryview, position: int, magic: int, check_crc: bool) -> Message:
+    size = len(record)
+    sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big", signed=True)
+    header = HEADER_STRUCTS[sys_flag & HOST_FLAGS]
+    topic_length_size = 2 if magic == MAGIC_V2 else 1
+    if size < header.size + topic_length_size + 2:
+        raise CorruptRecordError("size", position, f"at least {header.size + topic_length_size + 2}", size)
+    (_, _, crc, queue_id, flag, queue_offset, commitlog_offset, _, born_time, born_host,
+     store_time, store_host, reconsume_times, prepared_offset, body_size) = header.unpack_from(record)  # fmt: skip
+    body_end = header.size + max(body_size, 0)
+    topic_start = body_end + topic_length_size
+    if body_size < 0 or topic_start + 2 > size:
+        raise CorruptRecordError("body length", position, f"0 to {size - header.size - topic_length_size - 2}", body_size)
+    topic_size = int.from_bytes(record[body_end:topic_start], "big", signed=True)
+    topic_end = topic_start + topic_size
+    if topic_size < 0 or topic_end + 2 > size:
+        raise CorruptRecordError("topic length", position, f"0 to {size - topic_start - 2}", topic_size)
+    properties_size = int.from_bytes(record[topic_end : topic_end + 2], "big", signed=True)
+    if topic_end + 2 + max(properties_size, 0) != size:
+        raise CorruptRecordError("properties length", position, size - topic_end - 2, properties_size)
+    body = bytes(record[header.size : body_end])
+    if check_crc and body and body_crc(body) != crc:
+        raise CorruptRecordError("body CRC", position, crc, body_crc(body))
+    raw_properties = bytes(record[topic_end + 2 :])
+    return Message(
+        topic=bytes(record[topic_start:topic_end]).decode(errors="replace"),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        commitlog_offset=commitlog_offset,
+        size_bytes=size,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_time_ms=born_time,
+        born_host=born_host,
+        store_time_ms=store_time,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        body_crc=crc,
+        body=body,
+        raw_properties=raw_properties,
+        magic=magic,
+        properties=decode_properties(raw_properties),
+    )
+
+
+def encode_record(message: Message) -> bytes:
+    """The record's bytes, from the fields alone; size and body CRC are taken as given, not computed."""
+    topic = message.topic.encode()
+    return b"".join(
+        (
+            HEADER_STRUCTS[message.sys_flag & HOST_FLAGS].pack(
+                message.size_bytes, message.magic, message.body_crc, message.queue_id, message.flag, message.queue_offset,
+                message.commitlog_offset, message.sys_flag, message.born_time_ms, message.born_host, message.store_time_ms,
+                message.store_host, message.reconsume_times, message.prepared_transaction_offset, len(message.body),
+            ),  # fmt: skip
+            message.body,
+            len(topic).to_bytes(2 if message.magic == MAGIC_V2 else 1, "big"),
+            topic,
+            len(message.raw_properties).to_bytes(2, "big"),
+            message.raw_properties,
+        )
+    )

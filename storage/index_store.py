@@ -1,0 +1,147 @@
+"""Look-up of messages by key: the files under ROOT/index. Java: IndexService, IndexFile.
+
+A file answers "at which places in the log may a message with this key lie": hashes collide, so the caller compares the
+key with the record. Reading needs the geometry (slots and items), which stands in no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import IndexGeometryUnknownError
+from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.index import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size
+
+NAME_DIGITS = 17
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeader:
+    """The header of one index file. `index_count` is the number of the next item: 1 in an empty file."""
+
+    begin_time_ms: int
+    end_time_ms: int
+    begin_commitlog_offset: int
+    end_commitlog_offset: int
+    used_slot_count: int
+    index_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHit:
+    """A place in the log that an item names, and the whole second in which that item says it was stored."""
+
+    commitlog_offset: int
+    store_second_ms: int
+
+
+class IndexFile:
+    """One index file, read through small views."""
+
+    def __init__(self, opened: ReadableFile, slot_count: int, item_count: int) -> None:
+        if opened.size_bytes != index_file_size(slot_count, item_count):
+            raise IndexGeometryUnknownError(opened.path, opened.size_bytes)
+        self.path = opened.path
+        self._file = opened
+        self._slot_count = slot_count
+        self._item_count = item_count
+        self._items_start = HEADER_SIZE + SLOT.itemsize * slot_count
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    def header(self) -> IndexHeader:
+        """As it stands now: a running broker changes it with each key."""
+        fields = np.frombuffer(self._file.view(0, HEADER_SIZE).tobytes(), HEADER)[0]
+        begin, end, begin_offset, end_offset, used, count = (int(value) for value in fields.tolist())
+        return IndexHeader(begin, end, begin_offset, end_offset, used, max(count, 1))
+
+    @property
+    def is_full(self) -> bool:
+        return self.header().index_count >= self._item_count
+
+    def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
+        """Places whose item has this hash and a second that touches [begin_ms, end_ms], newest first."""
+        header = self.header()
+        slot = self._file.view(HEADER_SIZE + SLOT.itemsize * (key_hash % self._slot_count), SLOT.itemsize)
+        number = int.from_bytes(slot.tobytes(), "big", signed=True)
+        while 0 < number <= min(header.index_count, self._item_count - 1):
+            item = self._file.view(self._items_start + ITEM.itemsize * number, ITEM.itemsize)
+            found_hash, commitlog_offset, difference, previous = ITEM_STRUCT.unpack(item)
+            second_ms = header.begin_time_ms + 1_000 * difference
+            if found_hash == key_hash and second_ms <= end_ms and second_ms + 999 >= begin_ms:
+                yield IndexHit(commitlog_offset, second_ms)
+            if previous >= number:  # an item points to an older one; anything else would turn in circles
+                return
+            number = previous
+
+    def items(self) -> np.ndarray:
+        """All written items, item 1 first."""
+        count = self.header().index_count - 1
+        view = self._file.view(self._items_start + ITEM.itemsize, ITEM.itemsize * count)
+        return np.frombuffer(view.tobytes(), ITEM)
+
+    def reachable_items(self) -> np.ndarray:
+        """Which items a look-up can reach through their slot: a mask over `items()`."""
+        items = self.items()
+        slots = np.frombuffer(self._file.view(HEADER_SIZE, SLOT.itemsize * self._slot_count).tobytes(), SLOT)
+        reachable = np.zeros(len(items) + 1, bool)
+        current = slots[(slots > 0) & (slots <= len(items))].astype(np.int64)
+        while len(current):
+            reachable[current] = True
+            previous = items["previous_item"][current - 1].astype(np.int64)
+            current = previous[(previous > 0) & (previous < current) & ~reachable[np.minimum(previous, len(items))]]
+        return reachable[1:]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class IndexStore:
+    """The index files of a store, oldest first."""
+
+    def __init__(self, file_system: FileSystem, root: str, slot_count: int, item_count: int) -> None:
+        self._file_system = file_system
+        self.directory = f"{root}/index"
+        self.slot_count = slot_count
+        self.item_count = item_count
+        self._files: dict[str, IndexFile] = {}
+
+    def files(self) -> list[IndexFile]:
+        """The files that are there now, oldest first; names that are no number are ignored, as Java does.
+
+        Raises IndexGeometryUnknownError where a file does not have the length of the configured geometry.
+        """
+        names = [entry.name for entry in self._file_system.list_directory(self.directory) if is_index_name(entry.name)]
+        for gone in self._files.keys() - set(names):
+            self._files.pop(gone).close()
+        for name in names:
+            if name not in self._files:
+                opened = self._file_system.open_file(f"{self.directory}/{name}")
+                self._files[name] = IndexFile(opened, self.slot_count, self.item_count)
+        return [self._files[name] for name in names]
+
+    def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
+        """Places in the log that may hold the key, newest first, each once."""
+        seen: set[int] = set()
+        for file in reversed(self.files()):
+            for hit in file.lookup(key_hash, begin_ms, end_ms):
+                if hit.commitlog_offset not in seen:
+                    seen.add(hit.commitlog_offset)
+                    yield hit
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file in index/ is an index file by its name: a time, yyyyMMddHHmmssSSS."""
+    return len(name) == NAME_DIGITS and name.isdigit()
+
+

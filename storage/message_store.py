@@ -1,0 +1,405 @@
+"""A RocketMQ store on disk: open it, read messages by queue, key, time or place. Java: DefaultMessageStore.
+
+Reading takes no lock, changes no file and works beside a running writer. What is served has a queue entry, lies inside the
+validated log, and its record agrees with the entry in size, place, topic and queue id.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.commit_log import CommitLog
+from storage.config import StoreConfig, commit_log_directories, load_config, refuse_for_reading, refuse_for_writing
+from storage.consume_queue import ConsumeQueue, valid_entries
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+    StoreNotWritableError,
+    StoreRefusedError,
+)
+from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.remote import file_system_of
+from storage.format.checkpoint import Checkpoint
+from storage.format.delay_level import parse_delay_levels
+from storage.format.index import index_key
+from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.record import Message
+from storage.index_store import IndexStore
+from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
+
+MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
+_MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
+_LONG_MAX = 2**63 - 1
+
+
+class GetStatus(Enum):
+    """How a `get` ended. Java: GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """What a `get` found. Java: GetMessageResult."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(message.size_bytes for message in self.messages)
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | None = None,
+    read_only: bool = True,
+    truncate_damage: bool = False,
+    file_system: FileSystem | None = None,
+    clock: Callable[[], int] | None = None,
+) -> MessageStore:
+    """Open the store at ROOT = `path`, a directory or (for reading) any fsspec URL.
+
+    `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
+    not configured are found from the files. Opening for writing takes the store's lock and recovers it (`recovery.py`);
+    `truncate_damage` cuts a damaged log where Java would. `clock` gives milliseconds.
+    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError.
+    """
+    root = os.fspath(path).rstrip("/") or "/"
+    files = file_system or file_system_of(root)
+    settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
+    return MessageStore(
+        root, settings, files, clock or _now_ms, read_only=read_only, truncate_damage=truncate_damage
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MessageStore:
+    """One open store; make it with `open_store`. Not thread-safe. A context manager that closes it."""
+
+    def __init__(
+        self,
+        root: str,
+        config: StoreConfig,
+        file_system: FileSystem,
+        clock: Callable[[], int],
+        *,
+        read_only: bool,
+        truncate_damage: bool = False,
+    ) -> None:
+        self.root = root
+        self.config = config
+        self.read_only = read_only
+        self.recovery: RecoveryReport | None = None
+        """What opening for writing mended; None of a read-only store."""
+        self._file_system = file_system
+        self._clock = clock
+        self._resources = ExitStack()
+        self._refuse_foreign_stores()
+        directories = commit_log_directories(root, config, is_directory=self._is_directory)
+        if not any(self._is_directory(directory) for directory in directories):
+            raise StoreNotFoundError(root, " or ".join(f"{directory}/" for directory in directories))
+        writable = None if read_only else self._begin_writing()
+        try:
+            self.log = CommitLog(file_system, tuple(directories), config.commit_log.mapped_file_size_commit_log)
+            self.queues = ConsumeQueueStore(
+                file_system,
+                root,
+                file_size_bytes=config.consume_queue.mapped_file_size_consume_queue,
+                ext_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue_ext,
+            )
+            self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self.plan = self._plan()
+            if writable is not None:
+                self.recovery = self._recover(writable, truncate_damage)
+        except BaseException:
+            self._resources.close()
+            raise
+        self.log_end = self.plan.log_end
+        self._ends = dict(self.plan.visible_ends)
+
+    # Opening and closing
+
+    def _is_directory(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return any(entry.name == name and entry.is_directory for entry in self._file_system.list_directory(parent or "/"))
+
+    def _refuse_foreign_stores(self) -> None:
+        reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
+        names = {entry.name for entry in self._file_system.list_directory(self.root) if entry.is_directory}
+        reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+        if "consumequeue_r" in names and "consumequeue" not in names:
+            reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
+        if reasons:
+            raise StoreRefusedError(self.root, "; ".join(reasons))
+
+    def _begin_writing(self) -> LocalFileSystem:
+        """Lock, note whether `abort` stands, set it: before anything is read for writing (STORE.md 13)."""
+        if not isinstance(self._file_system, LocalFileSystem):
+            raise StoreNotWritableError(self.root, "it does not lie on a local file system")
+        lock = f"{self.root}/lock"
+        self._resources.enter_context(self._file_system.locked(lock))
+        self._file_system.write(lock, 0, b"lock")
+        return self._file_system
+
+    @property
+    def _abort(self) -> str:
+        return f"{self.root}/abort"
+
+    def _plan(self) -> RecoveryPlan:
+        return plan_recovery(
+            self.log,
+            self.queues,
+            read_checkpoint(self._file_system, self.root),
+            was_clean=self._file_system.read_file(self._abort) is None,
+            check_crc=self.config.commit_log.check_crc_on_recover,
+            index_safe=self.config.index.message_index_enable and self.config.index.message_index_safe,
+            from_greatest_end=not self._file_system.is_local,
+        )
+
+    def _recover(self, file_system: LocalFileSystem, truncate_damage: bool) -> RecoveryReport:
+        if self.plan.damage is not None and not truncate_damage:
+            raise self.plan.damage
+        if not file_system.exists(self._abort):
+            file_system.create_file(self._abort, 0)
+            file_system.write(self._abort, 0, str(os.getpid()).encode())
+            file_system.sync(self._abort)
+            file_system.sync(self.root)
+        report = apply_recovery(
+            self.plan,
+            file_system,
+            self.log,
+            self.queues,
+            self.index if self.config.index.message_index_enable else None,
+            read_checkpoint(file_system, self.root),
+            delays_ms=parse_delay_levels(self.config.delay.message_delay_level),
+            queue_file_size_bytes=self.config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
+            clock=self._clock,
+            truncate_damage=truncate_damage,
+        )
+        self.queues.discover()
+        ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in self.queues}
+        self.plan.visible_ends.clear()
+        self.plan.visible_ends.update(ends)
+        self._write_checkpoint(file_system)
+        return report
+
+    def _write_checkpoint(self, file_system: LocalFileSystem) -> None:
+        """Log, queues and index are synced when this is called."""
+        before = read_checkpoint(file_system, self.root)
+        files = self.index.files() if self.config.index.message_index_enable else []
+        last = self.plan.last_store_time_ms
+        index_time = files[-1].header().end_time_ms if files else 0
+        write_checkpoint(
+            file_system, self.root, Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset)
+        )
+
+    def close(self) -> None:
+        """Give everything back. A store that was opened for writing is then cleanly closed: no `abort`, lock free."""
+        if not self.read_only and isinstance(self._file_system, LocalFileSystem) and self._file_system.exists(self._abort):
+            self._file_system.unlink(self._abort)
+            self._file_system.sync(self.root)
+        self.log.close()
+        self.queues.close()
+        self.index.close()
+        self._resources.close()
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What there is
+
+    def refresh(self) -> bool:
+        """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
+
+        Cheap when nothing did: one look at the log's end and at each queue that still lacks entries.
+        """
+        before = self.log_end, dict(self._ends)
+        self.log.list_files()
+        walk = self.log.walk(max(self.log_end, self.log.minimum), check_crc=self.config.commit_log.check_crc_on_recover)
+        for _ in walk:
+            pass
+        self.log_end = max(walk.end, self.log_end)
+        self.queues.discover()
+        present = self.queues.names()
+        self._ends = {name: self._ends.get(name, -1) for name in present}
+        for queue in self.queues:
+            self._refresh_queue(queue)
+        return (self.log_end, self._ends) != before
+
+    def _refresh_queue(self, queue: ConsumeQueue) -> None:
+        known = self._ends[queue.topic, queue.queue_id]
+        if known < 0 or known >= queue.last_file_end_offset:
+            queue.list_files()
+        start = max(known, queue.first_file_offset)
+        end = queue.written_end(start)
+        self._ends[queue.topic, queue.queue_id] = queue.visible_end(end, self.log, self.log_end) if end > start else start
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return sorted({topic for topic, _ in self.queues.names()})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
+        if topic in self.queues.batch_topics:
+            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        return [queue_id for name, queue_id in self.queues.names() if name == topic]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message the log still holds; the maximum if it holds none."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        return queue.first_offset_at(self.log.minimum, self._ends[topic, queue_id])
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message."""
+        return self._ends.get((topic, queue_id), 0)
+
+    @property
+    def undispatched_bytes(self) -> int:
+        """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
+        greatest = max((queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues), default=0)
+        return max(0, self.log_end - max(greatest, self.log.minimum)) if self.log.files else 0
+
+    # Reading
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str | None = None,
+        max_bytes: int = MAX_TRANSFER_BYTES,
+    ) -> GetResult:
+        """Messages from a queue offset on, at most `max_count` and (but for the first) `max_bytes`. Java: getMessage.
+
+        `tags` is "TagA || TagB"; None or "*" is all. `next_begin_offset` is where to go on, whatever the status. Like Java's,
+        one call reads from one queue file and looks at 800 entries at most when it filters.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if maximum == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
+        if offset < minimum:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset >= maximum:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, maximum, minimum, maximum)
+        return self._get_inside(queue, offset, minimum, maximum, max_count, tags, max_bytes)
+
+    def _get_inside(
+        self, queue: ConsumeQueue, offset: int, minimum: int, maximum: int, max_count: int, tags: str | None, max_bytes: int
+    ) -> GetResult:
+        file_entries = queue.file_size_bytes // 20
+        last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
+        entries = queue.entries(offset, last)
+        wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
+        codes = self.queues.ext(queue.topic, queue.queue_id).tags_codes(entries["tags_code"])
+        hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
+        valid = valid_entries(entries, queue.topic, queue.queue_id, self.log, self.log_end)
+        messages: list[Message] = []
+        status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset
+        for number in range(len(entries)):
+            size = int(entries["size_bytes"][number])
+            if messages and (len(messages) >= max_count or total + size > max_bytes):
+                break
+            next_offset = offset + number + 1
+            if hashes is not None and int(codes[number]) not in hashes:
+                continue
+            if not valid[number]:
+                status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            message = self.log.message_at(int(entries["commitlog_offset"][number]), self.log_end)
+            if wanted is not None and message.tags not in wanted:
+                continue
+            messages.append(message)
+            total += size
+            status = GetStatus.FOUND
+        return GetResult(status, next_offset, minimum, maximum, tuple(messages))
+
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """The message whose record begins there. Java: lookMessageByOffset.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return self.log.message_at(commitlog_offset, self.log_end)
+
+    def query(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
+    ) -> list[Message]:
+        """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
+
+        The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        """
+        found = []
+        for hit in self.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
+            if len(found) >= max_count:
+                break
+            try:
+                message = self.log.message_at(hit.commitlog_offset, self.log_end)
+            except (OffsetOutOfRangeError, CorruptRecordError):
+                continue  # the message has expired, or the item outlived a cut of the log
+            if message.topic == topic and (key == message.unique_key or key in message.keys):
+                found.append(message)
+        return sorted(found, key=lambda message: message.commitlog_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
+
+        With `upper` the last offset whose store time is not after it, or the minimum.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        low, high = minimum, maximum
+        while low < high:
+            middle = (low + high) // 2
+            store_time = self.store_time(queue, middle)
+            if store_time < timestamp_ms or (upper and store_time == timestamp_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return max(minimum, low - 1) if upper else low
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message at a queue offset; −1 where none is."""
+        entry = queue.entries(offset, offset + 1)
+        if not valid_entries(entry, queue.topic, queue.queue_id, self.log, self.log_end)[0]:
+            return -1
+        offsets, sizes = entry["commitlog_offset"].astype(np.int64), entry["size_bytes"].astype(np.int64)
+        return next(int(records.column("store_time_ms")[0]) for _, records in self.log.records(offsets, sizes))

@@ -1,0 +1,113 @@
+"""Names of topics, groups and brokers: which are legal, and which are not a user's.
+
+Names from the wire and from columns are hostile: whoever makes a path, a key or a record of one passes it
+through `validate_…` first. Neither '.' nor '/' is a legal character of a topic or group, so no legal name
+leaves its directory.
+
+Java: TopicValidator, Validators, MixAll, HookUtils.checkBeforePutMessage.
+"""
+
+from __future__ import annotations
+
+import re
+
+from storage.errors import NameIllegalError
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+BROKER_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+"""System topics of every broker; the others begin with SYSTEM_TOPIC_PREFIX or are named after broker and
+cluster.
+"""
+
+TOPIC_LENGTH_LIMIT = 127
+RETRY_TOPIC_LENGTH_LIMIT = 255
+GROUP_LENGTH_LIMIT = 255
+BROKER_NAME_LENGTH_LIMIT = 255
+
+_LEGAL = "%|a-zA-Z0-9_-"
+_LEGAL_IN_BROKER_NAME = "%|a-zA-Z0-9_.-"
+
+
+def validate_topic(topic: str) -> str:
+    """The topic, if a broker takes messages for it; else NameIllegalError.
+
+    A `%RETRY%…` topic, which a broker makes itself, may have 255 characters, any other 127.
+    """
+    limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+    return _validate("topic", topic, limit, _LEGAL)
+
+
+def validate_group(group: str) -> str:
+    """The group, if a broker takes it; else NameIllegalError. At most 255 characters."""
+    return _validate("group", group, GROUP_LENGTH_LIMIT, _LEGAL)
+
+
+def validate_broker_name(name: str) -> str:
+    """The broker's name, if it can be part of a path; else NameIllegalError.
+
+    Java sets no rule, and its default is the host name; here: a topic's characters and dots, but not dots
+    alone.
+    """
+    if name and not name.strip("."):
+        raise NameIllegalError("broker", name, "it consists of dots")
+    return _validate("broker", name, BROKER_NAME_LENGTH_LIMIT, _LEGAL_IN_BROKER_NAME)
+
+
+def _validate(kind: str, name: str, limit: int, legal: str) -> str:
+    if not name.strip():
+        raise NameIllegalError(kind, name, "it is blank")
+    found = re.search(f"[^{legal}]", name)
+    if found:
+        rule = f"character {found.group()!r} at position {found.start()} is none of {legal}"
+        raise NameIllegalError(kind, name, rule)
+    if len(name) > limit:
+        raise NameIllegalError(kind, name, f"it has {len(name)} characters, the limit is {limit}")
+    return name
+
+
+def is_system_topic(topic: str, *, broker_name: str | None = None, cluster_name: str | None = None) -> bool:
+    """Whether a broker of that name and cluster keeps the topic for itself.
+
+    `%RETRY%` and `%DLQ%` topics are not system topics (Java: TopicValidator.isSystemTopic).
+    """
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic == broker_name:
+        return True
+    return cluster_name is not None and topic in (cluster_name, f"{cluster_name}_REPLY_TOPIC")
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the group is a broker's own (Java: MixAll.isSysConsumerGroup)."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Where messages that the group failed to consume wait for their next try."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages that the group failed to consume too often end."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def is_retry_or_dead_letter_topic(topic: str) -> bool:
+    """Whether the topic belongs to one consumer group."""
+    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))

@@ -1,0 +1,336 @@
+"""What opening a store finds and mends. Java: DefaultMessageStore.load and recover, CommitLog.recoverNormally, recoverAbnormally.
+
+Passes, in order:
+  1. queues: where each one's entries end, and the greatest place in the log that one of them points to
+  2. log: from a file known to be dispatched, record by record with body CRC, to the first that is not valid: the log's end
+  3. damage: is the bad record a torn tail, or do intact records of before the last checkpoint stand behind it?
+  4. queues again: without entries at or behind the log's end, without stale ones
+`plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` goes on:
+  5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
+  6. dispatch: records that have no queue entry, or no index keys, yet
+  7. sync everything, then the checkpoint
+Where we leave Java's way: damage is refused (DESIGN 8); a record exactly at the queues' greatest end is dispatched on a clean
+load too; a queue that lost its first files is rebuilt whole; the index is complete and has no doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage.commit_log import CommitLog, LogFile
+from storage.consume_queue import ConsumeQueue
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.dispatch import DispatchBatch, IndexKeys, dispatch, index_keys, queue_entries
+from storage.errors import CorruptRecordError, StoreDamagedError
+from storage.files.file_system import LocalFileSystem
+from storage.format.checkpoint import Checkpoint
+from storage.format.layout import view_at
+from storage.format.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
+from storage.format.record_batch import Records, find_candidates
+from storage.index_store import IndexStore
+from storage.index_writer import IndexWriter
+
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+_SCAN_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What the four reading passes found. Queue ends are queue offsets, the others places in the log."""
+
+    was_clean: bool
+    walk_start: int
+    log_end: int
+    greatest_end: int  # where the last record that any queue knows ends, the log's end at most
+    last_store_time_ms: int  # of the last valid record walked over; 0 if none was
+    failure: CorruptRecordError | None  # why the walk stopped; None at free space
+    damage: StoreDamagedError | None
+    written_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening for writing did. Sizes in bytes."""
+
+    was_clean: bool
+    log_end: int
+    cut_bytes: int = 0
+    cut_at: str | None = None
+    cut_entries: int = 0
+    added_entries: int = 0
+    rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
+    holes: list[tuple[str, int, int, int]] = field(default_factory=list)
+    removed_files: list[str] = field(default_factory=list)
+    indexed_keys: int = 0
+
+
+def plan_recovery(
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    checkpoint: Checkpoint,
+    *,
+    was_clean: bool,
+    check_crc: bool = True,
+    index_safe: bool = False,
+    from_greatest_end: bool = False,
+) -> RecoveryPlan:
+    """Where the log and each queue end, and whether the log is damaged. Reads only.
+
+    `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
+    is dear. Stale records of equal length behind a truncated log's end would not be told apart then.
+    """
+    written_ends, greatest = {}, -1
+    for queue in queues:
+        end = written_ends[queue.topic, queue.queue_id] = queue.written_end()
+        greatest = max(greatest, _greatest_end(queue, end))
+    if not log.files:
+        return RecoveryPlan(was_clean, 0, 0, 0, 0, None, None, written_ends, dict.fromkeys(written_ends, 0))
+    start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
+    if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
+        start = greatest
+    walk = log.walk(start, check_crc=check_crc)
+    last_store_time = 0
+    for _, records in walk:
+        last_store_time = int(records.column("store_time_ms")[-1])
+    damage = None if from_greatest_end else _find_damage(log, walk.end, walk.failure, last_store_time, checkpoint)
+    visible_ends = {
+        (queue.topic, queue.queue_id): queue.visible_end(written_ends[queue.topic, queue.queue_id], log, walk.end)
+        for queue in queues
+    }
+    greatest = max((_greatest_end(queue, visible_ends[queue.topic, queue.queue_id]) for queue in queues), default=-1)
+    return RecoveryPlan(
+        was_clean, start, walk.end, greatest, last_store_time, walk.failure, damage, written_ends, visible_ends
+    )
+
+
+def _greatest_end(queue: ConsumeQueue, end: int) -> int:
+    found = queue.greatest_end(end)
+    return -1 if found == 2**31 - 1 else found  # a queue of nothing but pre-blank entries
+
+
+def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:
+    if was_clean:
+        return log.files[max(0, log.file_index(greatest_end))].start
+    limit = checkpoint.recovery_timestamp
+    if index_safe:
+        limit = min(limit, checkpoint.index_msg_timestamp)
+    for file in reversed(log.files):
+        store_time = _first_store_time(log, file)
+        if store_time is not None and 0 < store_time <= limit:
+            return file.start
+    return log.files[0].start
+
+
+def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
+    """Store time of a file's first record; None if it begins with none. Java: isMappedFileMatchedRecover."""
+    head = log.open_file(file).view(0, MINIMUM_RECORD_SIZE).tobytes()
+    if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+        return None
+    sys_flag = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")
+    position = STORE_TIME_POSITION[sys_flag & BORN_HOST_V6]
+    return int.from_bytes(head[position : position + 8], "big", signed=True)
+
+
+def _find_damage(
+    log: CommitLog, end: int, failure: CorruptRecordError | None, last_store_time_ms: int, checkpoint: Checkpoint
+) -> StoreDamagedError | None:
+    """Damage: an intact record behind the bad one was stored between the last good record and the checkpoint's log time.
+
+    Records of a life before a truncation are older than the last good one, those of a torn tail younger than the checkpoint.
+    """
+    if last_store_time_ms > checkpoint.physic_msg_timestamp:
+        return None
+    intact = 0
+    for file in log.files[max(0, log.file_index(end)) :]:
+        opened = log.open_file(file)
+        for start, stop in opened.data_ranges(max(0, end - file.start)):
+            for position in range(start, stop, _SCAN_BYTES):
+                window = opened.view(position, min(_SCAN_BYTES, stop - position) + (4 << 20))
+                intact += _intact_between(
+                    window, file.start + position, min(_SCAN_BYTES, stop - position), last_store_time_ms, checkpoint
+                )
+    if not intact:
+        return None
+    number = log.file_index(end)
+    file = log.files[number]
+    return StoreDamagedError(file.path, end - file.start, failure.field if failure else "magic", intact, end)
+
+
+def _intact_between(
+    window: np.ndarray, window_start: int, scan_bytes: int, after_ms: int, checkpoint: Checkpoint
+) -> int:
+    positions = find_candidates(window, 0, min(scan_bytes, len(window) - MINIMUM_RECORD_SIZE + 1))
+    for_own_place = view_at(window, positions + 28, np.dtype(">i8")) == positions + window_start
+    records = Records(window, positions[for_own_place])
+    whole = Records(window, records.positions[records.is_whole()])
+    times = whole.column("store_time_ms")
+    timely = (times >= after_ms) & (times <= checkpoint.physic_msg_timestamp)
+    return int(np.count_nonzero(Records(window, whole.positions[timely]).crc_agrees()))
+
+
+def apply_recovery(
+    plan: RecoveryPlan,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    checkpoint: Checkpoint,
+    *,
+    delays_ms: tuple[int, ...],
+    queue_file_size_bytes: int,
+    clock: Callable[[], int],
+    truncate_damage: bool = False,
+) -> RecoveryReport:
+    """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
+
+    Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
+    """
+    if plan.damage is not None and not truncate_damage:
+        raise plan.damage
+    report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
+    _cut_log(plan, file_system, log, report)
+    writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, report)
+    indexer = _Indexer(file_system, index, plan, checkpoint, clock, report) if index is not None else None
+    dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
+    index_start = indexer.start(log) if indexer is not None else plan.log_end
+    for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
+        writers.append(batch, dispatch_start)
+        if indexer is not None:
+            indexer.append(batch)
+    writers.rebuild_queues_with_holes(log, plan.log_end, delays_ms)
+    writers.finish()
+    if indexer is not None:
+        indexer.finish()
+    return report
+
+
+def _cut_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, report: RecoveryReport) -> None:
+    """Zero the log behind its end and delete later files; Java moves positions only."""
+    number = log.file_index(plan.log_end)
+    for file in reversed(log.files[max(0, number) :]):
+        position = max(0, plan.log_end - file.start)
+        last = log.open_file(file).last_data(position)
+        report.cut_bytes = max(report.cut_bytes, last + file.start - plan.log_end) if last > position else report.cut_bytes
+        if file.start > plan.log_end:
+            log.close()
+            file_system.unlink(file.path)
+            report.removed_files.append(file.path)
+        elif last > position:
+            file_system.zero(file.path, position, last - position)
+            file_system.sync(file.path)
+    if report.removed_files:
+        for directory in log.directories:
+            file_system.sync(directory)
+        log.list_files()
+
+
+def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]):  # type: ignore[no-untyped-def]
+    for offsets, records in log.walk(start, check_crc=False) if start < end else ():
+        yield dispatch(offsets, records, delays_ms)
+
+
+class _QueueWriters:
+    """The writers of the queues that a recovery touches."""
+
+    def __init__(
+        self, file_system: LocalFileSystem, queues: ConsumeQueueStore, plan: RecoveryPlan, file_size_bytes: int, report: RecoveryReport
+    ) -> None:
+        self._file_system = file_system
+        self._queues = queues
+        self._plan = plan
+        self._file_size_bytes = file_size_bytes
+        self._report = report
+        self._writers: dict[tuple[str, int], ConsumeQueueWriter] = {}
+        for name, end in plan.visible_ends.items():
+            if plan.written_ends[name] > end:
+                report.cut_entries += self._writer(*name).truncate(end)
+
+    def _writer(self, topic: str, queue_id: int, *, rebuilt: bool = False) -> ConsumeQueueWriter:
+        name = topic, queue_id
+        if name not in self._writers or rebuilt:
+            end = self._plan.visible_ends.get(name, 0)
+            queue = self._queues.get_or_make(topic, queue_id)
+            size = queue.file_size_bytes or self._file_size_bytes
+            self._writers[name] = ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=rebuilt or end == 0)
+        return self._writers[name]
+
+    def append(self, batch: DispatchBatch, start: int) -> None:
+        if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
+            return
+        for new in queue_entries(batch):
+            late = new.entries["commitlog_offset"] >= start
+            if late.any():
+                self._writer(new.topic, new.queue_id).append(
+                    new._replace(
+                        queue_offsets=new.queue_offsets[late], entries=new.entries[late], store_times_ms=new.store_times_ms[late]
+                    )
+                )
+
+    def rebuild_queues_with_holes(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
+        """A queue whose new records did not continue it lost files: build it again from the whole log."""
+        broken = {name for name, writer in self._writers.items() if writer.holes}
+        if not broken or not log.files:
+            return
+        for name in broken:
+            writer = self._writers[name]
+            writer.truncate(0)
+            self._writers[name] = ConsumeQueueWriter(
+                self._file_system, writer.queue, 0, writer.queue.file_size_bytes or self._file_size_bytes, rebuilt=True
+            )
+        for batch in _batches(log, log.minimum, log_end, delays_ms):
+            for new in queue_entries(batch):
+                if (new.topic, new.queue_id) in broken:
+                    self._writers[new.topic, new.queue_id].append(new)
+        self._report.rebuilt_queues.extend(sorted(broken))
+
+    def finish(self) -> None:
+        for (topic, queue_id), writer in self._writers.items():
+            writer.sync()
+            self._report.added_entries += writer.appended
+            self._report.holes.extend((topic, queue_id, *hole) for hole in writer.holes)
+
+
+class _Indexer:
+    """Brings the index up to the log's end."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        index: IndexStore,
+        plan: RecoveryPlan,
+        checkpoint: Checkpoint,
+        clock: Callable[[], int],
+        report: RecoveryReport,
+    ) -> None:
+        self._report = report
+        for file in index.files():
+            header = file.header()
+            unsynced = not plan.was_clean and header.end_time_ms > checkpoint.index_msg_timestamp
+            if unsynced or header.end_commitlog_offset >= plan.log_end:
+                file_system.unlink(file.path)
+                report.removed_files.append(file.path)
+        files = index.files()
+        self._writer = IndexWriter(file_system, index, clock)
+        self._end = files[-1].header().end_commitlog_offset if files else -1
+        items = files[-1].items() if files else np.empty(0)
+        self._entered = items["key_hash"][items["commitlog_offset"] == self._end] if len(items) else np.empty(0, np.int32)
+
+    def start(self, log: CommitLog) -> int:
+        """Where in the log the first record lies whose keys may be missing."""
+        return max(self._end, log.minimum)
+
+    def append(self, batch: DispatchBatch) -> None:
+        keys = index_keys(batch, self._end)
+        if len(keys.key_hashes) and keys.commitlog_offsets[0] == self._end:
+            new = (keys.commitlog_offsets != self._end) | ~np.isin(keys.key_hashes, self._entered)
+            keys = IndexKeys(*(column[new] for column in keys))
+        self._writer.append(keys)
+
+    def finish(self) -> None:
+        self._writer.finish()
+        self._report.indexed_keys = self._writer.key_count

@@ -1,0 +1,86 @@
+"""A state file as a document: the parsed JSON is kept whole, typed values are a view of it.
+
+So what this package does not know survives a change, and what it does not change is written as it was found.
+Values are taken as fastjson takes them: null and missing mean the class's default, a number may stand in
+quotes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from storage.errors import StateFileError
+from storage.format import fastjson
+
+_Entry = TypeVar("_Entry")
+
+
+def java(name: str) -> dict[str, str]:
+    """Metadata of a dataclass field: the name of its counterpart in the file."""
+    return {"java": name}
+
+
+def parse_document(text: str, file: str | None) -> dict[str, Any]:
+    """The object that the text holds; StateFileError if it holds something else."""
+    document = fastjson.parse(text, file)
+    if not isinstance(document, dict):
+        raise StateFileError(file, 1, 1, f"an object is expected, found {type(document).__name__}")
+    return document
+
+
+def section(document: Mapping[str, Any], key: str, file: str | None) -> dict[str, Any]:
+    """The object under a key, empty if it is missing or null."""
+    found = document.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise StateFileError(file, 0, 0, f"{key}: an object is expected, found {found!r:.40}")
+    return found
+
+
+def integer(document: Mapping[str, Any], key: str, default: int, file: str | None) -> int:
+    """The whole number under a key."""
+    found = document.get(key)
+    if found is None:
+        return default
+    try:
+        if isinstance(found, int | str) and not isinstance(found, bool):
+            return int(found)
+    except ValueError:
+        pass  # text that is no number is refused like every other value
+    raise StateFileError(file, 0, 0, f"{key}: a whole number is expected, found {found!r:.40}")
+
+
+def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) -> _Entry:
+    """A dataclass from its entry in a table. `name` is the key in the table, which rules, and the dataclass's
+    first field.
+
+    The other fields carry `java(…)` metadata and a default whose type is theirs.
+    """
+    if not isinstance(entry, dict):
+        raise StateFileError(file, 0, 0, f"{name}: an object is expected, found {entry!r:.40}")
+    values: dict[str, Any] = {}
+    defaults = cls(name)  # type: ignore[call-arg]
+    for declared in fields(cls)[1:]:  # type: ignore[arg-type]
+        key = declared.metadata["java"]
+        default = getattr(defaults, declared.name)
+        found = entry.get(key)
+        if found is None:
+            continue
+        if isinstance(default, int) and not isinstance(default, bool):
+            found = integer(entry, key, default, file)
+        if not isinstance(found, type(default)):
+            expected = type(default).__name__
+            raise StateFileError(file, 0, 0, f"{name}.{key}: {expected} is expected, found {found!r:.40}")
+        values[declared.name] = found
+    return cls(name, **values)  # type: ignore[call-arg]
+
+
+def encode_entry(config: object, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entry of a dataclass: the fields of `found` in their order with the dataclass's values, new fields
+    by name.
+    """
+    known = {declared.metadata["java"]: getattr(config, declared.name) for declared in fields(config)}  # type: ignore[arg-type]
+    return {**(found or {}), **{key: known[key] for key in sorted(known)}}

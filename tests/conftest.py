@@ -1,0 +1,34 @@
+"""What every test may use: the shared Spark session, and Hypothesis without a stopwatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from spark_mq import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A slow machine is no failure.
+hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session on two cores for the whole run; tests leave its settings as they found them."""
+    session = build_session(
+        "spark_mq tests",
+        master="local[2]",
+        config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.driver.memory": "1g",
+        },
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
+# damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
+#   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll
+# Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+oracle=$here/oracle.sh
+out=$(mkdir -p "$1" && cd "$1" && pwd); shift
+export NAMESRV_PORT=${NAMESRV_PORT:-9876}
+broker_port=${BROKER_PORT:-10911}
+if [ -z "${WORK:-}" ]; then WORK=$(mktemp -d); made_work=1; fi
+export TMPDIR=$WORK
+address=127.0.0.1:$broker_port
+
+stop_all() { local d; for d in "$WORK"/run-*; do [ ! -e "$d/pid" ] || "$oracle" stop "$d" -KILL || true; done; [ -z "${made_work:-}" ] || rm -rf "$WORK"; }
+trap stop_all EXIT
+
+conf() {  # DIR CL CQ [k=v ...]: DIR/broker.conf for DIR/store
+  local dir=$1 log=$2 queue=$3; shift 3
+  mkdir -p "$dir"
+  "$oracle" conf "$dir/store" "$log" "$queue" listenPort="$broker_port" namesrvAddr="127.0.0.1:$NAMESRV_PORT" \
+    transactionCheckMax=1000 flushDelayOffsetInterval=1000 flushConsumerOffsetInterval=1000 "$@" > "$dir/broker.conf"
+}
+start() { "$oracle" broker "$WORK/run-broker" "$1/broker.conf"; }           # DIR
+stop() { "$oracle" stop "$WORK/run-broker" "${1:--TERM}"; }                 # [-SIGNAL]
+name_server() { [ -e "$WORK/run-namesrv/pid" ] || "$oracle" namesrv "$WORK/run-namesrv"; }
+send() { local to=$1; shift; "$oracle" java Send "$WORK/part.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="${broker_address:-$address}" "$@"; cat "$WORK/part.jsonl" >> "$to/sent.jsonl"; }
+produce() { local to=$1 seed=$2; shift 2; "$oracle" java Produce "$seed" "$to/sent.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" "$@" > "$WORK/produce.log"; }
+like() { mkdir -p "$2"; cp -a --sparse=always "$1/." "$2"; sed -i "s#$1/#$2/#" "$2/broker.conf"; }  # FROM TO: a copy with its own paths
+
+pack() {  # NAME DIR: golden lines by the oracle, then the archive
+  local name=$1 dir=$2
+  sed -i "s#=$dir/store#=./store#" "$dir/broker.conf"
+  "$oracle" dump "$dir/store" "$dir/golden.jsonl" conf="$dir/broker.conf" strict=1 > "$dir/dump.log" 2>&1 && echo "$name: strict dump exit 0" || echo "$name: strict dump exit $?"
+  tar -C "$dir" -czf "$dir/store.tgz" store
+  local parts=(); for f in store.tgz sent.jsonl golden.jsonl broker.conf damage.json; do [ ! -e "$dir/$f" ] || parts+=("./$f"); done
+  tar -C "$dir" -czf "$out/store-$name.tgz" "${parts[@]}"
+  ls -l "$out/store-$name.tgz"
+}
+
+base() {  # a cleanly stopped store with every kind of message; made once a run
+  local dir=$WORK/base; [ ! -e "$dir/done" ] || return 0
+  name_server; conf "$dir" 262144 6000; start "$dir"
+  produce "$dir" 5 normal=300 roll=400
+  stop; touch "$dir/done"
+}
+
+damaged() {  # the damage is in the middle: the checkpoint vouches for records behind it
+  base; local dir=$WORK/damaged; like "$WORK/base" "$dir"
+  python3 "$here/damage.py" flip "$dir/store" 60 > "$dir/damage.json"
+  pack damaged "$dir"
+}
+
+damaged-unclean() {  # the same after a broker that was started and killed: an abort file beside an old checkpoint
+  base; name_server; local dir=$WORK/damaged-unclean; like "$WORK/base" "$dir"
+  start "$dir"; stop -KILL
+  python3 "$here/damage.py" flip "$dir/store" 60 > "$dir/damage.json"
+  pack damaged-unclean "$dir"
+}
+
+crash() {  # DIR SEED: killed while sending, then damaged 40 records before the end
+  name_server; local dir=$1 producer
+  rm -f "$WORK/tail-began"; conf "$dir" 262144 6000; start "$dir"
+  produce "$dir" "$2" normal=120 roll=200 tail=1 marker="$WORK/tail-began" & producer=$!
+  while [ ! -e "$WORK/tail-began" ]; do kill -0 $producer; sleep 0.2; done
+  sleep 2; stop -KILL; wait $producer || true
+  python3 "$here/damage.py" flip "$dir/store" 40 > "$dir/flip.json"
+}
+
+stale() {  # DIR: damage.json says what stands behind the log's end
+  local dir=$1 end
+  "$oracle" dump "$dir/store" "$dir/first.jsonl" conf="$dir/broker.conf" > /dev/null
+  end=$(python3 -c 'import json,sys; print(next(l["maxPhyOffset"] for l in map(json.loads, open(sys.argv[1])) if l["type"] == "summary"))' "$dir/first.jsonl")
+  python3 "$here/damage.py" stale "$dir/store" "$end" > "$dir/stale.json"
+  python3 -c 'import json,sys; a,b=(json.load(open(f)) for f in sys.argv[1:3]); assert b["staleRecords"]; json.dump({**b, "flipped": a}, open(sys.argv[3], "w"))' \
+    "$dir/flip.json" "$dir/stale.json" "$dir/damage.json"
+}
+
+recovered() {  # recovered by the broker, written to again, stopped cleanly: stale records and queue entries behind the new end
+  local dir=$WORK/recovered; crash "$dir" 6
+  echo transactionCheckInterval=3600000 >> "$dir/broker.conf"  # nothing but the messages below
+  start "$dir"
+  send "$dir" topic=TopicTail onlyQueues=0,1 count=6 seed=61 minBody=55 maxBody=60
+  send "$dir" topic=TopicA onlyQueues=1 count=1 seed=62 minBody=77 maxBody=77
+  stop; stale "$dir"; pack recovered "$dir"
+}
+
+revived() {  # the new end lies behind stale entries of queues that got nothing new: Java's next load takes these up again
+  local dir=$WORK/revived; crash "$dir" 7; start "$dir"
+  send "$dir" topic=TopicTail onlyQueues=0 count=2 seed=61 minBody=333 maxBody=333
+  send "$dir" topic=TopicA onlyQueues=1,3 count=4 seed=62 minBody=555 maxBody=555
+  stop; stale "$dir"; pack revived "$dir"
+}
+
+expired() {  # the two oldest log files are gone; the queues still begin with entries that point before the log
+  base; local dir=$WORK/expired; like "$WORK/base" "$dir"
+  ls "$dir/store/commitlog" | sort | head -2 | while read -r file; do rm "$dir/store/commitlog/$file"; done
+  pack expired "$dir"
+}
+
+preblank() {  # the queues and the index are gone as well; the broker makes them again: they begin in the middle of a file
+  base; name_server; local dir=$WORK/preblank; like "$WORK/base" "$dir"
+  ls "$dir/store/commitlog" | sort | head -2 | while read -r file; do rm "$dir/store/commitlog/$file"; done
+  rm -r "$dir/store/consumequeue" "$dir/store/index"
+  sed -i "s/^mappedFileSizeConsumeQueue=.*/mappedFileSizeConsumeQueue=200/" "$dir/broker.conf"  # 10 entries a file
+  start "$dir"
+  send "$dir" topic=TopicRoll count=5 seed=71
+  send "$dir" topic=TopicA count=6 seed=72
+  stop
+  pack preblank "$dir"
+}
+
+ipv6() {  # born and store hosts of both families; prepared and rolled back records, which get no queue entry
+  name_server; local dir=$WORK/ipv6
+  conf "$dir" 262144 6000 brokerIP1=::1 brokerIP2=::1 bindAddress=::1
+  start "$dir"
+  broker_address=::1:$broker_port send "$dir" topic=TopicSix queues=2 count=40 seed=81
+  stop
+  "$oracle" java PutRecords "$dir/store" "$dir/broker.conf" > "$dir/put.log"
+  pack ipv6 "$dir"
+}
+
+roll() {  # many small files of every kind
+  name_server; local dir=$WORK/roll topic
+  conf "$dir" 65536 200 maxHashSlotNum=50 maxIndexNum=100; start "$dir"
+  for topic in TopicOne TopicTwo TopicThree; do send "$dir" topic=$topic queues=3 count=250 seed=9${#topic} maxBody=600; done
+  stop
+  pack roll "$dir"
+}
+
+"$oracle" build
+for name in "$@"; do "$name"; done

@@ -1,0 +1,100 @@
+"""Errors reach a Spark user as named conditions, with the option that helps."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from spark_mq import conditions
+from spark_mq.conditions import (
+    AvailableNowError,
+    DataLossError,
+    OptionError,
+    QueuesNotMatchedError,
+    SparkMqError,
+    StoreConditionError,
+    UnknownOptionError,
+    from_storage_error,
+)
+from storage import errors
+
+
+def subclasses(base: type[Exception]) -> Iterator[type[Exception]]:
+    for child in base.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+@pytest.mark.parametrize(
+    ("error", "condition", "words"),
+    [
+        (errors.StoreNotFoundError("/s"), "SPARK_MQ_STORE_NOT_FOUND", "option path"),
+        (errors.StoreRefusedError("/s", "it is RocksDB"), "SPARK_MQ_STORE_REFUSED", "it is RocksDB"),
+        (errors.IndexGeometryUnknownError("/s", 9), "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN", "option conf"),
+        (errors.ConfigurationError("b.conf", 3, "k", "bad"), "SPARK_MQ_STORE_CONFIGURATION", "line 3"),
+        (errors.CorruptRecordError("magic", 7, 1, 2, "f"), "SPARK_MQ_CORRUPT_RECORD", "in f at byte 7"),
+        (errors.StoreLockedError("/s"), "SPARK_MQ_STORE_LOCKED", "commitOffsets"),
+        (errors.OffsetOutOfRangeError("T", 1, 5, 9, 2), "SPARK_MQ_DATA_LOSS", "failOnDataLoss"),
+        (errors.StorageError("what"), "SPARK_MQ_STORE_ERROR", "what"),
+    ],
+)
+def test_a_storage_error_becomes_a_condition(error: errors.StorageError, condition: str, words: str) -> None:
+    text = str(from_storage_error(error))
+    assert text.startswith(f"[{condition}] ")
+    assert words in text
+
+
+def test_every_storage_error_has_a_condition_of_its_own() -> None:
+    # The table is looked into: errors that are added to the tree must be thought about here.
+    known = {*conditions._CONDITIONS, errors.OffsetOutOfRangeError}
+    assert {
+        child for child in subclasses(errors.StorageError) if child.__module__ == "storage.errors"
+    } <= known
+    named = [condition for condition, _ in conditions._CONDITIONS.values()]
+    assert len(set(named)) == len(named)
+
+
+def test_a_kind_of_error_that_is_not_listed_takes_the_condition_of_its_base() -> None:
+    class NewRefusal(errors.StoreRefusedError):
+        pass
+
+    converted = from_storage_error(NewRefusal("/s", "why"))
+    assert isinstance(converted, StoreConditionError)
+    assert converted.name == "SPARK_MQ_STORE_REFUSED"
+
+
+def test_conditions_are_distinct_and_spelled_as_sparks() -> None:
+    named = [
+        child.condition
+        for child in subclasses(SparkMqError)
+        if issubclass(child, SparkMqError) and child is not StoreConditionError
+    ]
+    assert len(set(named)) == len(named) >= 9
+    assert all(re.fullmatch(r"SPARK_MQ(_[A-Z]+)+", name) for name in named)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OptionError("path", "is empty"),
+        UnknownOptionError("topics", "topic"),
+        QueuesNotMatchedError("startingOffsets", ["T/a/0"], ["T/a/1"]),
+        DataLossError("one", "two"),
+        AvailableNowError("rule", "T/a/0"),
+        from_storage_error(errors.StoreNotFoundError("/s")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_way_from_a_worker(error: SparkMqError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+
+
+def test_long_lists_of_queues_are_cut() -> None:
+    text = str(QueuesNotMatchedError("assign", (), (f"T/a/{i}" for i in range(12))))
+    assert "T/a/9 and 2 more" in text
+    assert "T/a/10" not in text

@@ -1,0 +1,319 @@
+"""The real Apache RocketMQ 5.3.3 as a judge, run by tests/oracle/oracle.sh: server, client, store classes.
+
+Everything listens on 127.0.0.1, on ports that are free when asked for, so that runs side by side do not meet.
+What is started is ended by its own process id when its context ends, also when the test fails in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .fixture_stores import golden_lines
+
+SCRIPT = Path(__file__).resolve().parents[1] / "oracle" / "oracle.sh"
+
+DUMP_VERDICTS = {
+    3: "load or recovery failed",
+    4: "start failed",
+    5: "a queue entry points at nothing readable",
+    6: "dispatch did not catch up",
+    7: "the queues hold fewer messages than the log holds valid records",
+}
+
+
+class OracleError(Exception):
+    """The Apache classes did not do what they were asked to; the text says what they wrote."""
+
+
+class DumpRefusedError(OracleError):
+    """Apache's store classes do not accept a store: its `exit_code`, the `lines` until then."""
+
+    def __init__(self, store: Path, exit_code: int, lines: list[dict[str, Any]], output: str) -> None:
+        verdict = DUMP_VERDICTS.get(exit_code, "failed")
+        super().__init__(f"dump of {store}: {verdict} (exit code {exit_code})\n{output}")
+        self.exit_code = exit_code
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker process; `directory` holds its pid, its configuration, its output and its log (rmq.log)."""
+
+    directory: Path
+    store: Path
+    conf: Path
+    address: str
+    name_server: str
+    pid: int
+
+    def kill(self) -> None:
+        """End it as a crash does (SIGKILL): the abort file stays, nothing is flushed."""
+        _end(self.pid, signal.SIGKILL)
+
+
+class Oracle:
+    """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings)."""
+
+    def __init__(self, directory: Path, home: Path | None = None) -> None:
+        self.directory = directory
+        default = os.environ.get("ORACLE_HOME") or Path.home() / ".cache" / "rocketmq-oracle"
+        self.home = home if home is not None else Path(default)
+
+    @staticmethod
+    def available() -> str | None:
+        """None when the oracle can run here, else the reason why not, for `pytest.skip`."""
+        needed = {"java": "a Java runtime", "javac": "a JDK", "mvn": "Maven", "cp": "GNU cp"}
+        for program, what in needed.items():
+            if shutil.which(program) is None:
+                return f"the Apache oracle needs {what} ({program} is not on the PATH)"
+        oracle = Oracle(Path(tempfile.gettempdir()))
+        if (oracle.home / "built").exists():
+            return None
+        try:
+            oracle.build()
+        except OracleError as error:
+            return f"the Apache jars could not be had from Maven: {str(error).strip().splitlines()[-1]}"
+        return None
+
+    def build(self) -> None:
+        """Fetch the jars and compile tests/oracle/src, unless done before; takes minutes at first."""
+        self._run("build", timeout_seconds=900)
+
+    def dump(
+        self, store: Path, conf: Path, *, strict: bool = True, **settings: str | int
+    ) -> list[dict[str, Any]]:
+        """What Apache's DefaultMessageStore says of a copy of `store`, as the lines of a golden.jsonl.
+
+        The copy is recovered as a starting broker would; `store` itself is not touched. `settings` are Java
+        names of MessageStoreConfig that override those of `conf`. With `strict`, a store whose queues lose
+        messages is refused. Raises DumpRefusedError.
+        """
+        workspace = Path(tempfile.mkdtemp(prefix="dump-", dir=self._made(self.directory)))
+        listing = workspace / "golden.jsonl"
+        command = [
+            "dump",
+            str(store),
+            str(listing),
+            f"conf={conf}",
+            f"strict={int(strict)}",
+            *_pairs(settings),
+        ]
+        try:
+            done = self._start(*command, workspace=workspace, timeout_seconds=300)
+            lines = list(golden_lines(listing)) if listing.exists() else []
+            if done.returncode != 0:
+                raise DumpRefusedError(store, done.returncode, lines, done.stdout + done.stderr)
+            return lines
+        finally:
+            shutil.rmtree(workspace)
+
+    def java(self, class_name: str, *arguments: str | int | Path, timeout_seconds: float = 300) -> str:
+        """Run a class of tests/oracle/src or of Apache's jars to its end; returns its output.
+
+        Raises OracleError.
+        """
+        return self._run("java", class_name, *map(str, arguments), timeout_seconds=timeout_seconds)
+
+    @contextmanager
+    def java_running(self, class_name: str, *arguments: str | int | Path) -> Iterator[subprocess.Popen[str]]:
+        """The same beside the test: a process that is ended, if it still runs, with the context."""
+        output = self._made(self.directory) / f"{class_name}-{time.monotonic_ns()}.log"
+        self.build()
+        with output.open("w", encoding="utf-8") as log:
+            command = [str(SCRIPT), "java", class_name, *map(str, arguments)]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+                env=self._environment(self.directory),
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait(timeout=60)
+
+    def produce(
+        self, out: Path, broker: RunningBroker, *, seed: int = 1, **options: str | int
+    ) -> list[dict[str, Any]]:
+        """All kinds of messages by the Java client (transactions, delays, retries, …); about a minute.
+
+        `options` as in Produce.java (`normal`, `roll`, `wait`, …). Returns what was sent and answered, as
+        written to `out`.
+        """
+        ends = {"ns": broker.name_server, "broker": broker.address}
+        self.java("Produce", seed, out, *_pairs({**ends, **options}))
+        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+    def send(
+        self, out: Path, broker: RunningBroker, topic: str, **options: str | int
+    ) -> list[dict[str, Any]]:
+        """Plain messages to one topic. `options` as in Send.java (`queues`, `count`, `maxBody`, …)."""
+        self.java("Send", out, *_pairs({**send_arguments(broker, topic), **options}))
+        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+    @contextmanager
+    def namesrv(self) -> Iterator[str]:
+        """A name server; yields its address."""
+        directory = Path(tempfile.mkdtemp(prefix="namesrv-", dir=self._made(self.directory)))
+        port = free_ports()
+        try:
+            self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
+            yield f"127.0.0.1:{port}"
+        finally:
+            _end_what_runs_in(directory, signal.SIGKILL)  # it keeps nothing that a clean stop would save
+
+    @contextmanager
+    def broker(
+        self,
+        store: Path,
+        name_server: str,
+        *,
+        commitlog_file_size_bytes: int = 1 << 20,
+        consume_queue_file_size_bytes: int = 20_000,
+        **settings: str | int,
+    ) -> Iterator[RunningBroker]:
+        """A broker on `store`, which it recovers if it exists; a clean stop at the end unless killed.
+
+        `settings` are lines of broker.conf and win over oracle.sh's.
+        """
+        directory = Path(tempfile.mkdtemp(prefix="broker-", dir=self._made(self.directory)))
+        port = free_ports()
+        lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **settings})
+        conf = directory / "broker.conf"
+        text = self._run(
+            "conf",
+            str(store),
+            str(commitlog_file_size_bytes),
+            str(consume_queue_file_size_bytes),
+            *lines,
+            timeout_seconds=60,
+        )
+        conf.write_text(text, "utf-8")
+        try:
+            self._run("broker", str(directory), str(conf), timeout_seconds=120)
+            pid = int((directory / "pid").read_text("ascii"))
+            yield RunningBroker(directory, store, conf, f"127.0.0.1:{port}", name_server, pid)
+        finally:
+            _end_what_runs_in(directory)
+
+    def _run(
+        self, *arguments: str, timeout_seconds: float, variables: Mapping[str, str] | None = None
+    ) -> str:
+        done = self._start(
+            *arguments,
+            workspace=self._made(self.directory),
+            timeout_seconds=timeout_seconds,
+            variables=variables,
+        )
+        if done.returncode != 0:
+            raise OracleError(
+                f"oracle.sh {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def _start(
+        self,
+        *arguments: str,
+        workspace: Path,
+        timeout_seconds: float,
+        variables: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [str(SCRIPT), *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_seconds,
+                env={**self._environment(workspace), **(variables or {})},
+            )
+        except subprocess.TimeoutExpired as expired:
+            raise OracleError(
+                f"oracle.sh {' '.join(arguments)}: no end within {timeout_seconds:.0f} s"
+            ) from expired
+
+    def _environment(self, workspace: Path) -> dict[str, str]:
+        """Java's temporary files and logs go into `workspace`, so that nothing is left elsewhere."""
+        return {
+            **os.environ,
+            "ORACLE_HOME": str(self.home),
+            "TMPDIR": str(workspace),
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={workspace}",
+        }
+
+    @staticmethod
+    def _made(directory: Path) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+
+def send_arguments(broker: RunningBroker, topic: str) -> dict[str, str]:
+    """Send.java's settings that say where to and what for; for `java_running("Send", out, *…)`."""
+    return {"ns": broker.name_server, "broker": broker.address, "topic": topic}
+
+
+def free_ports() -> int:
+    """A port P below the ephemeral range for which P - 2, P and P + 1 are free: a broker takes the three."""
+    for port in random.sample(range(20_002, 32_000), 200):
+        if all(_is_free(port + step) for step in (-2, 0, 1)):
+            return port
+    raise OracleError("no three free ports between 20000 and 32000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _pairs(settings: Mapping[str, str | int]) -> list[str]:
+    return [f"{name}={value}" for name, value in settings.items()]
+
+
+def _end_what_runs_in(directory: Path, first_signal: signal.Signals = signal.SIGTERM) -> None:
+    pid_file = directory / "pid"
+    if pid_file.exists():
+        pid = int(pid_file.read_text("ascii"))
+        if not _end(pid, first_signal):
+            _end(pid, signal.SIGKILL)
+
+
+def _end(pid: int, with_signal: signal.Signals, timeout_seconds: float = 60) -> bool:
+    """Signal one process and wait for its end; True when it is gone."""
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        os.kill(pid, with_signal)
+        while time.monotonic() < deadline:
+            if _is_zombie(pid):
+                return True
+            os.kill(pid, 0)
+            time.sleep(0.1)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _is_zombie(pid: int) -> bool:
+    """An ended process whose parent has not asked for it yet: the orphan of a shell under a lazy init."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text("utf-8").rpartition(")")[2].split()[0] == "Z"

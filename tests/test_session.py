@@ -1,0 +1,222 @@
+"""What a session needs from its surroundings is found and set by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_mq import session
+from spark_mq.java import Java, find_java, inspect_java
+from tests.support.fake_java import make_java
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [("1.8.0_402", 8), ("11.0.22", 11), ("17", 17), ("17.0.15", 17), ("21.0.2+13", 21), ("26-ea", 26)],
+)
+def test_a_java_version_has_a_feature_release(version: str, major: int) -> None:
+    assert Java(Path("/java"), version).major == major
+
+
+@pytest.mark.parametrize("release", [True, False], ids=["release file", "asked"])
+def test_java_home_is_taken_first(tmp_path: Path, release: bool) -> None:
+    named = make_java(tmp_path / "named", "21.0.2", release=release)
+    on_path = make_java(tmp_path / "on path", "17.0.15")
+    environ = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
+    assert find_java(environ, []) == Java(named, "21.0.2")
+
+
+def test_a_wrong_or_old_java_home_is_passed_over(tmp_path: Path) -> None:
+    old = make_java(tmp_path / "old", "11.0.22")
+    good = make_java(tmp_path / "good", "17.0.15")
+    for home in (old, tmp_path / "nowhere"):
+        assert find_java({"JAVA_HOME": str(home), "PATH": str(good / "bin")}, []) == Java(good, "17.0.15")
+
+
+def test_java_on_the_path_is_followed_to_its_home(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "17.0.15")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "java").symlink_to(home / "bin" / "java")
+    assert find_java({"PATH": str(folder)}, []) == Java(home, "17.0.15")
+
+
+def test_a_launcher_that_lies_elsewhere_is_asked(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jdk", "17.0.15", release=False)
+    shim = tmp_path / "shims" / "java"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{home}/bin/java" "$@"\n', encoding="utf-8")
+    shim.chmod(0o755)
+    assert find_java({"PATH": f"{shim.parent}:/bin"}, []) == Java(home, "17.0.15")
+
+
+def test_of_the_packaged_ones_the_oldest_new_enough_serves(tmp_path: Path) -> None:
+    for version in ("25.0.1", "11.0.22", "17.0.15", "9"):
+        make_java(tmp_path / f"java-{version}", version)
+    (tmp_path / "no-java").mkdir()
+    assert find_java({"PATH": ""}, [f"{tmp_path}/*"]) == Java(tmp_path / "java-17.0.15", "17.0.15")
+
+
+def test_no_java_is_none(tmp_path: Path) -> None:
+    make_java(tmp_path / "old", "1.8.0_402")
+    assert find_java({"PATH": str(tmp_path / "old" / "bin")}, [f"{tmp_path}/*"]) is None
+    assert inspect_java(tmp_path) is None
+    assert inspect_java(tmp_path / "missing") is None
+
+
+def test_local_workers_run_this_interpreter_whatever_was_set() -> None:
+    environ = {
+        "PYSPARK_PYTHON": "/usr/bin/python2",
+        "PYSPARK_DRIVER_PYTHON": "ipython",
+        "PATH": os.environ["PATH"],
+    }
+    session.prepare_environment(environ, local=True)
+    assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert Path(environ["JAVA_HOME"], "bin", "java").exists()
+
+
+def test_a_clusters_interpreter_and_address_are_left_alone() -> None:
+    environ = {"PYSPARK_PYTHON": "/opt/env/bin/python", "PATH": os.environ["PATH"]}
+    session.prepare_environment(environ, local=False)
+    assert environ["PYSPARK_PYTHON"] == "/opt/env/bin/python"
+    assert "SPARK_LOCAL_IP" not in environ
+
+
+def test_the_packages_are_put_on_the_workers_path_once() -> None:
+    environ = {"PYTHONPATH": "/theirs", "PATH": os.environ["PATH"]}
+    session.prepare_environment(environ, local=True)
+    session.prepare_environment(environ, local=True)
+    assert environ["PYTHONPATH"].split(os.pathsep) == ["/theirs", str(ROOT)]
+
+
+def test_without_java_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_java", lambda environ: None)
+    with pytest.raises(session.JavaNotFoundError, match=r"JAVA_HOME \(/gone\).*openjdk-17-jre-headless"):
+        session.prepare_environment({"JAVA_HOME": "/gone"}, local=True)
+
+
+def test_settings_of_the_caller_win() -> None:
+    config = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.ui.enabled": "true", "spark.x": "y"}
+    assert config.items() <= session.session_settings("local[2]", config, delta=False).items()
+
+
+def test_lists_of_the_caller_are_joined_with_ours() -> None:
+    config = {"spark.driver.extraJavaOptions": "-Xss4m", "spark.sql.extensions": "a.B"}
+    settings = session.session_settings("local[2]", config, delta=True)
+    assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,a.B"
+    log_settings, theirs = settings["spark.driver.extraJavaOptions"].split(" ")
+    assert theirs == "-Xss4m"
+    assert Path(log_settings.removeprefix("-Dlog4j2.configurationFile=file://")).is_file()
+
+
+def test_delta_is_configured_only_when_asked() -> None:
+    assert not any("delta" in value for value in session.session_settings("local", {}, delta=False).values())
+
+
+def run_python(code: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, text=True, check=True
+    )
+
+
+def test_importing_the_package_loads_neither_spark_nor_arrow(tmp_path: Path) -> None:
+    code = (
+        "import spark_mq, sys; print(sorted({'pyspark', 'pyarrow', 'numpy', 'storage'} & set(sys.modules)))"
+    )
+    assert run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
+
+
+def test_a_source_that_cannot_be_imported_does_not_fail_sparks_search(tmp_path: Path) -> None:
+    # Spark's look-up imports the module, asks for the class and its name, and pickles it.
+    code = """
+import sys, pickle
+sys.modules["spark_mq.data_source"] = None
+import pyspark_spark_mq
+from pyspark.sql.datasource import DataSource
+source = pickle.loads(pickle.dumps(pyspark_spark_mq.DefaultSource))
+assert issubclass(source, DataSource), source
+assert source.name() == "spark_mq"
+try:
+    source({})
+except ImportError as error:
+    print(error)
+"""
+    said = run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout
+    assert "spark_mq.data_source" in said
+    assert "spark-mq doctor" in said
+
+
+def test_the_source_travels_to_workers_by_name() -> None:
+    import pyspark_spark_mq
+
+    assert pickle.loads(pickle.dumps(pyspark_spark_mq.DefaultSource)) is pyspark_spark_mq.DefaultSource
+
+
+HOSTILE = """
+import json, sys
+from spark_mq import build_session
+
+if __name__ == "__main__":
+    def tell(batches):
+        import sys
+        import pyarrow as pa
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    spark = build_session("hostile", master="local[1]")
+    try:
+        spark.read.format("spark_mq").load().schema
+        refused = ""
+    except Exception as error:
+        refused = str(error)
+    print(json.dumps({
+        "python": spark.range(1).mapInArrow(tell, "python string").collect()[0][0],
+        "zone": spark.conf.get("spark.sql.session.timeZone"),
+        "pushdown": spark.conf.get("spark.sql.python.filterPushdown.enabled"),
+        "refused": refused,
+    }))
+    spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_script_works_where_nothing_is_set_up(tmp_path: Path) -> None:
+    """Another python3 on the path, a wrong JAVA_HOME, another directory, nothing about Spark set."""
+    script = tmp_path / "their script.py"
+    script.write_text(HOSTILE, encoding="utf-8")
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    (shims / "python3").write_text("#!/bin/sh\necho the wrong python3 >&2; exit 1\n", encoding="utf-8")
+    (shims / "python3").chmod(0o755)
+    outcome = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={
+            "PATH": f"{shims}:/usr/bin:/bin",
+            "JAVA_HOME": "/nowhere",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    said = json.loads(outcome.stdout)
+    assert said["python"] == sys.executable
+    assert said["zone"] == "UTC"
+    assert said["pushdown"] == "true"
+    assert "DATA_SOURCE_NOT_FOUND" not in said["refused"]
+    # The JVM itself says this one, before any setting of ours can reach it.
+    noise = [line for line in outcome.stderr.splitlines() if "incubator modules" not in line]
+    assert [line for line in noise if "spark_mq" not in line and "WARN" in line] == []
