@@ -60,7 +60,7 @@ wanted_state() {
 
 install_packages() {
     say "setup: installing packages, some minutes on the first run (Spark alone is 450 MB)"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --use-pep517 \
         --require-hashes --requirement requirements.lock </dev/null
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
         --no-deps --no-build-isolation --editable . </dev/null

@@ -66,12 +66,13 @@ class Surroundings:
     )  # Spark 4 fetches jars to here
 
 
-@dataclass(frozen=True, slots=True)
 class ProbeFailedError(Exception):
     """An interpreter did not answer."""
 
-    interpreter: str
-    reason: str
+    def __init__(self, interpreter: str, reason: str) -> None:
+        super().__init__(interpreter, reason)
+        self.interpreter = interpreter
+        self.reason = reason
 
 
 def diagnose(surroundings: Surroundings | None = None) -> list[Finding]:

@@ -114,9 +114,9 @@ def _prorate_bytes(
     if total <= max_bytes:
         return {queue: reach.get(queue, end) for queue, end in ends.items()}
     planned = dict(ends)
-    for queue, end in reach.items():
+    for queue in reach:
         within = sizes.offset_at_bytes(queue, starts[queue], max_bytes * weight[queue] // total)
-        planned[queue] = min(end, max(within, starts[queue] + 1))
+        planned[queue] = max(within, starts[queue] + 1)
     return planned
 
 

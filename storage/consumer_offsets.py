@@ -87,7 +87,7 @@ class ConsumerOffsets:
             queues = changed[topic, group]
             entries[topic + _SEPARATOR + group] = {str(key): queues[key] for key in sorted(queues)}
         version = self.version.raised(now_ms)
-        # groupTopicMap only repeats the table's keys and Java does not read it; left in, it would be out of date.
+        # groupTopicMap only repeats the table's keys, and Java does not read it: left in, it would be stale.
         kept = {key: value for key, value in self.document.items() if key != _DERIVED}
         return ConsumerOffsets(
             version, changed, {**kept, "dataVersion": version.to_document(), _TABLE: entries}

@@ -253,11 +253,13 @@ class MessageIllegalError(StorageError):
 
 
 class OffsetOutOfRangeError(StorageError):
-    """`asked` lies outside `minimum` (inclusive) … `maximum` (exclusive) of a queue; what that means is
-    `failOnDataLoss`'s business.
+    """`asked` lies outside `minimum` (inclusive) … `maximum` (exclusive) of a queue.
+
+    `queue_id` is None where `topic` names the log itself. What it means for a stream is `failOnDataLoss`'s
+    business.
     """
 
-    def __init__(self, topic: str, queue_id: int, minimum: int, maximum: int, asked: int) -> None:
+    def __init__(self, topic: str, queue_id: int | None, minimum: int, maximum: int, asked: int) -> None:
         super().__init__(topic, queue_id, minimum, maximum, asked)
         self.topic = topic
         self.queue_id = queue_id
@@ -266,7 +268,5 @@ class OffsetOutOfRangeError(StorageError):
         self.asked = asked
 
     def describe(self) -> str:
-        return (
-            f"offset {self.asked} of {self.topic} queue {self.queue_id} is out of range: "
-            f"the queue holds [{self.minimum}, {self.maximum})"
-        )
+        place = self.topic if self.queue_id is None else f"{self.topic} queue {self.queue_id}"
+        return f"offset {self.asked} of {place} is out of range: it holds [{self.minimum}, {self.maximum})"

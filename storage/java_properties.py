@@ -65,7 +65,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         else:
             lines.append((first, before + stripped))
             begun = None
-    if begun is not None:  # a backslash at the end of the file continues nothing
+    if begun and begun[1]:  # a backslash at the end of the file continues nothing
         lines.append(begun)
     return lines
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
+from storage.scan import SLICE_ROWS, record_sizes
 from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
@@ -69,6 +71,14 @@ class GetResult:
     @property
     def size_bytes(self) -> int:
         return sum(message.size_bytes for message in self.messages)
+
+
+class QueuePosition(NamedTuple):
+    """The place in the log, size and store time of the message at one queue offset."""
+
+    commitlog_offset: int
+    size_bytes: int
+    store_time_ms: int
 
 
 def open_store(
@@ -398,8 +408,42 @@ class MessageStore:
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time of the message at a queue offset; −1 where none is."""
+        position = self.position(queue.topic, queue.queue_id, offset)
+        return -1 if position is None else position.store_time_ms
+
+    def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
+        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None or not 0 <= offset < self._ends[topic, queue_id]:
+            return None
         entry = queue.entries(offset, offset + 1)
-        if not valid_entries(entry, queue.topic, queue.queue_id, self.log, self.log_end)[0]:
-            return -1
+        if not valid_entries(entry, topic, queue_id, self.log, self.log_end)[0]:
+            return None
         offsets, sizes = entry["commitlog_offset"].astype(np.int64), entry["size_bytes"].astype(np.int64)
-        return next(int(records.column("store_time_ms")[0]) for _, records in self.log.records(offsets, sizes))
+        (_, records), *_ = self.log.records(offsets, sizes)
+        return QueuePosition(int(offsets[0]), int(sizes[0]), int(records.column("store_time_ms")[0]))
+
+    def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
+        queue = self.queues.get(topic, queue_id)
+        blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
+        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+
+    def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
+        """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
+        queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
+        while queue is not None and start < end:
+            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
+            if fitting < len(sizes):
+                return start + fitting
+            start, size_bytes = start + fitting, size_bytes - int(sizes[-1])
+        return end
+
+    def read_state_file(self, name: str) -> str | None:
+        """The text of config/NAME, or of its `.bak` where the file is missing; None if there is neither."""
+        for path in (f"{self.root}/config/{name}", f"{self.root}/config/{name}.bak"):
+            content = self._file_system.read_file(path)
+            if content:
+                return content.decode()
+        return None

@@ -42,7 +42,10 @@ def test_which_file_counts(
             Path(name).write_text(content)
     loaded = read_with_backup(path, fastjson.parse)
     assert loaded.value == value
-    assert loaded.path == {1: path, 0: path + ".bak", None: None}[value["a"] if isinstance(value, dict) else None]
+    assert (
+        loaded.path
+        == {1: path, 0: path + ".bak", None: None}[value["a"] if isinstance(value, dict) else None]
+    )
     assert (loaded.problem is not None) == has_problem
     if loaded.problem is not None:
         assert loaded.problem.file == path
@@ -71,7 +74,9 @@ def test_malformed_utf8_is_replaced_as_java_replaces_it(tmp_path: Path) -> None:
     assert read_with_backup(str(path), fastjson.parse).value == {"a": "\ufffd\u6d88"}
 
 
-def test_a_write_makes_directory_and_file_and_the_next_keeps_the_old_content_beside_it(tmp_path: Path) -> None:
+def test_a_write_makes_directory_and_file_and_the_next_keeps_the_old_content_beside_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "store" / "config" / "topics.json"
     write_with_backup(str(path), "one")
     assert sorted(os.listdir(path.parent)) == ["topics.json"]

@@ -81,6 +81,13 @@ def test_splits_by_a_minimum_are_sparks(min_partitions: int | None, ranges: Rows
     assert split_ranges([QueueRange(*row) for row in ranges], min_partitions) == expected
 
 
+def test_as_many_ranges_as_the_minimum_are_not_split() -> None:
+    sizes = [84_000, 15_000] + [125] * 8
+    ranges = [QueueRange(QueueId("t", "b", i), 0, size) for i, size in enumerate(sizes)]
+    assert split_ranges(ranges, 10) == ranges
+    assert len(split_ranges(ranges, 11)) > 10
+
+
 @pytest.mark.parametrize(
     ("ranges", "limit", "expected"),
     [

@@ -65,6 +65,13 @@ def test_a_pattern_matches_whole_names_and_passes_over_system_topics(
     assert topics(subscribePattern=pattern) == expected
 
 
+def test_a_digit_is_an_ascii_digit_as_in_java() -> None:
+    pattern = subscription(subscribePattern=r"\d").pattern
+    assert pattern is not None
+    assert pattern.fullmatch("3")
+    assert not pattern.fullmatch("\N{ARABIC-INDIC DIGIT THREE}")
+
+
 def test_a_pattern_takes_system_topics_when_asked() -> None:
     assert "RMQ_SYS_TRANS_HALF_TOPIC" in topics(subscribePattern=".*", includeSystemTopics="true")
 

@@ -1,4 +1,4 @@
-"""broker.conf: found where DESIGN says, read as MixAll.properties2Object reads it, judged before a store is opened."""
+"""broker.conf: found where DESIGN says, read as Java reads it, judged before a store is opened."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def test_the_conf_of_a_real_broker_is_read_without_a_warning() -> None:
 
 
 def test_every_field_is_a_setting_of_a_broker_in_snake_case_with_javas_default() -> None:
-    found_in_files = {"mapped_file_size_commit_log", "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext"}
+    found_in_files = {
+        "mapped_file_size_commit_log",
+        "mapped_file_size_consume_queue",
+        "mapped_file_size_consume_queue_ext",
+    }
     for name, default, java_name in java_fields():
         assert name.replace("_", "") == java_name.lower()
         text = JAVA_SETTINGS[java_name].default
@@ -149,7 +153,15 @@ def test_the_last_line_of_a_name_counts_even_if_java_cannot_read_it() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("true", True), ("TRUE", True), ("false", False), ("true ", False), ("yes", False), ("1", False), ("", False)],
+    [
+        ("true", True),
+        ("TRUE", True),
+        ("false", False),
+        ("true ", False),
+        ("yes", False),
+        ("1", False),
+        ("", False),
+    ],
 )
 def test_only_true_is_true(text: str, value: bool) -> None:
     assert parse_config(f"messageIndexEnable={text}".encode()).index.message_index_enable is value
@@ -163,7 +175,9 @@ def test_strings_are_trimmed_and_enumerations_must_be_exact() -> None:
     assert len(wrong.warnings) == 1
 
 
-@pytest.mark.parametrize(("given", "rounded"), [(1, 20), (20, 20), (21, 40), (4096, 4100), (6_000_000, 6_000_000)])
+@pytest.mark.parametrize(
+    ("given", "rounded"), [(1, 20), (20, 20), (21, 40), (4096, 4100), (6_000_000, 6_000_000)]
+)
 def test_the_consume_queue_size_is_rounded_up_to_whole_entries(given: int, rounded: int) -> None:
     assert ConsumeQueueConfig(given).mapped_file_size_consume_queue == rounded
     parsed = parse_config(f"mappedFileSizeConsumeQueue={given}".encode())
@@ -188,7 +202,7 @@ def test_a_value_with_which_no_store_can_work_is_an_error_at_its_line(line: str)
 
 
 def test_a_bad_value_given_in_code_is_an_error_without_a_file() -> None:
-    with pytest.raises(ConfigurationError, match="^configuration: messageDelayLevel: "):
+    with pytest.raises(ConfigurationError, match=r"^configuration: messageDelayLevel: "):
         DelayConfig("soon")
 
 
@@ -229,7 +243,8 @@ def test_a_given_conf_wins_and_must_exist() -> None:
 
 
 def test_no_conf_is_nothing_configured() -> None:
-    assert load_config("/a/store", read_bytes={}.get) == StoreConfig()
+    files: dict[str, bytes] = {}
+    assert load_config("/a/store", read_bytes=files.get) == StoreConfig()
 
 
 def test_loading_warns_aloud_once_a_line() -> None:
@@ -247,7 +262,12 @@ def test_loading_warns_aloud_once_a_line() -> None:
     [
         (b"", None, [], ["/lab/store/commitlog"]),
         (b"storePathCommitLog=/disk/log", "/lab/broker.conf", [], ["/disk/log"]),
-        (b"storePathCommitLog=/disk/log", "/lab/broker.conf", ["/lab/store/commitlog"], ["/lab/store/commitlog"]),
+        (
+            b"storePathCommitLog=/disk/log",
+            "/lab/broker.conf",
+            ["/lab/store/commitlog"],
+            ["/lab/store/commitlog"],
+        ),
         (b"storePathCommitLog=./logs/a", "/lab/conf/broker.conf", [], ["/lab/conf/logs/a"]),
         (b"storePathCommitLog=../logs/", "/lab/conf/broker.conf", [], ["/lab/logs"]),
         (b"storePathCommitLog=log", "s3://b/lab/broker.conf", [], ["s3://b/lab/log"]),
@@ -272,7 +292,9 @@ def test_loading_warns_aloud_once_a_line() -> None:
         ),
     ],
 )
-def test_where_the_log_lies(conf: bytes, file: str | None, existing: list[str], directories: list[str]) -> None:
+def test_where_the_log_lies(
+    conf: bytes, file: str | None, existing: list[str], directories: list[str]
+) -> None:
     config = parse_config(conf, file)
     found = commit_log_directories("/lab/store", config, is_directory=existing.__contains__)
     assert list(found) == directories
@@ -293,7 +315,9 @@ def test_where_the_log_lies(conf: bytes, file: str | None, existing: list[str], 
         ("brokerRole=SLAVE", False),
     ],
 )
-def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(line: str, for_reading: bool) -> None:
+def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(
+    line: str, for_reading: bool
+) -> None:
     config = parse_config(line.encode())
     assert [reason.split(":")[0] for reason in refuse_for_writing(config)] == [line]
     assert [reason.split(":")[0] for reason in refuse_for_reading(config)] == ([line] if for_reading else [])

@@ -1,4 +1,4 @@
-"""The format of java.util.Properties: cases from the specification in the Java API documentation of Properties.load."""
+"""The format of java.util.Properties: the cases of Java's documentation of Properties.load."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from storage.java_properties import parse_properties
         (b"a=b  ", [("a", "b  ")]),
         (b"# no\n  ! no either\n\n \t\f\na=b", [("a", "b")]),
         (b"# a comment is not continued \\\na=b", [("a", "b")]),
+        (b"\\\n# a comment\na=b", [("a", "b")]),
         (b"a=b\\\n# no comment", [("a", "b# no comment")]),
         (b"a=b\r\nc=d\re=f", [("a", "b"), ("c", "d"), ("e", "f")]),
         (b"a=b\\\r\n  c", [("a", "bc")]),
@@ -36,7 +37,7 @@ from storage.java_properties import parse_properties
         (b"a=b\\\n\nc=d", [("a", "b"), ("c", "d")]),
         (b"a=b\\", [("a", "b")]),
         (b"a\\=b\\:c\\ d=e", [("a=b:c d", "e")]),
-        (b"a=\\t\\n\\r\\f\\q\\\\\\\"", [("a", '\t\n\r\fq\\"')]),
+        (b'a=\\t\\n\\r\\f\\q\\\\\\"', [("a", '\t\n\r\fq\\"')]),
         (b"a=\\u6d88\\u606F", [("a", "\u6d88\u606f")]),
         (b"a=b\nb=1\na=c", [("a", "b"), ("b", "1"), ("a", "c")]),
         (b"a=1\x0b2\x852\x1c3", [("a", "1\x0b2\x852\x1c3")]),

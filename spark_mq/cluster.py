@@ -1,0 +1,164 @@
+"""The stores that a query reads, as one cluster: brokers by name, queues, positions and sizes. Driver side.
+
+A cluster is one store, or a directory of stores (each child a store, or a broker's home with its store in `store/`). The
+broker's name does not stand in a store: option, else broker.conf, else the topic that a broker names after itself, else
+the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_mq.conditions import OptionError
+from spark_mq.offsets import QueueId, RecordPlace
+from spark_mq.starting_offsets import QueueFacts
+from storage import MessageStore, open_store
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.errors import StoreNotFoundError
+from storage.files.file_system import FileSystem
+from storage.files.remote import file_system_of
+from storage.message_store import QueuePosition
+from storage.names import BROKER_MEMBER_TOPIC_PREFIX, is_system_topic
+from storage.topics import TopicTable
+
+_STORE_DIRECTORIES = {"commitlog", "consumequeue"}
+_HOME = "store"
+
+
+def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
+    """The store roots at a path: itself, or the stores in its directories, sorted. Raises StoreNotFoundError if none is."""
+    files = file_system or file_system_of(path)
+    path = path.rstrip("/") or "/"
+    if _is_store(files, path):
+        return [path]
+    found = []
+    for entry in files.list_directory(path):
+        child = f"{path.rstrip('/')}/{entry.name}"
+        if entry.is_directory:
+            found += [root for root in (child, f"{child}/{_HOME}") if _is_store(files, root)][:1]
+    if not found:
+        raise StoreNotFoundError(path, "commitlog/, or a directory that holds a store,")
+    return found
+
+
+def _is_store(file_system: FileSystem, path: str) -> bool:
+    return any(entry.is_directory and entry.name in _STORE_DIRECTORIES for entry in file_system.list_directory(path))
+
+
+def broker_name_of(store: MessageStore) -> str:
+    """The name of a store's broker, where nobody gave it."""
+    if store.config.identity.broker_name:
+        return store.config.identity.broker_name
+    text = store.read_state_file("topics.json")
+    names = sorted(TopicTable.load(text).topics) if text else []
+    for topic in names:
+        if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX):
+            return topic.removeprefix(BROKER_MEMBER_TOPIC_PREFIX)
+    parts = [part for part in store.root.split("/") if part]
+    return parts[-2] if len(parts) > 1 and parts[-1] == _HOME else parts[-1]
+
+
+class Cluster:
+    """Open stores by broker name. Answers what `starting_offsets`, `read_limits` and the readers ask."""
+
+    def __init__(self, stores: Mapping[str, MessageStore]) -> None:
+        self.stores = dict(sorted(stores.items()))
+
+    @classmethod
+    def open(cls, paths: Sequence[str], *, conf: str | None = None, broker_name: str | None = None) -> Cluster:
+        """Open every store of the paths for reading.
+
+        Raises OptionError where `broker_name` is given for several stores, or two stores have one name; StorageError where
+        a store cannot be read.
+        """
+        roots = [root for path in paths for root in find_stores(path)]
+        if broker_name is not None and len(roots) > 1:
+            raise OptionError("brokerName", f"names one store, but there are {len(roots)}: {', '.join(roots)}")
+        stores: dict[str, MessageStore] = {}
+        for root in roots:
+            store = open_store(root, config=conf)
+            name = broker_name or broker_name_of(store)
+            if name in stores:
+                raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")
+            stores[name] = store
+        return cls(stores)
+
+    def refresh(self) -> None:
+        """Look at what the brokers did meanwhile."""
+        for store in self.stores.values():
+            store.refresh()
+
+    @property
+    def brokers(self) -> list[str]:
+        return list(self.stores)
+
+    def rank(self, broker_name: str) -> int:
+        """The broker's place among the names in order: what Kafka's partition column counts from."""
+        return self.brokers.index(broker_name)
+
+    def queues(self) -> list[QueueId]:
+        """All queues of all stores, sorted."""
+        return sorted(
+            QueueId(topic, name, queue_id)
+            for name, store in self.stores.items()
+            for topic, queue_id in store.queues.names()
+            if topic not in store.queues.batch_topics
+        )
+
+    def is_system_topic(self, topic: str) -> bool:
+        return any(
+            is_system_topic(topic, broker_name=name, cluster_name=store.config.identity.broker_cluster_name)
+            for name, store in self.stores.items()
+        )
+
+    def refuse_batch_topics(self, topics: Sequence[str]) -> None:
+        """Raises StoreRefusedError for a named topic whose queues this package cannot read."""
+        for store in self.stores.values():
+            for topic in topics:
+                store.queue_ids(topic)
+
+    # Positions
+
+    def minimum(self, queue: QueueId) -> int:
+        return self.stores[queue.broker_name].min_offset(queue.topic, queue.queue_id)
+
+    def maximum(self, queue: QueueId) -> int:
+        return self.stores[queue.broker_name].max_offset(queue.topic, queue.queue_id)
+
+    def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        offset = self.stores[queue.broker_name].offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
+        return offset if offset < self.maximum(queue) else None
+
+    def group_offset(self, group: str, queue: QueueId) -> int | None:
+        text = self.stores[queue.broker_name].read_state_file(OFFSETS_FILE)
+        return ConsumerOffsets.load(text).get(queue.topic, group, queue.queue_id) if text else None
+
+    def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        position = self.position(queue, offset - 1) if offset > 0 else None
+        return None if position is None else (position.commitlog_offset, position.store_time_ms)
+
+    def position(self, queue: QueueId, offset: int) -> QueuePosition | None:
+        return self.stores[queue.broker_name].position(queue.topic, queue.queue_id, offset)
+
+    def facts(self, queue: QueueId) -> QueueFacts | None:
+        store = self.stores.get(queue.broker_name)
+        if store is None or store.queues.get(queue.topic, queue.queue_id) is None:
+            return None
+        before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
+        return QueueFacts(self.minimum(queue), self.maximum(queue), before)
+
+    # Sizes
+
+    def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
+        return self.stores[queue.broker_name].size_between(queue.topic, queue.queue_id, start, end)
+
+    def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
+        return self.stores[queue.broker_name].offset_at_size(queue.topic, queue.queue_id, start, size_bytes)
+
+    def close(self) -> None:
+        for store in self.stores.values():
+            store.close()
+
+

@@ -1,0 +1,171 @@
+"""The columns of a message: Spark type, Arrow type and how a slice of records becomes the column.
+
+Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.properties import PropertyMaps, decode_property_maps
+from storage.format.record_batch import Records
+from storage.scan import QueueSlice
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+STRING_MAP = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+LOG_APPEND_TIME = 1  # Kafka's timestampType of a time that the broker set
+
+
+@dataclass
+class RowSource:
+    """One slice with what its columns share. `partition_base` is the broker's rank × 65,536, for Kafka's partition."""
+
+    slice: QueueSlice
+    topic: str
+    broker_name: str
+    queue_id: int
+    decompress: bool = True
+    partition_base: int = 0
+
+    @property
+    def records(self) -> Records:
+        return self.slice.records
+
+    @property
+    def count(self) -> int:
+        return len(self.slice.queue_offsets)
+
+    @cached_property
+    def properties(self) -> PropertyMaps:
+        return decode_property_maps(self.records.raw_properties())
+
+    def text(self, property_name: str) -> pa.Array:
+        return self.properties.values_of(property_name)
+
+
+class Column(NamedTuple):
+    """A column of a row: its DDL type, whether it can be null, what it means, and its values for a slice."""
+
+    name: str
+    sql_type: str
+    arrow_type: pa.DataType
+    nullable: bool
+    meaning: str
+    values: Callable[[RowSource], pa.Array]
+
+
+def _field(name: str) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.array(source.records.column(name))
+
+
+def _timestamp(name: str) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.array(source.records.column(name) * 1_000).view(TIMESTAMP)
+
+
+def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.repeat(pa.scalar(value(source), arrow_type), source.count)
+
+
+def _body(source: RowSource) -> pa.Array:
+    return source.records.plain_bodies() if source.decompress else source.records.bodies()
+
+
+def _kafka_key(source: RowSource) -> pa.Array:
+    return pc.coalesce(source.text("__SHARDINGKEY"), source.text("KEYS")).cast(pa.binary())
+
+
+def _kafka_headers(source: RowSource) -> pa.Array:
+    properties = source.properties
+    pairs = pa.StructArray.from_arrays([properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
+
+
+_TOPIC = _constant(lambda source: source.topic, pa.string())
+
+COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column("topic", "STRING", pa.string(), False, "topic", _TOPIC),
+        Column("broker_name", "STRING", pa.string(), False, "the broker whose store it is",
+               _constant(lambda source: source.broker_name, pa.string())),
+        Column("queue_id", "INT", pa.int32(), False, "queue within the topic and broker",
+               _constant(lambda source: source.queue_id, pa.int32())),
+        Column("queue_offset", "BIGINT", pa.int64(), False, "position in the queue, from 0",
+               lambda source: pa.array(source.slice.queue_offsets)),
+        Column("msg_id", "STRING", pa.string(), False, "offset message id: store host and place in the commit log, hex",
+               lambda source: source.records.message_ids()),
+        Column("unique_key", "STRING", pa.string(), True, "the id that clients show (property UNIQ_KEY)",
+               lambda source: source.text("UNIQ_KEY")),
+        Column("tags", "STRING", pa.string(), True, "property TAGS", lambda source: source.text("TAGS")),
+        Column("keys", "STRING", pa.string(), True, "property KEYS, several separated by a space",
+               lambda source: source.text("KEYS")),
+        Column("body", "BINARY", pa.binary(), False, "the body, decompressed unless decompress=false", _body),
+        Column("properties", "MAP<STRING, STRING>", STRING_MAP, False, "all properties, system ones too",
+               lambda source: source.properties.map_array()),
+        Column("born_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the client sent it", _timestamp("born_time_ms")),
+        Column("store_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the broker stored it", _timestamp("store_time_ms")),
+        Column("born_host", "STRING", pa.string(), False, "address:port of the client",
+               lambda source: source.records.host_texts("born_host")),
+        Column("store_host", "STRING", pa.string(), False, "address:port of the broker",
+               lambda source: source.records.host_texts("store_host")),
+        Column("flag", "INT", pa.int32(), False, "the client's flag", _field("flag")),
+        Column("sys_flag", "INT", pa.int32(), False, "bits: compression, transaction, IPv6 (MessageSysFlag)", _field("sys_flag")),
+        Column("reconsume_times", "INT", pa.int32(), False, "how often consumption failed before", _field("reconsume_times")),
+        Column("body_crc", "INT", pa.int32(), False, "CRC-32 of the stored body, top bit cleared", _field("body_crc")),
+        Column("prepared_transaction_offset", "BIGINT", pa.int64(), False, "place of the half message it commits, else 0",
+               _field("prepared_transaction_offset")),
+        Column("commitlog_offset", "BIGINT", pa.int64(), False, "place of the record in the commit log", _field("commitlog_offset")),
+        Column("store_size", "INT", pa.int32(), False, "bytes of the whole record", _field("size_bytes")),
+    )
+}  # fmt: skip
+
+KAFKA_COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column("key", "BINARY", pa.binary(), True, "the sharding key, else KEYS", _kafka_key),
+        Column("value", "BINARY", pa.binary(), True, "the body", _body),
+        Column("topic", "STRING", pa.string(), True, "topic", _TOPIC),
+        Column("partition", "INT", pa.int32(), True, "queue id, plus 65,536 × the broker's rank by name",
+               _constant(lambda source: source.partition_base + source.queue_id, pa.int32())),
+        Column("offset", "BIGINT", pa.int64(), True, "queue offset", lambda source: pa.array(source.slice.queue_offsets)),
+        Column("timestamp", "TIMESTAMP", TIMESTAMP, True, "store time", _timestamp("store_time_ms")),
+        Column("timestampType", "INT", pa.int32(), True, "1: the broker's time",
+               _constant(lambda source: LOG_APPEND_TIME, pa.int32())),
+        Column("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", HEADERS, True, "the properties, with includeHeaders",
+               _kafka_headers),
+    )
+}  # fmt: skip
+
+
+def columns_named(names: Sequence[str], *, kafka: bool) -> list[Column]:
+    """The columns in the order asked for."""
+    table = KAFKA_COLUMNS if kafka else COLUMNS
+    return [table[name] for name in names]
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.arrow_type, column.nullable) for column in columns])
+
+
+def ddl(columns: Sequence[Column]) -> str:
+    """The schema as Spark's DDL."""
+    return ", ".join(f"{column.name} {column.sql_type}{'' if column.nullable else ' NOT NULL'}" for column in columns)
+
+
+def to_record_batch(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    """One Arrow batch of a slice, exactly of `schema`."""
+    return pa.RecordBatch.from_arrays([column.values(source) for column in columns], schema=schema)
+
+
+def rows_with_tags(source: RowSource, tags: frozenset[str]) -> np.ndarray:
+    """Which rows of a slice carry one of the tags, by their text: hashes in the queue collide."""
+    has = pc.is_in(source.text("TAGS"), pa.array(sorted(tags), pa.string()))
+    return np.asarray(has.to_numpy(zero_copy_only=False), bool)

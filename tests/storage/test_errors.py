@@ -1,0 +1,82 @@
+"""Every error of the tree says where and why, and crosses a process border whole."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from storage import errors
+from storage.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    IndexGeometryUnknownError,
+    MessageIllegalError,
+    NameIllegalError,
+    OffsetOutOfRangeError,
+    StateFileError,
+    StorageError,
+    StoreDamagedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreNotWritableError,
+    StoreRefusedError,
+)
+
+EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
+    (
+        ConfigurationError("b.conf", 7, "maxIndexNum", "0 is not greater than 0"),
+        ["b.conf", "7", "maxIndexNum"],
+        False,
+    ),
+    (
+        StateFileError("topics.json", 3, 4, "no value"),
+        ["topics.json", "line 3", "column 4", "no value"],
+        False,
+    ),
+    (NameIllegalError("topic", "a/b", "character"), ["topic", "'a/b'", "character"], False),
+    (StoreNotFoundError("/s"), ["/s", "commitlog/"], False),
+    (
+        StoreRefusedError("/s", "storeType=defaultRocksDB", "convert it"),
+        ["/s", "RocksDB", "(convert it)"],
+        False,
+    ),
+    (IndexGeometryUnknownError("/s/index/1", 60040), ["/s/index/1", "60040", "maxHashSlotNum"], False),
+    (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
+    (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "(free space)"], True),
+    (StoreDamagedError("/s/log", 12, "body CRC", 3, 1036), ["/s/log", "12", "body CRC", "3 intact"], False),
+    (
+        CorruptRecordError("magic", 40, "0xDAA320A7", "0x0", "/s/log"),
+        ["magic", "/s/log", "40", "0xDAA320A7"],
+        False,
+    ),
+    (CorruptRecordError("magic", 40, 1, 0), ["at byte 40", "expected 1", "found 0"], False),
+    (MessageIllegalError("body", 4194304, 4194305), ["body", "4194304", "4194305"], False),
+    (OffsetOutOfRangeError("commit log", None, 5, 9, 10), ["10 of commit log is", "[5, 9)"], False),
+    (OffsetOutOfRangeError("T", 1, 5, 9, 10), ["T", "queue 1", "[5, 9)", "10"], False),
+]
+
+
+def test_every_class_of_the_tree_has_an_example_here() -> None:
+    classes = {
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StorageError)
+    }
+    assert classes - {StorageError} == {type(example) for example, _, _ in EXAMPLES}
+
+
+@pytest.mark.parametrize(("error", "words", "retriable"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_its_text_names_what_and_where(error: StorageError, words: list[str], retriable: bool) -> None:
+    assert [word for word in words if word not in str(error)] == []
+    assert error.retriable is retriable
+
+
+@pytest.mark.parametrize("error", [error for error, _, _ in EXAMPLES], ids=range(len(EXAMPLES)))
+def test_it_is_the_same_after_a_journey_to_another_process(error: StorageError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+def test_a_known_cure_stands_in_the_text() -> None:
+    assert "reading needs no lock" in str(StoreLockedError("/s"))
+    assert StoreRefusedError("/s", "reason").hint is None
