@@ -20,6 +20,7 @@ from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of
 from storage.message_store import QueuePosition
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, is_system_topic
+from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 
 _STORE_DIRECTORIES = {"commitlog", "consumequeue"}
@@ -50,9 +51,8 @@ def broker_name_of(store: MessageStore) -> str:
     """The name of a store's broker, where nobody gave it."""
     if store.config.identity.broker_name:
         return store.config.identity.broker_name
-    text = store.read_state_file("topics.json")
-    names = sorted(TopicTable.load(text).topics) if text else []
-    for topic in names:
+    table = store.state(TOPICS_FILE, TopicTable.load)
+    for topic in sorted(table.topics) if table else ():
         if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX):
             return topic.removeprefix(BROKER_MEMBER_TOPIC_PREFIX)
     parts = [part for part in store.root.split("/") if part]
@@ -131,8 +131,8 @@ class Cluster:
         return offset if offset < self.maximum(queue) else None
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        text = self.stores[queue.broker_name].read_state_file(OFFSETS_FILE)
-        return ConsumerOffsets.load(text).get(queue.topic, group, queue.queue_id) if text else None
+        offsets = self.stores[queue.broker_name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        return offsets.get(queue.topic, group, queue.queue_id) if offsets else None
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
         """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""

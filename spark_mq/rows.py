@@ -47,6 +47,13 @@ class RowSource:
     def properties(self) -> PropertyMaps:
         return decode_property_maps(self.records.raw_properties())
 
+    def take(self, rows: np.ndarray) -> None:
+        """Keep only the rows of a mask."""
+        records = Records(self.records.buffer, self.records.positions[rows])
+        records.is_whole()
+        self.slice = QueueSlice(self.slice.queue_offsets[rows], records)
+        self.__dict__.pop("properties", None)
+
     def text(self, property_name: str) -> pa.Array:
         return self.properties.values_of(property_name)
 

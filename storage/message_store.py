@@ -12,15 +12,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from storage.checkpoint import read_checkpoint, write_checkpoint
-from storage.commit_log import CommitLog
 from storage.config import StoreConfig, commit_log_directories, load_config, refuse_for_reading, refuse_for_writing
 from storage.consume_queue import ConsumeQueue, valid_entries
-from storage.consume_queue_store import ConsumeQueueStore
 from storage.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
@@ -28,6 +26,7 @@ from storage.errors import (
     StoreNotWritableError,
     StoreRefusedError,
 )
+from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.format.checkpoint import Checkpoint
@@ -36,12 +35,14 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
+from storage.store_layout import StoreLayout
 from storage.scan import SLICE_ROWS, record_sizes
 from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
 _LONG_MAX = 2**63 - 1
+_T = TypeVar("_T")
 
 
 class GetStatus(Enum):
@@ -136,13 +137,15 @@ class MessageStore:
             raise StoreNotFoundError(root, " or ".join(f"{directory}/" for directory in directories))
         writable = None if read_only else self._begin_writing()
         try:
-            self.log = CommitLog(file_system, tuple(directories), config.commit_log.mapped_file_size_commit_log)
-            self.queues = ConsumeQueueStore(
-                file_system,
+            self.layout = StoreLayout(
                 root,
-                file_size_bytes=config.consume_queue.mapped_file_size_consume_queue,
-                ext_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue_ext,
+                tuple(directories),
+                config.commit_log.mapped_file_size_commit_log,
+                config.consume_queue.mapped_file_size_consume_queue,
+                config.consume_queue.mapped_file_size_consume_queue_ext,
             )
+            self.log = self.layout.commit_log(file_system)
+            self.queues = self.layout.consume_queues(file_system)
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
             self.plan = self._plan()
             if writable is not None:
@@ -440,10 +443,6 @@ class MessageStore:
             start, size_bytes = start + fitting, size_bytes - int(sizes[-1])
         return end
 
-    def read_state_file(self, name: str) -> str | None:
-        """The text of config/NAME, or of its `.bak` where the file is missing; None if there is neither."""
-        for path in (f"{self.root}/config/{name}", f"{self.root}/config/{name}.bak"):
-            content = self._file_system.read_file(path)
-            if content:
-                return content.decode()
-        return None
+    def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither."""
+        return read_with_backup(f"{self.root}/config/{name}", parse, read_bytes=self._file_system.read_file).value

@@ -77,7 +77,7 @@ def _slices(
     if not inside.all():
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
     topic = queue.topic.encode()
-    for part, records in log.records(places, sizes):
+    for part, records in _records(queue, log, places, sizes, offsets):
         agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
         if not agrees.all():
             records = Records(records.buffer, records.positions[agrees])
@@ -91,3 +91,16 @@ def _slices(
                 "another", file=f"{queue.topic} queue {queue.queue_id} offset {int(offsets[part][agrees][row])}",
             )  # fmt: skip
         yield QueueSlice(offsets[part][agrees], records)
+
+
+def _records(
+    queue: ConsumeQueue, log: CommitLog, places: np.ndarray, sizes: np.ndarray, offsets: np.ndarray
+) -> Iterator[tuple[slice, Records]]:
+    """The log's records; a log file that was deleted meanwhile is told in the queue's offsets."""
+    try:
+        yield from log.records(places, sizes)
+    except OffsetOutOfRangeError as error:
+        expired = int(np.searchsorted(places, error.minimum))
+        raise OffsetOutOfRangeError(
+            queue.topic, queue.queue_id, int(offsets[0]) + expired, int(offsets[-1]) + 1, error.asked
+        ) from error

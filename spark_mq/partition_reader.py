@@ -1,0 +1,141 @@
+"""What a task does: read ranges of one queue into Arrow batches. Stateless; opens what it needs.
+
+Everything a task knows stands in its `QueueSplit`: the reader that planned it lives in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from spark_mq.conditions import from_storage_error
+from spark_mq.offsets import QueueId
+from spark_mq.rows import RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batch
+from storage.errors import OffsetOutOfRangeError, StorageError
+from storage.files.remote import file_system_of
+from storage.format.java_hash import string_hash
+from storage.scan import QueueSlice, scan_queue
+from storage.store_layout import StoreLayout
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """What a query wants of each message: the same for all its partitions."""
+
+    column_names: tuple[str, ...]
+    kafka: bool = False
+    tags: frozenset[str] | None = None
+    key: str | None = None
+    decompress: bool = True
+    verify_crc: bool = False
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSplit:
+    """Ranges of offsets of one queue, ascending, and where its store lies. `log_end` is the validated log's end."""
+
+    layout: StoreLayout
+    log_end: int
+    queue: QueueId
+    broker_rank: int
+    ranges: tuple[tuple[int, int], ...]
+    request: RowRequest
+
+
+class QueuePartition(InputPartition):
+    """One split as Spark's partition."""
+
+    def __init__(self, split: QueueSplit) -> None:
+        super().__init__(split)
+        self.split = split
+
+
+def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
+    """The messages of a split as Arrow batches of the request's schema, in queue order.
+
+    Messages that expired since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the
+    request tolerates that.
+    """
+    try:
+        for start, end in split.ranges:
+            yield from _read_range(split, start, end)
+    except StorageError as error:
+        raise from_storage_error(error) from error
+
+
+def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    request = split.request
+    columns = columns_named(request.column_names, kafka=request.kafka)
+    schema = arrow_schema(columns)
+    for part in _slices(split, start, end):
+        source = RowSource(
+            part,
+            split.queue.topic,
+            split.queue.broker_name,
+            split.queue.queue_id,
+            request.decompress,
+            split.broker_rank << 16,
+        )
+        wanted = _wanted_rows(source, request)
+        if wanted is not None and not wanted.all():
+            source.take(wanted)
+        if source.count:
+            yield to_record_batch(source, columns, schema)
+
+
+def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
+    files, queue = file_system_of(split.layout.root), split.queue
+    tags = split.request.tags
+    codes = None if tags is None else frozenset(string_hash(tag) for tag in tags)
+    while start < end:
+        log = split.layout.commit_log(files)
+        consume_queue = split.layout.consume_queue(files, queue.topic, queue.queue_id)
+        ext = split.layout.consume_queue_ext(files, queue.topic, queue.queue_id) if codes is not None else None
+        try:
+            for part in scan_queue(
+                consume_queue,
+                log,
+                split.log_end,
+                start,
+                end,
+                tags_codes=codes,
+                ext=ext,
+                verify_crc=split.request.verify_crc,
+            ):
+                start = int(part.queue_offsets[-1]) + 1
+                yield part
+            return
+        except OffsetOutOfRangeError as error:
+            if split.request.fail_on_data_loss:
+                raise
+            start = max(start + 1, error.minimum)
+        finally:
+            log.close()
+            consume_queue.close()
+
+
+def _wanted_rows(source: RowSource, request: RowRequest) -> np.ndarray | None:
+    wanted = None if request.tags is None else rows_with_tags(source, request.tags)
+    if request.key is not None:
+        has_key = rows_with_key(source, request.key)
+        wanted = has_key if wanted is None else wanted & has_key
+    return wanted
+
+
+def rows_with_key(source: RowSource, key: str) -> np.ndarray:
+    """Which rows have this key or unique key."""
+    lists = pc.split_pattern(source.text("KEYS").fill_null(""), " ")
+    rows = np.repeat(np.arange(source.count), pc.list_value_length(lists).to_numpy())
+    equal = pc.equal(lists.flatten(), key).to_numpy(zero_copy_only=False)
+    has_key = np.zeros(source.count, bool)
+    has_key[rows[equal]] = True
+    unique = pc.fill_null(pc.equal(source.text("UNIQ_KEY"), key), False).to_numpy(zero_copy_only=False)
+    return has_key | unique
+
+

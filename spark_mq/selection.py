@@ -1,0 +1,52 @@
+"""From options to queues and to what is wanted of each message: shared by batch and streaming readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_mq.cluster import Cluster
+from spark_mq.conditions import OptionError
+from spark_mq.offsets import QueueId
+from spark_mq.options import KAFKA_COLUMN_NAMES, KAFKA_HEADERS, SourceOptions
+from spark_mq.partition_reader import RowRequest
+from spark_mq.rows import COLUMNS
+
+
+def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
+    """The queues of a batch query. Raises OptionError for a topic or queue that was named and is not there."""
+    subscription, queues = options.subscription, cluster.queues()
+    cluster.refuse_batch_topics(subscription.topics)
+    missing = subscription.missing(queues, brokers=cluster.brokers)
+    if missing:
+        known = sorted({queue.topic for queue in queues if not cluster.is_system_topic(queue.topic)})
+        option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
+        raise OptionError(option, f"{', '.join(missing)}: not in {', '.join(options.stores)}; there are {', '.join(known)}")
+    return subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
+
+
+def request_of(
+    options: SourceOptions, column_names: Sequence[str], *, tags: frozenset[str] | None = None
+) -> RowRequest:
+    """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
+    of_option = frozenset(options.tags) if options.tags is not None else None
+    if tags is not None and of_option is not None:
+        tags = tags & of_option
+    return RowRequest(
+        column_names=tuple(column_names),
+        kafka=options.kafka_columns,
+        tags=of_option if tags is None else tags,
+        key=options.key,
+        decompress=options.decompress,
+        verify_crc=options.verify_crc,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def check_columns(options: SourceOptions, column_names: Sequence[str]) -> tuple[str, ...]:
+    """The column names of a schema that the user gave. Raises OptionError for one that does not exist."""
+    known = (*KAFKA_COLUMN_NAMES, KAFKA_HEADERS) if options.kafka_columns else tuple(COLUMNS)
+    for name in column_names:
+        if name not in known:
+            raise OptionError("schema", f"there is no column {name!r}; there are {', '.join(known)}")
+    return tuple(column_names)
+

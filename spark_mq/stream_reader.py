@@ -1,0 +1,198 @@
+"""The streaming source, driver side: offsets, limits, continuity, partitions. Spark: KafkaMicroBatchStream.
+
+Lives in one process for a query's run and keeps the stores open. Polled every few milliseconds when idle: a look costs one
+read at the log's end while nothing happens.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_mq.cluster import Cluster
+from spark_mq.conditions import DataLossError, from_storage_error
+from spark_mq.offsets import QueueId, QueueOffsets
+from spark_mq.options import SourceOptions
+from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.ranges import QueueRange, split_ranges
+from spark_mq.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
+from spark_mq.selection import request_of, select_queues
+from spark_mq.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
+from storage.errors import StorageError
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's view of the cluster."""
+
+    def __init__(self, options: SourceOptions, column_names: Sequence[str]) -> None:
+        self.options = options
+        self.column_names = tuple(column_names)
+        self._cluster: Cluster | None = None
+        self._initial: QueueOffsets | None = None
+        self._frozen: FrozenEnd | None = None
+        self._last_batch_ms: int | None = None
+        self._request = request_of(options, self.column_names)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The stores, opened at first use: tasks build a reader too and need none."""
+        if self._cluster is None:
+            try:
+                self._cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
+            except StorageError as error:
+                raise from_storage_error(error) from error
+        return self._cluster
+
+    # What Spark asks of the driver's reader
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of Spark's limits stands for all of ours: it only tells "respect the options" from Trigger.Once's "ignore them"."""
+        limits = self.options.read_limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Asked twice by Spark; a relative start must not give two answers."""
+        if self._initial is None:
+            queues = select_queues(self.cluster, self.options)
+            resolved = resolve_start(
+                self.options.stream_start,
+                queues,
+                self.cluster,
+                brokers=self.cluster.brokers,
+                now_ms=_now_ms(),
+                fail_on_data_loss=self.options.fail_on_data_loss,
+            )
+            _warn(resolved.losses)
+            self._initial = QueueOffsets().moved_to(resolved.offsets, self.cluster.record_before)
+        return self._initial.to_json_dict()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the ends: nothing that comes later is read by this run."""
+        self.cluster.refresh()
+        self._frozen = FrozenEnd(self._available())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        try:
+            return self._latest(QueueOffsets.from_json_dict(start), limit).to_json_dict()
+        except StorageError as error:
+            raise from_storage_error(error) from error
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        ends = self._available()
+        return QueueOffsets().moved_to(ends, self.cluster.record_before).to_json_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        try:
+            return self._partitions(QueueOffsets.from_json_dict(start), QueueOffsets.from_json_dict(end))
+        except StorageError as error:
+            raise from_storage_error(error) from error
+
+    def stop(self) -> None:
+        """Spark calls this seldom; nothing depends on it."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # What a task does
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, QueuePartition):
+            yield from read_split(partition.split)
+
+    # Deciding
+
+    def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
+        if self._frozen is None:
+            self.cluster.refresh()
+        available = self._available()
+        if self._frozen is not None:
+            self.cluster.refresh()
+            self._frozen.check_available(self._available())
+            available = dict(self._frozen.ends)
+        starts, broken = self._starts(start, available)
+        limits = self._limits(limit)
+        now_ms = _now_ms()
+        if is_delayed(starts, available, limits, now_ms=now_ms, last_batch_ms=self._last_batch_ms):
+            return start
+        self._last_batch_ms = now_ms
+        ends = plan_end(starts, available, limits, self.cluster)
+        return start.moved_to(ends, self.cluster.record_before, broken=broken)
+
+    def _limits(self, limit: ReadLimit) -> ReadLimits:
+        if isinstance(limit, ReadAllAvailable):
+            return ReadLimits()
+        limits = self.options.read_limits
+        return limits if self._frozen is None else limits.without_minimum()
+
+    def _available(self) -> dict[QueueId, int]:
+        """Where every queue of the query ends now."""
+        queues = self.options.subscription.select(
+            self.cluster.queues(), brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
+        )
+        return {queue: max(self.cluster.maximum(queue), self.cluster.minimum(queue)) for queue in queues}
+
+    def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
+        """Where each available queue is read from, and which queues stand for another topic than they did."""
+        starts: dict[QueueId, int] = {}
+        losses, broken = [], []
+        for queue in start.keys() - available.keys():
+            losses.append(str(check_continuity(queue, start[queue], None).loss))
+        for queue in available:
+            if queue in start:
+                verdict = check_continuity(queue, start[queue], self.cluster.facts(queue))
+            else:
+                verdict = check_new_queue(queue, self.cluster.minimum(queue))
+            if verdict.loss is not None:
+                losses.append(verdict.loss)
+            if verdict.continuity in (Continuity.BEYOND_END, Continuity.REPLACED):
+                broken.append(queue)
+            starts[queue] = verdict.resume or 0
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(*losses)
+        _warn(losses)
+        return starts, broken
+
+    def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
+        if start == end:
+            return []
+        self.cluster.refresh()
+        ends = end.next_offsets()
+        starts, _ = self._starts(start, ends)
+        ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
+        pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        return [QueuePartition(self._split(piece)) for piece in pieces]
+
+    def _split(self, piece: QueueRange) -> QueueSplit:
+        queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
+        ranges = ((piece.start, piece.end),)
+        return QueueSplit(store.layout, store.log_end, queue, self.cluster.rank(queue.broker_name), ranges, self._request)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _warn(losses: Sequence[str]) -> None:
+    for loss in losses:
+        warnings.warn(f"SPARK_MQ_DATA_LOSS tolerated: {loss}", RuntimeWarning, stacklevel=2)
+
+

@@ -1,0 +1,44 @@
+"""Where the parts of a store lie and how large their files are: enough to open one queue without opening the store.
+
+A value that can be sent to another process; a reading task opens from it just what it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue
+from storage.consume_queue_ext import ConsumeQueueExt
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.files.file_system import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """Directories and file sizes of one store; a size of None is found from the files."""
+
+    root: str
+    log_directories: tuple[str, ...]
+    log_file_size_bytes: int | None = None
+    queue_file_size_bytes: int | None = None
+    ext_file_size_bytes: int | None = None
+
+    def commit_log(self, file_system: FileSystem) -> CommitLog:
+        return CommitLog(file_system, self.log_directories, self.log_file_size_bytes)
+
+    def consume_queues(self, file_system: FileSystem) -> ConsumeQueueStore:
+        return ConsumeQueueStore(
+            file_system,
+            self.root,
+            file_size_bytes=self.queue_file_size_bytes,
+            ext_file_size_bytes=self.ext_file_size_bytes,
+        )
+
+    def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
+        return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
+
+    def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
+        directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
+        return ConsumeQueueExt(file_system, directory, self.ext_file_size_bytes)
