@@ -18,9 +18,7 @@ except Exception as error:  # any: a module that fails here hides the Python dat
         import_error = _CAUSE
 
         def __init__(self, options: dict[str, str]) -> None:
-            raise ImportError(
-                f"spark_mq cannot be imported here ({_CAUSE}); `spark-mq doctor` looks for the cause"
-            )
+            raise ImportError(f"spark_mq cannot be imported here ({_CAUSE}); `spark-mq doctor` looks for the cause")
 
         @classmethod
         def name(cls) -> str:

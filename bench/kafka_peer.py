@@ -87,9 +87,7 @@ def running_broker(home: Path, jars: Jars, messages: int) -> Iterator[Broker]:
     log = directory / "broker.log"
     with log.open("wb") as output:
         format_storage = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID)
-        subprocess.run(
-            [*java, *format_storage, "-c", str(properties)], check=True, stdout=output, stderr=output
-        )
+        subprocess.run([*java, *format_storage, "-c", str(properties)], check=True, stdout=output, stderr=output)
         # A session of its own: an interrupt from the keyboard is ours to handle, and then we stop the broker.
         broker = subprocess.Popen(
             [*java, "kafka.Kafka", str(properties)], stdout=output, stderr=output, start_new_session=True
@@ -156,8 +154,5 @@ def load_topic(spark: SparkSession, broker: Broker, messages: int) -> None:
 def read_topic(spark: SparkSession, broker: Broker) -> DataFrame:
     """The whole topic by Spark's Kafka source with its default options, all seven columns."""
     return (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap)
-        .option("subscribe", TOPIC)
-        .load()
+        spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", TOPIC).load()
     )

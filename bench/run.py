@@ -33,13 +33,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=2_000_000, help="of 1 KiB each (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure nothing else")
-    parser.add_argument(
-        "--opening-store", action="store_true", help="make the 10 GiB store, for its opening time"
-    )
+    parser.add_argument("--opening-store", action="store_true", help="make the 10 GiB store, for its opening time")
     parser.add_argument("--home", type=Path, default=home, help="for stores and jars (default %(default)s)")
-    parser.add_argument(
-        "--oracle", type=Path, default=oracle, help="starts the Apache broker (default %(default)s)"
-    )
+    parser.add_argument("--oracle", type=Path, default=oracle, help="starts the Apache broker (default %(default)s)")
     return parser.parse_args(arguments)
 
 
@@ -99,9 +95,7 @@ def measure_sources(asked: argparse.Namespace, store: Path | None, console: Cons
         console.print(table(results))
 
 
-def store_cases(
-    asked: argparse.Namespace, spark: SparkSession, store: Path, columns: Columns, crcs: int
-) -> list[Case]:
+def store_cases(asked: argparse.Namespace, spark: SparkSession, store: Path, columns: Columns, crcs: int) -> list[Case]:
     """Ours over `store` with these columns, and the ceiling of the same."""
     ours = read_store(spark, store, columns)
     cases = []

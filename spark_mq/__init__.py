@@ -15,7 +15,9 @@ from spark_mq.session import build_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["__version__", "build_session", "register"]
+    from spark_mq.listener import LagListener
+
+__all__ = ["LagListener", "__version__", "build_session", "register"]
 
 __version__ = "0.1.0"
 
@@ -29,3 +31,13 @@ def register(spark: SparkSession) -> None:
     from spark_mq.data_source import SparkMqDataSource
 
     spark.dataSource.register(SparkMqDataSource)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name == "LagListener":  # its base class is Spark's
+            from spark_mq.listener import LagListener
+
+            return LagListener
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_mq.cluster import Cluster
-from spark_mq.conditions import from_storage_error
+from spark_mq.conditions import from_storage_error, warn_of_losses
 from spark_mq.key_lookup import offsets_with_key
 from spark_mq.offsets import QueueId
 from spark_mq.options import SourceOptions
@@ -28,7 +28,7 @@ from storage.errors import IndexGeometryUnknownError, StorageError
 class _PushFilters:
     """`pushFilters` of one reader. Spark asks `__func__` whether it is the base class's own."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.column_names = tuple(column_names)
         self.cuts = Cuts.none(kafka=options.kafka_columns)
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign,assignment]
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         try:
@@ -78,19 +78,17 @@ class BatchReader(DataSourceReader):
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
         queues = select_queues(cluster, self.options)
         now_ms = time.time_ns() // 1_000_000
-        tolerant = self.options.fail_on_data_loss
+        strict = self.options.fail_on_data_loss
         starts = resolve_start(
-            self.options.batch_start, queues, cluster, brokers=cluster.brokers, now_ms=now_ms, fail_on_data_loss=tolerant
-        ).offsets
+            self.options.batch_start, queues, cluster, brokers=cluster.brokers, now_ms=now_ms, fail_on_data_loss=strict
+        )
         ends = resolve_end(
-            self.options.batch_end, queues, cluster, brokers=cluster.brokers, now_ms=now_ms, fail_on_data_loss=tolerant
-        ).offsets
-        check_order(starts, ends)
-        return [
-            cut
-            for piece in ranges_between(starts, ends)
-            if (cut := self.cuts.cut(piece, cluster)) is not None
-        ]
+            self.options.batch_end, queues, cluster, brokers=cluster.brokers, now_ms=now_ms, fail_on_data_loss=strict
+        )
+        warn_of_losses(starts.losses + ends.losses)
+        check_order(starts.offsets, ends.offsets)
+        ranges = ranges_between(starts.offsets, ends.offsets)
+        return [cut for piece in ranges if (cut := self.cuts.cut(piece, cluster)) is not None]
 
     def _key_splits(self, cluster: Cluster, ranges: list[QueueRange], key: str) -> list[QueueSplit]:
         splits = []

@@ -17,7 +17,7 @@ from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import StoreNotFoundError
 from storage.files.file_system import FileSystem
-from storage.files.remote import file_system_of
+from storage.files.remote import file_system_of, plain_path
 from storage.message_store import QueuePosition
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, is_system_topic
 from storage.topics import FILE_NAME as TOPICS_FILE
@@ -30,7 +30,7 @@ _HOME = "store"
 def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
     """The store roots at a path: itself, or the stores in its directories, sorted. Raises StoreNotFoundError if none is."""
     files = file_system or file_system_of(path)
-    path = path.rstrip("/") or "/"
+    path = plain_path(path).rstrip("/") or "/"
     if _is_store(files, path):
         return [path]
     found = []
@@ -160,5 +160,3 @@ class Cluster:
     def close(self) -> None:
         for store in self.stores.values():
             store.close()
-
-

@@ -18,6 +18,7 @@ error but its text: the name is what a user can search for and what a program ca
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -176,6 +177,12 @@ class DataLossError(SparkMqError):
             "; ".join(self.losses) + ". Some messages may have been lost: they expired, or the topic was "
             "deleted before they were read. Set failOnDataLoss to false to go on with what is there"
         )
+
+
+def warn_of_losses(losses: Iterable[str]) -> None:
+    """Say what `failOnDataLoss=false` lets pass."""
+    for loss in losses:
+        warnings.warn(f"[{DataLossError.condition}] tolerated: {loss}", RuntimeWarning, stacklevel=2)
 
 
 class AvailableNowError(SparkMqError):

@@ -61,9 +61,7 @@ class Surroundings:
     folder: Path = field(default_factory=Path.cwd)  # current directory of the driver, and so of its workers
     interpreter: str = sys.executable  # runs the driver
     jvm_folders: Sequence[str] = JVM_FOLDERS
-    ivy_folder: Path = field(
-        default_factory=lambda: Path.home() / ".ivy2.5.2"
-    )  # Spark 4 fetches jars to here
+    ivy_folder: Path = field(default_factory=lambda: Path.home() / ".ivy2.5.2")  # Spark 4 fetches jars to here
 
 
 class ProbeFailedError(Exception):
@@ -152,9 +150,7 @@ def check_driver(here: Surroundings, requirements: Sequence[Requirement]) -> Ite
             "pip install it",
         )
     if seen["missing"]:
-        yield Finding(
-            Severity.ERROR, f"cannot import {', '.join(seen['missing'])}", here.interpreter, "make setup"
-        )
+        yield Finding(Severity.ERROR, f"cannot import {', '.join(seen['missing'])}", here.interpreter, "make setup")
     yield from _wrong_versions(seen, here.interpreter, requirements)
     yield from _broken_sources(seen, here.interpreter)
 
@@ -178,9 +174,7 @@ def check_worker_interpreter(here: Surroundings, requirements: Sequence[Requirem
         yield Finding(severity, f"the workers' Python does not start: {failure.reason}", where, cure)
         return
     if seen["missing"]:
-        yield Finding(
-            severity, f"the workers' Python cannot import {', '.join(seen['missing'])}", where, cure
-        )
+        yield Finding(severity, f"the workers' Python cannot import {', '.join(seen['missing'])}", where, cure)
     if seen["version"][:2] != list(sys.version_info[:2]):
         theirs, ours = (".".join(map(str, version[:2])) for version in (seen["version"], sys.version_info))
         yield Finding(severity, f"the workers' Python is {theirs}, the driver's {ours}", where, cure)

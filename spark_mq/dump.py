@@ -20,7 +20,13 @@ _COMPRESSION_NAMES = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}
 
 
 def dump_queue(
-    store: MessageStore, topic: str, queue_id: int, start: int | None = None, end: int | None = None, *, bodies: bool = False
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    bodies: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """The messages at queue offsets [start, end) of one queue, those that are there; `bodies` adds the stored body as text.
 

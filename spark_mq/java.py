@@ -47,9 +47,7 @@ class Java:
         return self.major >= MINIMUM_MAJOR
 
 
-def find_java(
-    environ: Mapping[str, str] = os.environ, jvm_folders: Sequence[str] = JVM_FOLDERS
-) -> Java | None:
+def find_java(environ: Mapping[str, str] = os.environ, jvm_folders: Sequence[str] = JVM_FOLDERS) -> Java | None:
     """The first Java that Spark can run on, None if there is none. Changes nothing."""
     return next((java for java in _installed(environ, jvm_folders) if java.is_recent_enough), None)
 
@@ -85,9 +83,7 @@ def _installed(environ: Mapping[str, str], jvm_folders: Sequence[str]) -> Iterat
         yield on_path
     executables = [home / "bin" / "java" for pattern in jvm_folders for home in _matching(pattern)]
     packaged = (inspect_java(executable) for executable in executables)
-    yield from sorted(
-        (java for java in packaged if java is not None), key=lambda java: (java.major, java.home)
-    )
+    yield from sorted((java for java in packaged if java is not None), key=lambda java: (java.major, java.home))
 
 
 def _matching(pattern: str) -> list[Path]:

@@ -244,9 +244,7 @@ def _queue_id(text: str, source: str, pointer: str) -> int:
 def _number(value: object, source: str, pointer: str, lowest: int, greatest: int = MAX_OFFSET) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= greatest:
         allowed = "0 or more" if lowest == 0 else f"0 or more, {LATEST} (latest) or {EARLIEST} (earliest)"
-        raise OffsetJsonError(
-            source, pointer, f"expected a whole number, {allowed}; found {json.dumps(value)}"
-        )
+        raise OffsetJsonError(source, pointer, f"expected a whole number, {allowed}; found {json.dumps(value)}")
     return value
 
 
@@ -257,9 +255,7 @@ def _position(leaf: object, source: str, pointer: str) -> QueueOffset:
     before = fields["before"]
     if before is not None:
         if not isinstance(before, list) or len(before) != 2:
-            raise OffsetJsonError(
-                source, f"{pointer}/before", "expected [commitlog offset, store time in ms] or null"
-            )
+            raise OffsetJsonError(source, f"{pointer}/before", "expected [commitlog offset, store time in ms] or null")
         before = (
             _number(before[0], source, f"{pointer}/before/0", 0),
             _number(before[1], source, f"{pointer}/before/1", 0),

@@ -182,7 +182,5 @@ def _quantity(text: str, option: str, units: Mapping[str, int], example: str) ->
     found = re.fullmatch(r"([0-9]{1,19})([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units:
         known = names(unit for unit in units if unit)
-        raise OptionError(
-            option, f"expected a number and a unit ({known}), such as {example}; found {text!r}"
-        )
+        raise OptionError(option, f"expected a number and a unit ({known}), such as {example}; found {text!r}")
     return int(found[1]) * units[found[2]]

@@ -114,9 +114,7 @@ class SourceOptions:
     ] = ()
     conf: Annotated[
         str | None,
-        Option(
-            values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"
-        ),
+        Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
     ] = None
     broker_name: Annotated[
         str | None, Option(values.parse_text, "the name of the store's broker", shown="as the store tells")
@@ -130,17 +128,13 @@ class SourceOptions:
     ] = None
     assign: Annotated[
         frozenset[NamedQueue],
-        Option(
-            parse_assignment, 'queues to read: `{"t": {"broker-a": [0, 1]}}`, with one broker `{"t": [0, 1]}`'
-        ),
+        Option(parse_assignment, 'queues to read: `{"t": {"broker-a": [0, 1]}}`, with one broker `{"t": [0, 1]}`'),
     ] = frozenset()
     include_system_topics: Annotated[
         bool,
         Option(values.parse_boolean, "a pattern matches RocketMQ's own topics too", shown="false"),
     ] = False
-    queue_id: Annotated[
-        tuple[int, ...], Option(values.parse_queue_ids, "only these queues of the topics: `0,1`")
-    ] = ()
+    queue_id: Annotated[tuple[int, ...], Option(values.parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
 
     starting_offsets: Annotated[
         Edge | Literal["group"] | AtOffsets | None,
@@ -185,9 +179,7 @@ class SourceOptions:
     ] = None
     ending_offsets_by_timestamp: Annotated[
         Mapping[NamedQueue, int] | None,
-        Option(
-            values.parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"
-        ),
+        Option(values.parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
@@ -200,9 +192,7 @@ class SourceOptions:
 
     max_offsets_per_trigger: Annotated[
         int | None,
-        Option(
-            values.parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"
-        ),
+        Option(values.parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"),
     ] = None
     min_offsets_per_trigger: Annotated[
         int | None, Option(values.parse_positive_long, "rows worth a micro-batch", "streaming")
@@ -245,12 +235,8 @@ class SourceOptions:
     include_headers: Annotated[
         bool, Option(values.parse_boolean, "with columns=kafka, the column headers too", shown="false")
     ] = False
-    decompress: Annotated[bool, Option(values.parse_boolean, "inflate compressed bodies", shown="true")] = (
-        True
-    )
-    verify_crc: Annotated[
-        bool, Option(values.parse_boolean, "check the CRC of every body", shown="false")
-    ] = False
+    decompress: Annotated[bool, Option(values.parse_boolean, "inflate compressed bodies", shown="true")] = True
+    verify_crc: Annotated[bool, Option(values.parse_boolean, "check the CRC of every body", shown="false")] = False
 
     consumer_group: Annotated[
         str | None, Option(values.parse_text, "the group of startingOffsets=group and commitOffsets")
@@ -276,6 +262,8 @@ class SourceOptions:
             if name.lower() in given:
                 raise OptionError(name, "is given twice")
             given[name.lower()] = text
+        if not given or {"provider", "owner"} <= given.keys():  # a table's reader, and CREATE TABLE's look at the schema
+            raise OptionError("path", "is missing; where a table is read, use CREATE TEMPORARY VIEW: tables lose options")
         kafka = given.get("columns", "").strip().lower() == "kafka"
         parsed: dict[str, Any] = {}
         for name, text in given.items():
@@ -423,9 +411,7 @@ def _unknown(name: str) -> UnknownOptionError:
     return UnknownOptionError(name, values.nearest(name, known))
 
 
-def _refuse_start_beyond_end(
-    option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]
-) -> None:
+def _refuse_start_beyond_end(option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]) -> None:
     """Where both are given as numbers, it needs no store to see that they cross."""
     for queue, start in starts.items():
         end = ends.get(queue, LATEST)

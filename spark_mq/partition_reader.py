@@ -18,6 +18,7 @@ from spark_mq.offsets import QueueId
 from spark_mq.rows import RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batch
 from storage.errors import OffsetOutOfRangeError, StorageError
 from storage.files.remote import file_system_of
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.java_hash import string_hash
 from storage.scan import QueueSlice, scan_queue
 from storage.store_layout import StoreLayout
@@ -91,8 +92,7 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
 
 def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
     files, queue = file_system_of(split.layout.root), split.queue
-    tags = split.request.tags
-    codes = None if tags is None else frozenset(string_hash(tag) for tag in tags)
+    codes = _tags_codes(split.request.tags, queue.topic)
     while start < end:
         log = split.layout.commit_log(files)
         consume_queue = split.layout.consume_queue(files, queue.topic, queue.queue_id)
@@ -120,6 +120,14 @@ def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
             consume_queue.close()
 
 
+def _tags_codes(tags: frozenset[str] | None, topic: str) -> frozenset[int] | None:
+    """What entries of messages with these tags show; None where entries do not tell.
+
+    Entries of the schedule topic hold the time of delivery in place of the tag's hash.
+    """
+    return None if tags is None or topic == SCHEDULE_TOPIC else frozenset(string_hash(tag) for tag in tags)
+
+
 def _wanted_rows(source: RowSource, request: RowRequest) -> np.ndarray | None:
     wanted = None if request.tags is None else rows_with_tags(source, request.tags)
     if request.key is not None:
@@ -137,5 +145,3 @@ def rows_with_key(source: RowSource, key: str) -> np.ndarray:
     has_key[rows[equal]] = True
     unique = pc.fill_null(pc.equal(source.text("UNIQ_KEY"), key), False).to_numpy(zero_copy_only=False)
     return has_key | unique
-
-

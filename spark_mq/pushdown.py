@@ -81,7 +81,7 @@ class Cuts:
 
     def with_filter(self, pushed: Filter) -> Cuts:
         """These cuts narrowed by a filter, or the same where it cuts nothing."""
-        column = getattr(pushed, "attribute", ())
+        column = _attribute(pushed)
         kind = dict(self.columns).get(column[0]) if len(column) == 1 else None
         value: Any = getattr(pushed, "value", None)
         if kind == "queue_id":
@@ -137,3 +137,9 @@ def _microseconds(moment: datetime) -> int:
     """Since 1970 UTC, exactly; Spark gives an aware datetime."""
     seconds = int(moment.replace(microsecond=0).timestamp())
     return seconds * 1_000_000 + moment.microsecond
+
+
+def _attribute(pushed: Filter) -> tuple[str, ...]:
+    """The column's path; empty for filters that have none."""
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+    return attribute

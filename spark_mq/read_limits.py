@@ -104,9 +104,7 @@ def _prorate_bytes(
     # No queue can get more than the whole limit, so none is looked at further: with a long backlog this
     # reads the entries of a few batches and not of all that is there.
     reach = {
-        queue: min(
-            ends[queue], max(sizes.offset_at_bytes(queue, starts[queue], max_bytes), starts[queue] + 1)
-        )
+        queue: min(ends[queue], max(sizes.offset_at_bytes(queue, starts[queue], max_bytes), starts[queue] + 1))
         for queue in _backlog(starts, ends)
     }
     weight = {queue: sizes.bytes_between(queue, starts[queue], end) for queue, end in reach.items()}

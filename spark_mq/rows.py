@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.properties import PropertyMaps, decode_property_maps
+from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
 from storage.format.record_batch import Records
 from storage.scan import QueueSlice
 
@@ -44,14 +44,12 @@ class RowSource:
         return len(self.slice.queue_offsets)
 
     @cached_property
-    def properties(self) -> PropertyMaps:
+    def properties(self) -> PropertyMaps | RegularProperties:
         return decode_property_maps(self.records.raw_properties())
 
     def take(self, rows: np.ndarray) -> None:
         """Keep only the rows of a mask."""
-        records = Records(self.records.buffer, self.records.positions[rows])
-        records.is_whole()
-        self.slice = QueueSlice(self.slice.queue_offsets[rows], records)
+        self.slice = QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows))
         self.__dict__.pop("properties", None)
 
     def text(self, property_name: str) -> pa.Array:
@@ -91,7 +89,9 @@ def _kafka_key(source: RowSource) -> pa.Array:
 
 def _kafka_headers(source: RowSource) -> pa.Array:
     properties = source.properties
-    pairs = pa.StructArray.from_arrays([properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type))
+    pairs = pa.StructArray.from_arrays(
+        [properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type)
+    )
     return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
 
 

@@ -20,7 +20,9 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
     if missing:
         known = sorted({queue.topic for queue in queues if not cluster.is_system_topic(queue.topic)})
         option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
-        raise OptionError(option, f"{', '.join(missing)}: not in {', '.join(options.stores)}; there are {', '.join(known)}")
+        raise OptionError(
+            option, f"{', '.join(missing)}: not in {', '.join(options.stores)}; there are {', '.join(known)}"
+        )
     return subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
 
 
@@ -49,4 +51,3 @@ def check_columns(options: SourceOptions, column_names: Sequence[str]) -> tuple[
         if name not in known:
             raise OptionError("schema", f"there is no column {name!r}; there are {', '.join(known)}")
     return tuple(column_names)
-

@@ -220,9 +220,7 @@ def _group_offsets(group: str, queues: Collection[QueueId], positions: Positions
     return {queue: EARLIEST if offset is None else offset for queue, offset in stored.items()}
 
 
-def _within_bounds(
-    asked: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool
-) -> Resolved:
+def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool) -> Resolved:
     offsets: dict[QueueId, int] = {}
     losses: list[str] = []
     for queue, offset in sorted(asked.items()):

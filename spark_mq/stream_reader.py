@@ -7,7 +7,6 @@ read at the log's end while nothing happens.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,7 +22,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_mq.cluster import Cluster
-from spark_mq.conditions import DataLossError, from_storage_error
+from spark_mq.conditions import DataLossError, from_storage_error, warn_of_losses
+from spark_mq.group_offsets import GroupOffsets
+from spark_mq.lag import UnreadBytes, latest_offset_json
 from spark_mq.offsets import QueueId, QueueOffsets
 from spark_mq.options import SourceOptions
 from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
@@ -44,6 +45,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: QueueOffsets | None = None
         self._frozen: FrozenEnd | None = None
         self._last_batch_ms: int | None = None
+        self._group: GroupOffsets | None = None
+        self._planned: dict[QueueId, int] = {}
+        self._reported = QueueOffsets()
+        self._unread = UnreadBytes()
         self._request = request_of(options, self.column_names)
 
     @property
@@ -51,9 +56,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The stores, opened at first use: tasks build a reader too and need none."""
         if self._cluster is None:
             try:
-                self._cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
+                self._cluster = Cluster.open(
+                    self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
+                )
             except StorageError as error:
                 raise from_storage_error(error) from error
+            if self.options.commit_offsets and self.options.consumer_group is not None:
+                self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
         return self._cluster
 
     # What Spark asks of the driver's reader
@@ -72,23 +81,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Asked twice by Spark; a relative start must not give two answers."""
         if self._initial is None:
-            queues = select_queues(self.cluster, self.options)
-            resolved = resolve_start(
-                self.options.stream_start,
-                queues,
-                self.cluster,
-                brokers=self.cluster.brokers,
-                now_ms=_now_ms(),
-                fail_on_data_loss=self.options.fail_on_data_loss,
-            )
-            _warn(resolved.losses)
-            self._initial = QueueOffsets().moved_to(resolved.offsets, self.cluster.record_before)
+            try:
+                self._initial = self._resolve_start()
+            except StorageError as error:
+                raise from_storage_error(error) from error
         return self._initial.to_json_dict()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends: nothing that comes later is read by this run."""
-        self.cluster.refresh()
-        self._frozen = FrozenEnd(self._available())
+        try:
+            self.cluster.refresh()
+            self._frozen = FrozenEnd(self._available())
+        except StorageError as error:
+            raise from_storage_error(error) from error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         try:
@@ -97,8 +102,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise from_storage_error(error) from error
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        ends = self._available()
-        return QueueOffsets().moved_to(ends, self.cluster.record_before).to_json_dict()
+        """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
+        try:
+            ends = self._available()
+            self._reported = self._reported.moved_to(ends, self.cluster.record_before)
+            unread = self._unread.count(self._planned, ends, self.cluster)
+        except StorageError as error:
+            raise from_storage_error(error) from error
+        return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         try:
@@ -120,6 +131,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Deciding
 
+    def _resolve_start(self) -> QueueOffsets:
+        resolved = resolve_start(
+            self.options.stream_start,
+            select_queues(self.cluster, self.options),
+            self.cluster,
+            brokers=self.cluster.brokers,
+            now_ms=_now_ms(),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        warn_of_losses(resolved.losses)
+        return QueueOffsets().moved_to(resolved.offsets, self.cluster.record_before)
+
     def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
         if self._frozen is None:
             self.cluster.refresh()
@@ -129,12 +152,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._frozen.check_available(self._available())
             available = dict(self._frozen.ends)
         starts, broken = self._starts(start, available)
+        if broken:
+            self._reported = QueueOffsets()
+            self._unread.forget(broken)
+        if self._group is not None:
+            # Where a run of AvailableNow has nothing left to read, nobody asks again.
+            self._group.store(starts, at_once=self._frozen is not None and starts == available)
         limits = self._limits(limit)
         now_ms = _now_ms()
         if is_delayed(starts, available, limits, now_ms=now_ms, last_batch_ms=self._last_batch_ms):
+            self._planned = starts
             return start
         self._last_batch_ms = now_ms
-        ends = plan_end(starts, available, limits, self.cluster)
+        ends = self._planned = plan_end(starts, available, limits, self.cluster)
         return start.moved_to(ends, self.cluster.record_before, broken=broken)
 
     def _limits(self, limit: ReadLimit) -> ReadLimits:
@@ -168,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts[queue] = verdict.resume or 0
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)
-        _warn(losses)
+        warn_of_losses(losses)
         return starts, broken
 
     def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
@@ -184,15 +214,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _split(self, piece: QueueRange) -> QueueSplit:
         queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
         ranges = ((piece.start, piece.end),)
-        return QueueSplit(store.layout, store.log_end, queue, self.cluster.rank(queue.broker_name), ranges, self._request)
+        return QueueSplit(
+            store.layout, store.log_end, queue, self.cluster.rank(queue.broker_name), ranges, self._request
+        )
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _warn(losses: Sequence[str]) -> None:
-    for loss in losses:
-        warnings.warn(f"SPARK_MQ_DATA_LOSS tolerated: {loss}", RuntimeWarning, stacklevel=2)
-
-

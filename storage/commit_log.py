@@ -6,13 +6,14 @@ Java: CommitLog, MappedFileQueue. Appending is not here.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.layout import view_at
 from storage.format.record import (
     BLANK,
     BLANK_SIZE,
@@ -20,13 +21,11 @@ from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
-    EndOfFile,
     Message,
     NeedMoreBytes,
     decode_record,
 )
 from storage.format.record_batch import Records, chain, find_candidates
-from storage.format.layout import view_at
 
 FILE_NAME_DIGITS = 20
 WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache
@@ -45,7 +44,9 @@ class LogFile:
 class CommitLog:
     """The files of one log, whatever directories they lie in, opened when first needed."""
 
-    def __init__(self, file_system: FileSystem, directories: tuple[str, ...], file_size_bytes: int | None = None) -> None:
+    def __init__(
+        self, file_system: FileSystem, directories: tuple[str, ...], file_size_bytes: int | None = None
+    ) -> None:
         """`file_size_bytes` None = find it from the files. Raises StoreRefusedError where lengths disagree (Java: load)."""
         self.directories = directories
         self._file_system = file_system
@@ -62,15 +63,15 @@ class CommitLog:
                 if not entry.is_directory and entry.size_bytes > 0:
                     found.append((_start_of(directory, entry.name), entry.size_bytes, f"{directory}/{entry.name}"))
         found.sort()
-        sizes = {size for _, size, _ in found}
         size = self._configured_size or (found[0][1] if found else 0)
-        if sizes - {size}:
-            odd = next(path for _, length, path in found if length != size)
-            raise StoreRefusedError(
-                self.directories[0],
-                f"commit log file {odd} does not have {size} bytes as {'mappedFileSizeCommitLog says' if self._configured_size else 'the first'}",
-                hint="a real broker does not start on such a store either; give the right broker.conf, or move the file away",
-            )
+        for _, length, path in found:
+            if length != size:
+                rule = "mappedFileSizeCommitLog says" if self._configured_size else "the first one has"
+                raise StoreRefusedError(
+                    self.directories[0],
+                    f"commit log file {path} has {length} bytes, not {size} as {rule}",
+                    hint="a real broker does not start on such a store either; give the right broker.conf, or move the file away",
+                )
         self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
 
     @property
@@ -104,15 +105,17 @@ class CommitLog:
         file = self.files[number]
         opened = self.open_file(file)
         position = commitlog_offset - file.start
-        outcome = decode_record(memoryview(opened.view(position, 16 << 10)), check_crc=check_crc)
-        if isinstance(outcome, NeedMoreBytes) and position + outcome.count <= opened.size_bytes:
-            outcome = decode_record(memoryview(opened.view(position, outcome.count)), check_crc=check_crc)
+        outcome = decode_record(opened.view(position, 16 << 10).data, check_crc=check_crc)
+        if isinstance(outcome, NeedMoreBytes) and position + outcome.size_bytes <= opened.size_bytes:
+            outcome = decode_record(opened.view(position, outcome.size_bytes).data, check_crc=check_crc)
         if isinstance(outcome, Message) and commitlog_offset + outcome.size_bytes > end:
             raise OffsetOutOfRangeError("commit log", None, self.minimum, end, commitlog_offset)
         if not isinstance(outcome, Message):
             raise CorruptRecordError("size", position, "a record that ends inside the file", outcome, file=file.path)
         if outcome.commitlog_offset != commitlog_offset:
-            raise CorruptRecordError("physical offset", position, commitlog_offset, outcome.commitlog_offset, file=file.path)
+            raise CorruptRecordError(
+                "physical offset", position, commitlog_offset, outcome.commitlog_offset, file=file.path
+            )
         return outcome
 
     def bytes_at(self, commitlog_offset: int, size_bytes: int) -> bytes:
@@ -181,16 +184,18 @@ class LogWalk:
                 return
             self.end = self._log.files[number].start
 
-    def _walk_file(self, file: LogFile) -> Iterator[tuple[np.ndarray, Records]]:
+    def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
         """Returns whether the walk goes on in the next file."""
         opened = self._log.open_file(file)
         while True:
             position = self.end - file.start
             head = opened.view(position, BLANK_SIZE)
             if len(head) < BLANK_SIZE:
-                self.failure = CorruptRecordError("size", position, "a blank filler before the file's end", len(head), file=file.path)
+                self.failure = CorruptRecordError(
+                    "size", position, "a blank filler before the file's end", len(head), file=file.path
+                )
                 return False
-            size, magic = BLANK.unpack(head)
+            size, magic = BLANK.unpack(head.data)
             if magic == MAGIC_BLANK:
                 return True
             if magic == 0 and size == 0:
@@ -216,28 +221,29 @@ class LogWalk:
         candidates, sizes = candidates[plausible], sizes[plausible]
         follow, _ = chain(candidates, sizes, 0)
         records = Records(window, candidates[follow])
-        valid = records.is_whole()
-        if self._check_crc and valid.any():
-            whole = records if valid.all() else Records(window, records.positions[: int(np.argmin(valid))])
-            valid[: len(whole)] &= whole.crc_agrees()
-        if valid.all():
-            return records, len(records) > 0
-        good = Records(window, records.positions[: int(np.argmin(valid))])
-        good.is_whole()
-        return good, False
+        records = _head(records, records.is_whole)
+        if self._check_crc:
+            records = _head(records, records.crc_agrees())
+        return records, len(records) == len(follow) > 0
+
+
+def _head(records: Records, valid: np.ndarray) -> Records:
+    """The records before the first that is not valid."""
+    return records if valid.all() else records.take(np.arange(int(np.argmin(valid))))
 
 
 def _failure_at(file: ReadableFile, position: int) -> CorruptRecordError:
     """What the one-record decoder says is wrong there."""
     rest = file.size_bytes - position
     try:
-        outcome = decode_record(memoryview(file.view(position, rest)))
+        outcome = decode_record(file.view(position, rest).data)
     except CorruptRecordError as error:
         return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
     if isinstance(outcome, NeedMoreBytes):
-        return CorruptRecordError("size", position, f"at most {rest}", outcome.count, file=file.path)
-    assert not isinstance(outcome, (Message, EndOfFile)), "the two decoders disagree"
-    return CorruptRecordError("size", position, "a record", outcome, file=file.path)
+        return CorruptRecordError("size", position, f"at most {rest}", outcome.size_bytes, file=file.path)
+    return CorruptRecordError(
+        "size", position, "a record of which both decoders think the same", outcome, file=file.path
+    )
 
 
 def _start_of(directory: str, name: str) -> int:

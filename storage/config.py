@@ -71,17 +71,11 @@ class BrokerIdentity:
 class CommitLogConfig:
     """The log's place, its files and what counts as a valid record."""
 
-    mapped_file_size_commit_log: int | None = field(
-        default=None, metadata=_java("mappedFileSizeCommitLog", "bytes")
-    )
+    mapped_file_size_commit_log: int | None = field(default=None, metadata=_java("mappedFileSizeCommitLog", "bytes"))
     store_path_commit_log: str | None = field(default=None, metadata=_java("storePathCommitLog"))
-    read_only_commit_log_store_paths: str | None = field(
-        default=None, metadata=_java("readOnlyCommitLogStorePaths")
-    )
+    read_only_commit_log_store_paths: str | None = field(default=None, metadata=_java("readOnlyCommitLogStorePaths"))
     max_message_size: int = field(default=4 * 1024 * 1024, metadata=_java("maxMessageSize", "bytes of body"))
-    auto_message_version_on_topic_len: bool = field(
-        default=True, metadata=_java("autoMessageVersionOnTopicLen")
-    )
+    auto_message_version_on_topic_len: bool = field(default=True, metadata=_java("autoMessageVersionOnTopicLen"))
     check_crc_on_recover: bool = field(default=True, metadata=_java("checkCRCOnRecover"))
     force_verify_prop_crc: bool = field(default=False, metadata=_java("forceVerifyPropCRC"))
     enabled_append_prop_crc: bool = field(default=False, metadata=_java("enabledAppendPropCRC"))
@@ -302,9 +296,7 @@ def _nearest(name: str) -> str:
     return f" (nearest: {by_lower[close[0]]})" if close else ""
 
 
-def commit_log_directories(
-    root: str, config: StoreConfig, *, is_directory: Callable[[str], bool]
-) -> tuple[str, ...]:
+def commit_log_directories(root: str, config: StoreConfig, *, is_directory: Callable[[str], bool]) -> tuple[str, ...]:
     """The directories that hold the log's files, most often one.
 
     ROOT/commitlog wins if it exists: a copied store keeps its broker's broker.conf with paths of another
@@ -370,9 +362,7 @@ def refuse_for_writing(config: StoreConfig) -> list[str]:
     if mode.enable_controller_mode:
         reasons.append("enableControllerMode=true: the controller decides who writes")
     if mode.config_manager_version != "v1":
-        reasons.append(
-            f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB"
-        )
+        reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
     if mode.broker_role == "SLAVE":

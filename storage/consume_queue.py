@@ -29,12 +29,17 @@ class ConsumeQueue:
         self._configured_size = file_size_bytes
         self._open_files: dict[int, ReadableFile] = {}
         self._starts: list[int] = []
+        self._identities: dict[int, int] = {}
         self.file_size_bytes = file_size_bytes or 0
         self.list_files()
 
-    def list_files(self) -> None:
-        """Look again which files there are."""
-        found = [entry for entry in self._file_system.list_directory(self.directory) if not entry.is_directory and entry.size_bytes]
+    def list_files(self) -> bool:
+        """Look again which files there are; returns whether one is not the file that it was (a topic made again)."""
+        found = [
+            entry
+            for entry in self._file_system.list_directory(self.directory)
+            if not entry.is_directory and entry.size_bytes
+        ]
         if found:
             self.file_size_bytes = self._configured_size or found[0].size_bytes
         for entry in found:
@@ -44,7 +49,13 @@ class ConsumeQueue:
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {self.file_size_bytes} bytes",
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
-        self._starts = sorted(int(entry.name) for entry in found)
+        identities = {int(entry.name): entry.identity for entry in found}
+        replaced = any(identities.get(start, identity) != identity for start, identity in self._identities.items())
+        if replaced:
+            self.close()
+        self._identities = identities
+        self._starts = sorted(identities)
+        return replaced
 
     @property
     def first_file_offset(self) -> int:

@@ -39,10 +39,12 @@ class ConsumeQueueExt:
         head = self._files[number].view(position, _UNIT.size)
         if len(head) < _UNIT.size:
             return None
-        size, tags_code, store_time, bit_map_size = _UNIT.unpack(head)
+        size, tags_code, store_time, bit_map_size = _UNIT.unpack(head.data)
         if size < _UNIT.size or bit_map_size < 0 or size != _UNIT.size + bit_map_size:
             return None
-        return ExtUnit(size, tags_code, store_time, self._files[number].view(position + _UNIT.size, bit_map_size).tobytes())
+        return ExtUnit(
+            size, tags_code, store_time, self._files[number].view(position + _UNIT.size, bit_map_size).tobytes()
+        )
 
     def tags_codes(self, codes: np.ndarray) -> np.ndarray:
         """Tags codes with addresses replaced by the units' own codes; an address without a unit becomes 0."""

@@ -35,7 +35,9 @@ class ConsumeQueueStore:
         new = []
         present = set()
         for topic in self._file_system.list_directory(self.directory):
-            for queue in self._file_system.list_directory(f"{self.directory}/{topic.name}") if topic.is_directory else ():
+            for queue in (
+                self._file_system.list_directory(f"{self.directory}/{topic.name}") if topic.is_directory else ()
+            ):
                 if queue.is_directory and queue.name.isdigit():
                     name = topic.name, int(queue.name)
                     present.add(name)
@@ -44,7 +46,9 @@ class ConsumeQueueStore:
                         new.append(name)
         for gone in self._queues.keys() - present:
             self._queues.pop(gone).close()
-        self.batch_topics = frozenset(e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory)
+        self.batch_topics = frozenset(
+            e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory
+        )
         return new
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:

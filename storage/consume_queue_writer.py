@@ -15,7 +15,13 @@ class ConsumeQueueWriter:
     """Appends to one queue. `end` is the next queue offset, `greatest_end` where in the log the last entry's record ends."""
 
     def __init__(
-        self, file_system: LocalFileSystem, queue: ConsumeQueue, end: int, file_size_bytes: int, *, rebuilt: bool = False
+        self,
+        file_system: LocalFileSystem,
+        queue: ConsumeQueue,
+        end: int,
+        file_size_bytes: int,
+        *,
+        rebuilt: bool = False,
     ) -> None:
         self._file_system = file_system
         self.queue = queue
@@ -87,7 +93,9 @@ class ConsumeQueueWriter:
             if position >= self._file_size_bytes:
                 break
             first = max(end, start // ENTRY_SIZE)
-            cut += int(np.count_nonzero(is_entry(self.queue.entries(first, (start + self._file_size_bytes) // ENTRY_SIZE))))
+            cut += int(
+                np.count_nonzero(is_entry(self.queue.entries(first, (start + self._file_size_bytes) // ENTRY_SIZE)))
+            )
             self.queue.close()
             if position == 0:
                 self._file_system.unlink(path)

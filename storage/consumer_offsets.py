@@ -66,9 +66,7 @@ class ConsumerOffsets:
         """
         return sorted(topic for topic, of_group in self.offsets if of_group == group)
 
-    def with_offsets(
-        self, group: str, offsets: Mapping[tuple[str, int], int], *, now_ms: int
-    ) -> ConsumerOffsets:
+    def with_offsets(self, group: str, offsets: Mapping[tuple[str, int], int], *, now_ms: int) -> ConsumerOffsets:
         """The table with the group's offsets by (topic, queue id) set, in one change; they may go back.
 
         Raises NameIllegalError for an illegal group or topic, ValueError for a negative queue id or offset.
@@ -89,9 +87,7 @@ class ConsumerOffsets:
         version = self.version.raised(now_ms)
         # groupTopicMap only repeats the table's keys, and Java does not read it: left in, it would be stale.
         kept = {key: value for key, value in self.document.items() if key != _DERIVED}
-        return ConsumerOffsets(
-            version, changed, {**kept, "dataVersion": version.to_document(), _TABLE: entries}
-        )
+        return ConsumerOffsets(version, changed, {**kept, "dataVersion": version.to_document(), _TABLE: entries})
 
 
 def _decode_queues(key: str, queues: Mapping[str, Any], file: str | None) -> dict[int, int]:

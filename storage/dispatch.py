@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from storage.format.consume_queue import ENTRY
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.java_hash import index_key_hashes, string_hashes
-from storage.format.properties import PropertyMaps, decode_property_maps
+from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
@@ -34,7 +35,7 @@ class DispatchBatch:
     tags_codes: np.ndarray
     store_times_ms: np.ndarray
     sys_flags: np.ndarray
-    properties: PropertyMaps
+    properties: PropertyMaps | RegularProperties
 
     def __len__(self) -> int:
         return len(self.commitlog_offsets)
@@ -84,7 +85,11 @@ def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[i
 
 
 def _set_deliver_times(
-    tags_codes: np.ndarray, rows: np.ndarray, properties: PropertyMaps, store_times_ms: np.ndarray, delays_ms: tuple[int, ...]
+    tags_codes: np.ndarray,
+    rows: np.ndarray,
+    properties: PropertyMaps | RegularProperties,
+    store_times_ms: np.ndarray,
+    delays_ms: tuple[int, ...],
 ) -> None:
     """In the schedule topic the tags code is when the message is due. Java: CommitLog.checkMessageAndReturnSize."""
     texts = properties.values_of("DELAY").take(pa.array(rows)).fill_null("0")
@@ -105,7 +110,7 @@ def queue_entries(batch: DispatchBatch) -> Iterator[QueueEntries]:
     order = np.argsort(queue, kind="stable")
     rows, queue = rows[order], queue[order]
     bounds = [0, *(np.flatnonzero(queue[1:] != queue[:-1]) + 1).tolist(), len(rows)]
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         part = rows[start:end]
         entries = np.empty(len(part), ENTRY)
         entries["commitlog_offset"] = batch.commitlog_offsets[part]
@@ -120,12 +125,16 @@ def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
 
     Java enters a key twice that a message names twice; we do not. Rolled back records are not indexed, prepared ones are.
     """
-    rows = np.flatnonzero((batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK))
+    rows = np.flatnonzero(
+        (batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK)
+    )
     taken = pa.array(rows)
     unique = batch.properties.values_of("UNIQ_KEY").take(taken)
     lists = pc.split_pattern(batch.properties.values_of("KEYS").take(taken).fill_null(""), " ")
     keys = pa.concat_arrays([unique, lists.flatten()])
-    key_rows = np.concatenate((np.arange(len(rows)), np.repeat(np.arange(len(rows)), pc.list_value_length(lists).to_numpy())))
+    key_rows = np.concatenate(
+        (np.arange(len(rows)), np.repeat(np.arange(len(rows)), pc.list_value_length(lists).to_numpy()))
+    )
     present = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
     keys, key_rows = keys.filter(present), key_rows[present.to_numpy(zero_copy_only=False)]
     order = np.argsort(key_rows, kind="stable")

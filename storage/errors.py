@@ -220,9 +220,7 @@ class CorruptRecordError(StorageError):
     `file`, or in the given buffer if `file` is None; `expected` and `found` are the values or a few words.
     """
 
-    def __init__(
-        self, field: str, position: int, expected: object, found: object, file: str | None = None
-    ) -> None:
+    def __init__(self, field: str, position: int, expected: object, found: object, file: str | None = None) -> None:
         super().__init__(field, position, expected, found, file)
         self.field = field
         self.position = position
@@ -231,9 +229,7 @@ class CorruptRecordError(StorageError):
         self.file = file
 
     def describe(self) -> str:
-        return (
-            f"bad {self.field} {_at(self.file, self.position)}: expected {self.expected}, found {self.found}"
-        )
+        return f"bad {self.field} {_at(self.file, self.position)}: expected {self.expected}, found {self.found}"
 
 
 class MessageIllegalError(StorageError):

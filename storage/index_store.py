@@ -71,7 +71,7 @@ class IndexFile:
         number = int.from_bytes(slot.tobytes(), "big", signed=True)
         while 0 < number <= min(header.index_count, self._item_count - 1):
             item = self._file.view(self._items_start + ITEM.itemsize * number, ITEM.itemsize)
-            found_hash, commitlog_offset, difference, previous = ITEM_STRUCT.unpack(item)
+            found_hash, commitlog_offset, difference, previous = ITEM_STRUCT.unpack(item.data)
             second_ms = header.begin_time_ms + 1_000 * difference
             if found_hash == key_hash and second_ms <= end_ms and second_ms + 999 >= begin_ms:
                 yield IndexHit(commitlog_offset, second_ms)
@@ -143,5 +143,3 @@ class IndexStore:
 def is_index_name(name: str) -> bool:
     """Whether a file in index/ is an index file by its name: a time, yyyyMMddHHmmssSSS."""
     return len(name) == NAME_DIGITS and name.isdigit()
-
-

@@ -1,7 +1,9 @@
 """Entering keys into index files: many at once, new files as old ones fill up. Java: IndexService.buildIndex, IndexFile.putKey.
 
-Items go to the disk as they come; a file's slots and its header when the file is full or at `finish`. Until then a reader
-sees the file as it was before. A crash in between leaves items that no slot points to: the next recovery drops the file.
+Items go to the disk as they come; a file's header and then its slots when the file is full or at `finish`. Until then a
+reader sees the file as it was before. The header goes first: with slots that point behind the header's count Apache's
+classes would lose the older keys of these slots, while items that no slot points to yet are merely not found. The next
+recovery drops such a file, or takes its slots from its items.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from storage.dispatch import IndexKeys
 from storage.files.file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
-from storage.index_store import IndexHeader, IndexStore
+from storage.index_store import IndexFile, IndexHeader, IndexStore
 
 
 class IndexWriter:
@@ -27,6 +29,7 @@ class IndexWriter:
         self.written: list[str] = []
         self.key_count = 0
         self._path: str | None = None
+        self._is_changed = False
         self._slots = np.empty(0, np.int32)
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
         files = store.files()
@@ -34,12 +37,16 @@ class IndexWriter:
         if files:
             self._header = files[-1].header()
             if not files[-1].is_full:
-                self._open(files[-1].path)
+                self._open(files[-1])
 
     @property
     def end_commitlog_offset(self) -> int:
         """The place of the last record that was entered; −1 if none was."""
-        return self._header.end_commitlog_offset if self._header.index_count > 1 or self._path is None and self._last_name else -1
+        return (
+            self._header.end_commitlog_offset
+            if self._header.index_count > 1 or (self._path is None and self._last_name)
+            else -1
+        )
 
     @property
     def end_time_ms(self) -> int:
@@ -61,19 +68,17 @@ class IndexWriter:
         self.key_count += len(keys.key_hashes)
 
     def finish(self) -> None:
-        """Slots and header of the open file onto the disk, and the directory."""
+        """Header and slots of the open file onto the disk, and the directory."""
         if self._path is not None:
             self._close_file()
         if self.written:
             self._file_system.sync(self._store.directory)
 
-    def _open(self, path: str) -> None:
-        self._path = path
-        with_file = self._file_system.open_file(path)
-        view = with_file.view(HEADER_SIZE, SLOT.itemsize * self._store.slot_count)
-        self._slots = np.frombuffer(view.tobytes(), SLOT).astype(np.int32)
-        self._slots[(self._slots <= 0) | (self._slots >= self._header.index_count)] = 0
-        with_file.close()
+    def _open(self, file: IndexFile) -> None:
+        self._path = file.path
+        slots = file.items()["key_hash"] % self._store.slot_count
+        self._slots = np.zeros(self._store.slot_count, np.int32)
+        self._slots[slots] = np.arange(1, len(slots) + 1, dtype=np.int32)  # of equal slots the newest item stays
 
     def _create(self) -> None:
         """A new file, which takes over the end of the one before (Java: IndexFile's constructor)."""
@@ -89,6 +94,7 @@ class IndexWriter:
             before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
         )
         self._slots = np.zeros(self._store.slot_count, np.int32)
+        self._write_header(self._path)
 
     def _append_part(self, keys: IndexKeys) -> None:
         assert self._path is not None
@@ -111,6 +117,7 @@ class IndexWriter:
         items["time_difference_s"] = np.clip(differences, 0, 2**31 - 1)
         position = HEADER_SIZE + SLOT.itemsize * self._store.slot_count + ITEM.itemsize * header.index_count
         self._file_system.write(self._path, position, items.view(np.uint8))
+        self._is_changed = True
         self._header = IndexHeader(
             begin_ms,
             int(keys.store_times_ms[-1]),
@@ -133,8 +140,15 @@ class IndexWriter:
 
     def _close_file(self) -> None:
         assert self._path is not None
-        path, header = self._path, self._header
-        self._file_system.write(path, HEADER_SIZE, self._slots.astype(SLOT).view(np.uint8))
+        if self._is_changed:
+            self._write_header(self._path)
+            self._file_system.write(self._path, HEADER_SIZE, self._slots.astype(SLOT).view(np.uint8))
+            self._file_system.sync(self._path)
+            self.written.append(self._path)
+        self._path, self._is_changed = None, False
+
+    def _write_header(self, path: str) -> None:
+        header = self._header
         self._file_system.write(
             path,
             0,
@@ -147,8 +161,3 @@ class IndexWriter:
                 header.index_count,
             ),
         )
-        self._file_system.sync(path)
-        self.written.append(path)
-        self._path = None
-
-

@@ -517,6 +517,5 @@ def _parse(line: str) -> JavaSetting:
 
 
 JAVA_SETTINGS: dict[str, JavaSetting] = {
-    setting.name: setting
-    for setting in map(_parse, (line for line in _TABLE.strip().split("\n") if line[0] != "#"))
+    setting.name: setting for setting in map(_parse, (line for line in _TABLE.strip().split("\n") if line[0] != "#"))
 }

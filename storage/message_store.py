@@ -35,13 +35,15 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
-from storage.store_layout import StoreLayout
-from storage.scan import SLICE_ROWS, record_sizes
+from storage.log_tail import LogTail
 from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
+from storage.scan import SLICE_ROWS, record_sizes
+from storage.store_layout import StoreLayout
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
 _LONG_MAX = 2**63 - 1
+_DISCOVERY_INTERVAL_MS = 1_000
 _T = TypeVar("_T")
 
 
@@ -101,9 +103,7 @@ def open_store(
     root = os.fspath(path).rstrip("/") or "/"
     files = file_system or file_system_of(root)
     settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
-    return MessageStore(
-        root, settings, files, clock or _now_ms, read_only=read_only, truncate_damage=truncate_damage
-    )
+    return MessageStore(root, settings, files, clock or _now_ms, read_only=read_only, truncate_damage=truncate_damage)
 
 
 def _now_ms() -> int:
@@ -153,14 +153,15 @@ class MessageStore:
         except BaseException:
             self._resources.close()
             raise
-        self.log_end = self.plan.log_end
-        self._ends = dict(self.plan.visible_ends)
+        self._follow()
 
     # Opening and closing
 
     def _is_directory(self, path: str) -> bool:
         parent, _, name = path.rpartition("/")
-        return any(entry.name == name and entry.is_directory for entry in self._file_system.list_directory(parent or "/"))
+        return any(
+            entry.name == name and entry.is_directory for entry in self._file_system.list_directory(parent or "/")
+        )
 
     def _refuse_foreign_stores(self) -> None:
         reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
@@ -229,12 +230,18 @@ class MessageStore:
         last = self.plan.last_store_time_ms
         index_time = files[-1].header().end_time_ms if files else 0
         write_checkpoint(
-            file_system, self.root, Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset)
+            file_system,
+            self.root,
+            Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset),
         )
 
     def close(self) -> None:
         """Give everything back. A store that was opened for writing is then cleanly closed: no `abort`, lock free."""
-        if not self.read_only and isinstance(self._file_system, LocalFileSystem) and self._file_system.exists(self._abort):
+        if (
+            not self.read_only
+            and isinstance(self._file_system, LocalFileSystem)
+            and self._file_system.exists(self._abort)
+        ):
             self._file_system.unlink(self._abort)
             self._file_system.sync(self.root)
         self.log.close()
@@ -253,28 +260,61 @@ class MessageStore:
     def refresh(self) -> bool:
         """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
 
-        Cheap when nothing did: one look at the log's end and at each queue that still lacks entries.
+        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
+        seen (a broker's recovery) is opened anew.
         """
         before = self.log_end, dict(self._ends)
         self.log.list_files()
-        walk = self.log.walk(max(self.log_end, self.log.minimum), check_crc=self.config.commit_log.check_crc_on_recover)
-        for _ in walk:
-            pass
-        self.log_end = max(walk.end, self.log_end)
-        self.queues.discover()
-        present = self.queues.names()
-        self._ends = {name: self._ends.get(name, -1) for name in present}
-        for queue in self.queues:
-            self._refresh_queue(queue)
+        if self._tail.was_cut():
+            self._start_over()
+        else:
+            self._tail.advance()
+            self._find_queues()
+            for name in list(self._tail.pending):
+                self._refresh_queue(*name)
         return (self.log_end, self._ends) != before
 
-    def _refresh_queue(self, queue: ConsumeQueue) -> None:
-        known = self._ends[queue.topic, queue.queue_id]
-        if known < 0 or known >= queue.last_file_end_offset:
-            queue.list_files()
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends."""
+        return self._tail.end
+
+    def _start_over(self) -> None:
+        self.log.close()
+        self.queues.close()
+        self.queues = self.layout.consume_queues(self._file_system)
+        self.plan = self._plan()
+        self._follow()
+
+    def _follow(self) -> None:
+        plan, check_crc = self.plan, self.config.commit_log.check_crc_on_recover
+        self._tail = LogTail(self.log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
+        self._ends = dict(plan.visible_ends)
+        self._next_discovery_ms = 0
+
+    def _find_queues(self) -> None:
+        """List the queue directories, if a record names an unknown queue, and once a second for deleted topics."""
+        now_ms = self._clock()
+        if now_ms < self._next_discovery_ms and all(name in self._ends for name in self._tail.pending):
+            return
+        self._next_discovery_ms = now_ms + _DISCOVERY_INTERVAL_MS
+        for name in self.queues.discover():
+            self._tail.pending.setdefault(name, -1)
+        present = self.queues.names()
+        self._ends = {name: self._ends.get(name, 0) for name in present}
+
+    def _refresh_queue(self, topic: str, queue_id: int) -> None:
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return
+        known = 0 if queue.list_files() else self._ends[topic, queue_id]  # the files of a topic made again are others
         start = max(known, queue.first_file_offset)
         end = queue.written_end(start)
-        self._ends[queue.topic, queue.queue_id] = queue.visible_end(end, self.log, self.log_end) if end > start else start
+        if end > start:
+            end = queue.visible_end(end, self.log, self.log_end)
+        self._ends[topic, queue_id] = end
+        if queue.greatest_end(end) > self._tail.pending[topic, queue_id]:
+            del self._tail.pending[topic, queue_id]
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""
@@ -300,7 +340,9 @@ class MessageStore:
     @property
     def undispatched_bytes(self) -> int:
         """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
-        greatest = max((queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues), default=0)
+        greatest = max(
+            (queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues), default=0
+        )
         return max(0, self.log_end - max(greatest, self.log.minimum)) if self.log.files else 0
 
     # Reading
@@ -334,10 +376,19 @@ class MessageStore:
         return self._get_inside(queue, offset, minimum, maximum, max_count, tags, max_bytes)
 
     def _get_inside(
-        self, queue: ConsumeQueue, offset: int, minimum: int, maximum: int, max_count: int, tags: str | None, max_bytes: int
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        minimum: int,
+        maximum: int,
+        max_count: int,
+        tags: str | None,
+        max_bytes: int,
     ) -> GetResult:
         file_entries = queue.file_size_bytes // 20
-        last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
+        last = min(
+            maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries
+        )
         entries = queue.entries(offset, last)
         wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
         codes = self.queues.ext(queue.topic, queue.queue_id).tags_codes(entries["tags_code"])
@@ -378,7 +429,7 @@ class MessageStore:
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
         Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
         """
-        found = []
+        found: list[Message] = []
         for hit in self.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
             if len(found) >= max_count:
                 break

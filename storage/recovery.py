@@ -15,6 +15,7 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,13 +27,22 @@ from storage.consume_queue_store import ConsumeQueueStore
 from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.dispatch import DispatchBatch, IndexKeys, dispatch, index_keys, queue_entries
 from storage.errors import CorruptRecordError, StoreDamagedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.file_system import LocalFileSystem, end_of_data
 from storage.format.checkpoint import Checkpoint
+from storage.format.index import ITEM
 from storage.format.layout import view_at
-from storage.format.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
+from storage.format.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MINIMUM_RECORD_SIZE,
+    STORE_TIME_POSITION,
+    SYS_FLAG_POSITION,
+)
 from storage.format.record_batch import Records, find_candidates
+from storage.format.sys_flag import BORN_HOST_V6
 from storage.index_store import IndexStore
 from storage.index_writer import IndexWriter
+from storage.log_tail import RecordIdentity
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 _SCAN_BYTES = 8 << 20
@@ -46,11 +56,16 @@ class RecoveryPlan:
     walk_start: int
     log_end: int
     greatest_end: int  # where the last record that any queue knows ends, the log's end at most
-    last_store_time_ms: int  # of the last valid record walked over; 0 if none was
+    last_record: RecordIdentity | None  # the last valid one walked over
     failure: CorruptRecordError | None  # why the walk stopped; None at free space
     damage: StoreDamagedError | None
     written_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def last_store_time_ms(self) -> int:
+        """Store time of the last valid record; 0 if there is none."""
+        return self.last_record.store_time_ms if self.last_record else 0
 
 
 @dataclass(slots=True)
@@ -89,22 +104,22 @@ def plan_recovery(
         end = written_ends[queue.topic, queue.queue_id] = queue.written_end()
         greatest = max(greatest, _greatest_end(queue, end))
     if not log.files:
-        return RecoveryPlan(was_clean, 0, 0, 0, 0, None, None, written_ends, dict.fromkeys(written_ends, 0))
+        return RecoveryPlan(was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0))
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
     walk = log.walk(start, check_crc=check_crc)
-    last_store_time = 0
-    for _, records in walk:
-        last_store_time = int(records.column("store_time_ms")[-1])
-    damage = None if from_greatest_end else _find_damage(log, walk.end, walk.failure, last_store_time, checkpoint)
+    last = None
+    for offsets, records in walk:
+        last = RecordIdentity(int(offsets[-1]), int(records.column("store_time_ms")[-1]))
+    damage = None if from_greatest_end else _find_damage(log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint)
     visible_ends = {
         (queue.topic, queue.queue_id): queue.visible_end(written_ends[queue.topic, queue.queue_id], log, walk.end)
         for queue in queues
     }
     greatest = max((_greatest_end(queue, visible_ends[queue.topic, queue.queue_id]) for queue in queues), default=-1)
     return RecoveryPlan(
-        was_clean, start, walk.end, greatest, last_store_time, walk.failure, damage, written_ends, visible_ends
+        was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends
     )
 
 
@@ -167,10 +182,10 @@ def _intact_between(
     positions = find_candidates(window, 0, min(scan_bytes, len(window) - MINIMUM_RECORD_SIZE + 1))
     for_own_place = view_at(window, positions + 28, np.dtype(">i8")) == positions + window_start
     records = Records(window, positions[for_own_place])
-    whole = Records(window, records.positions[records.is_whole()])
+    whole = records.take(records.is_whole)
     times = whole.column("store_time_ms")
     timely = (times >= after_ms) & (times <= checkpoint.physic_msg_timestamp)
-    return int(np.count_nonzero(Records(window, whole.positions[timely]).crc_agrees()))
+    return int(np.count_nonzero(whole.take(timely).crc_agrees()))
 
 
 def apply_recovery(
@@ -214,8 +229,10 @@ def _cut_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, r
     number = log.file_index(plan.log_end)
     for file in reversed(log.files[max(0, number) :]):
         position = max(0, plan.log_end - file.start)
-        last = log.open_file(file).last_data(position)
-        report.cut_bytes = max(report.cut_bytes, last + file.start - plan.log_end) if last > position else report.cut_bytes
+        last = end_of_data(log.open_file(file), position)
+        report.cut_bytes = (
+            max(report.cut_bytes, last + file.start - plan.log_end) if last > position else report.cut_bytes
+        )
         if file.start > plan.log_end:
             log.close()
             file_system.unlink(file.path)
@@ -238,7 +255,12 @@ class _QueueWriters:
     """The writers of the queues that a recovery touches."""
 
     def __init__(
-        self, file_system: LocalFileSystem, queues: ConsumeQueueStore, plan: RecoveryPlan, file_size_bytes: int, report: RecoveryReport
+        self,
+        file_system: LocalFileSystem,
+        queues: ConsumeQueueStore,
+        plan: RecoveryPlan,
+        file_size_bytes: int,
+        report: RecoveryReport,
     ) -> None:
         self._file_system = file_system
         self._queues = queues
@@ -267,7 +289,9 @@ class _QueueWriters:
             if late.any():
                 self._writer(new.topic, new.queue_id).append(
                     new._replace(
-                        queue_offsets=new.queue_offsets[late], entries=new.entries[late], store_times_ms=new.store_times_ms[late]
+                        queue_offsets=new.queue_offsets[late],
+                        entries=new.entries[late],
+                        store_times_ms=new.store_times_ms[late],
                     )
                 )
 
@@ -289,10 +313,17 @@ class _QueueWriters:
         self._report.rebuilt_queues.extend(sorted(broken))
 
     def finish(self) -> None:
+        directories = set()
         for (topic, queue_id), writer in self._writers.items():
             writer.sync()
+            directory = writer.queue.directory
+            directories |= {directory, posixpath.dirname(directory), self._queues.directory}
             self._report.added_entries += writer.appended
             self._report.holes.extend((topic, queue_id, *hole) for hole in writer.holes)
+        for directory in sorted(directories, reverse=True):  # made and unlinked files, from the inside out
+            if self._file_system.exists(directory):
+                self._file_system.sync(directory)
+        self._file_system.sync(posixpath.dirname(self._queues.directory))
 
 
 class _Indexer:
@@ -317,8 +348,8 @@ class _Indexer:
         files = index.files()
         self._writer = IndexWriter(file_system, index, clock)
         self._end = files[-1].header().end_commitlog_offset if files else -1
-        items = files[-1].items() if files else np.empty(0)
-        self._entered = items["key_hash"][items["commitlog_offset"] == self._end] if len(items) else np.empty(0, np.int32)
+        items = files[-1].items() if files else np.empty(0, ITEM)
+        self._entered = items["key_hash"][items["commitlog_offset"] == self._end]
 
     def start(self, log: CommitLog) -> int:
         """Where in the log the first record lies whose keys may be missing."""

@@ -48,6 +48,9 @@ def scan_queue(
     """
     at = start
     while at < end:
+        if at < queue.first_file_offset or not queue.file_starts:
+            first = queue.first_file_offset if queue.file_starts else end
+            raise OffsetOutOfRangeError(queue.topic, queue.queue_id, first, end, at)
         entries = queue.entries(at, min(end, at + SLICE_ROWS))
         count = max(1, int(np.searchsorted(np.cumsum(record_sizes(entries)), SLICE_BYTES, side="right")))
         entries, offsets = entries[:count], np.arange(at, at + min(count, len(entries)))
@@ -80,8 +83,7 @@ def _slices(
     for part, records in _records(queue, log, places, sizes, offsets):
         agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
         if not agrees.all():
-            records = Records(records.buffer, records.positions[agrees])
-            records.is_whole()
+            records = records.take(agrees)
         if not len(records):
             continue
         if verify_crc and not (sound := records.crc_agrees()).all():

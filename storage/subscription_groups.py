@@ -45,9 +45,7 @@ class SubscriptionGroupConfig:
     )
     broker_id: int = field(default=0, metadata=java("brokerId"))
     which_broker_when_consume_slowly: int = field(default=1, metadata=java("whichBrokerWhenConsumeSlowly"))
-    notify_consumer_ids_changed_enable: bool = field(
-        default=True, metadata=java("notifyConsumerIdsChangedEnable")
-    )
+    notify_consumer_ids_changed_enable: bool = field(default=True, metadata=java("notifyConsumerIdsChangedEnable"))
     group_sys_flag: int = field(default=0, metadata=java("groupSysFlag"))
     consume_timeout_minutes: int = field(default=15, metadata=java("consumeTimeoutMinute"))
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=java("attributes"))
@@ -70,9 +68,7 @@ class SubscriptionGroupTable:
         """
         document = parse_document(text, file)
         entries = section(document, _TABLE, file).items()
-        groups = {
-            group: decode_entry(SubscriptionGroupConfig, group, entry, file) for group, entry in entries
-        }
+        groups = {group: decode_entry(SubscriptionGroupConfig, group, entry, file) for group, entry in entries}
         return cls(DataVersion.from_document(document, file), groups, document)
 
     def to_text(self) -> str:

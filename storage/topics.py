@@ -121,9 +121,7 @@ class TopicTable:
         )
         return self if enough == present else self.with_topic(enough, now_ms=now_ms)
 
-    def _changed(
-        self, topics: Mapping[str, TopicConfig], entries: Mapping[str, Any], now_ms: int
-    ) -> TopicTable:
+    def _changed(self, topics: Mapping[str, TopicConfig], entries: Mapping[str, Any], now_ms: int) -> TopicTable:
         version = self.version.raised(now_ms)
         document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
         return TopicTable(version, topics, document)

@@ -112,16 +112,12 @@ def test_files_that_hide_other_modules(here: Surroundings) -> None:
 def test_files_on_pythonpath_hide_modules_too(tmp_path: Path, here: Surroundings) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "random.py").touch()
-    there = surroundings(
-        tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "theirs"), "/nowhere", str(ROOT)])
-    )
+    there = surroundings(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "theirs"), "/nowhere", str(ROOT)]))
     assert only(doctor.check_shadowed_modules(there)).where == str(tmp_path / "theirs" / "random.py")
 
 
 def test_a_hidden_standard_module_that_stops_python_is_told_with_pythons_words(here: Surroundings) -> None:
-    (here.folder / "types.py").write_text(
-        "raise RuntimeError('not the types you wanted')\n", encoding="utf-8"
-    )
+    (here.folder / "types.py").write_text("raise RuntimeError('not the types you wanted')\n", encoding="utf-8")
     finding = only(doctor.check_driver(here, []))
     assert finding.what == "Python does not start here: RuntimeError: not the types you wanted"
 
@@ -145,9 +141,7 @@ def test_a_hidden_standard_module_that_stops_python_is_told_with_pythons_words(h
         ("print('chatter')\nimport nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )
-def test_a_broken_module_is_named_with_the_error_that_spark_hides(
-    here: Surroundings, text: str, error: str
-) -> None:
+def test_a_broken_module_is_named_with_the_error_that_spark_hides(here: Surroundings, text: str, error: str) -> None:
     broken = here.folder / "pyspark_broken.py"
     broken.write_text(f"{text}\n", encoding="utf-8")
     found = [finding for finding in doctor.check_driver(here, []) if "pyspark_broken" in finding.what]
@@ -173,9 +167,7 @@ def test_a_stand_in_for_our_own_source_tells_its_cause(here: Surroundings) -> No
 
 
 def test_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
-    finding = only(
-        doctor.check_worker_interpreter(surroundings(tmp_path, PYSPARK_PYTHON="/nowhere/python"), [])
-    )
+    finding = only(doctor.check_worker_interpreter(surroundings(tmp_path, PYSPARK_PYTHON="/nowhere/python"), []))
     assert finding.severity is Severity.ERROR
     assert finding.where == "PYSPARK_PYTHON=/nowhere/python"
     assert finding.cure.startswith(f"export PYSPARK_PYTHON={sys.executable}")

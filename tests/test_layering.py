@@ -170,9 +170,7 @@ def test_the_format_is_pure(module: str) -> None:
     assert calls_of(SOURCES[module].read_text(encoding="utf-8"), {"open", "print", "input"}) == []
 
 
-@pytest.mark.parametrize(
-    "path", python_files(*OURS, "tests", "bench"), ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", python_files(*OURS, "tests", "bench"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_unfinished_stays_behind(path: Path) -> None:
     with path.open("rb") as file:
         comments = [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]

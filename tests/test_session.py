@@ -129,9 +129,7 @@ def run_python(code: str, folder: Path, **environ: str) -> subprocess.CompletedP
 
 
 def test_importing_the_package_loads_neither_spark_nor_arrow(tmp_path: Path) -> None:
-    code = (
-        "import spark_mq, sys; print(sorted({'pyspark', 'pyarrow', 'numpy', 'storage'} & set(sys.modules)))"
-    )
+    code = "import spark_mq, sys; print(sorted({'pyspark', 'pyarrow', 'numpy', 'storage'} & set(sys.modules)))"
     assert run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
 
 

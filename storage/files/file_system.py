@@ -24,9 +24,12 @@ _CHUNK = 1 << 20
 
 
 class DirectoryEntry(NamedTuple):
+    """What a directory says of a name. `identity` tells a file from another that took its name; 0 where nobody knows."""
+
     name: str
     is_directory: bool
     size_bytes: int
+    identity: int = 0
 
 
 class ReadableFile(Protocol):
@@ -99,15 +102,6 @@ class LocalFile:
             ranges.append((start, position))
         return ranges
 
-    def last_data(self, position: int) -> int:
-        """Where the last byte from `position` on that is not zero ends; `position` if all are zero."""
-        for start, end in reversed(self.data_ranges(position)):
-            for at in range(end - (end - start - 1) % _CHUNK - 1, start - 1, -_CHUNK):
-                written = np.flatnonzero(self.view(at, min(_CHUNK, end - at)))
-                if len(written):
-                    return at + int(written[-1]) + 1
-        return position
-
     def close(self) -> None:
         """Frees the descriptor; views that were handed out stay valid."""
         if self._descriptor >= 0:
@@ -125,7 +119,8 @@ class LocalFileSystem:
         try:
             with os.scandir(path) as entries:
                 found = [
-                    DirectoryEntry(entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size) for entry in entries
+                    DirectoryEntry(entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size, entry.inode())
+                    for entry in entries
                 ]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -145,7 +140,7 @@ class LocalFileSystem:
         return os.path.exists(path)
 
     def create_file(self, path: str, size_bytes: int) -> None:
-        """A sparse file of that length, visible at once at its full length; its directory is made and synced."""
+        """A sparse file of that length, visible at once at its full length. Its directory is made; the caller syncs it."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -157,7 +152,7 @@ class LocalFileSystem:
         """All of `data` at a position of an existing file."""
         descriptor = os.open(path, os.O_RDWR)
         try:
-            view = memoryview(data).cast("B")
+            view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
             while view:
                 written = os.pwrite(descriptor, view, position)
                 view, position = view[written:], position + written
@@ -198,3 +193,13 @@ class LocalFileSystem:
             yield
         finally:
             os.close(descriptor)
+
+
+def end_of_data(file: ReadableFile, position: int) -> int:
+    """Where the last byte from `position` on that is not zero ends; `position` if all are zero."""
+    for start, end in reversed(file.data_ranges(position)):
+        for at in range(end - (end - start - 1) % _CHUNK - 1, start - 1, -_CHUNK):
+            written = np.flatnonzero(file.view(at, min(_CHUNK, end - at)))
+            if len(written):
+                return at + int(written[-1]) + 1
+    return position

@@ -16,6 +16,12 @@ def file_system_of(path: str) -> FileSystem:
     return RemoteFileSystem(path) if separator and scheme not in ("file", "local") else LocalFileSystem()
 
 
+def plain_path(path: str) -> str:
+    """A local file's URL as a path; anything else as it is."""
+    scheme, separator, rest = path.partition("://")
+    return rest if separator and scheme in ("file", "local") else path
+
+
 class RemoteFileSystem:
     """An fsspec file system. Paths are whole URLs."""
 
@@ -33,7 +39,9 @@ class RemoteFileSystem:
             return []
         own = self._inner._strip_protocol(path).rstrip("/")
         entries = [
-            DirectoryEntry(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry["size"] or 0)
+            DirectoryEntry(
+                entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry["size"] or 0
+            )
             for entry in found
             if entry["name"].rstrip("/") != own
         ]

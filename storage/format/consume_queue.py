@@ -17,7 +17,10 @@ ENTRY = np.dtype(
     [
         ("commitlog_offset", ">i8"),  # first byte of the message record
         ("size_bytes", ">i4"),  # whole record
-        ("tags_code", ">i8"),  # String.hashCode of TAGS; deliver time in the schedule topic; address with ConsumeQueueExt
+        (
+            "tags_code",
+            ">i8",
+        ),  # String.hashCode of TAGS; deliver time in the schedule topic; address with ConsumeQueueExt
     ]
 )
 ENTRY_SIZE = ENTRY.itemsize

@@ -1,4 +1,4 @@
-"""The delay levels of a broker: `messageDelayLevel`. Java: MessageStoreConfig.messageDelayLevel, DefaultMessageStore.parseDelayLevel."""
+"""The delay levels of a broker: `messageDelayLevel`. Java: MessageStoreConfig, DefaultMessageStore.parseDelayLevel."""
 
 from __future__ import annotations
 

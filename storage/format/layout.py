@@ -6,7 +6,15 @@ import struct
 
 import numpy as np
 
-_STRUCT_CODES = {("i", 1): "b", ("u", 1): "B", ("i", 2): "h", ("u", 2): "H", ("i", 4): "i", ("u", 4): "I", ("i", 8): "q"}
+_STRUCT_CODES = {
+    ("i", 1): "b",
+    ("u", 1): "B",
+    ("i", 2): "h",
+    ("u", 2): "H",
+    ("i", 4): "i",
+    ("u", 4): "I",
+    ("i", 8): "q",
+}
 
 
 def struct_of(layout: np.dtype) -> struct.Struct:
@@ -32,3 +40,12 @@ def view_at(buffer: np.ndarray, positions: np.ndarray, layout: np.dtype) -> np.n
     void = np.dtype((np.void, layout.itemsize))
     rows = np.ndarray((len(buffer) - layout.itemsize + 1,), void, buffer, strides=(1,))
     return rows[positions].view(layout)
+
+
+def words_of(text: bytes) -> list[tuple[int, np.ndarray]]:
+    """A text as machine words, for comparing it with many places at once: (position, word), the last overlapping if need be."""
+    if not text:
+        return []
+    width = next(width for width in (8, 4, 2, 1) if width <= len(text))
+    starts = [*range(0, len(text) - width, width), len(text) - width]
+    return [(at, np.frombuffer(text[at : at + width], f"u{width}")[0]) for at in starts]

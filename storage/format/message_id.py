@@ -1,7 +1,7 @@
 """Message ids made of an address and a commit log offset. Java: MessageDecoder.createMessageId, MessageId.
 
-    0                     4 | 16      8 | 20               16 | 28 bytes, written as upper-case hex
-    | IPv4 | IPv6 address | port      | commitlog_offset |
+0                     4 | 16      8 | 20               16 | 28 bytes, written as upper-case hex
+| IPv4 | IPv6 address | port      | commitlog_offset |
 """
 
 from __future__ import annotations
@@ -29,5 +29,7 @@ def hex_strings(rows: np.ndarray) -> pa.StringArray:
     """An `(n, width)` matrix of bytes as `n` strings of upper-case hex."""
     count, width = rows.shape
     characters = np.ascontiguousarray(_HEX_PAIRS[rows])
-    offsets = np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    offsets = (
+        np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    )
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(characters))

@@ -4,21 +4,26 @@ Reading, as Java does: the last 0x02 may be missing; the first 0x01 of an entry 
 an entry without 0x01, or with an empty name or value, is dropped; of equal names the last wins; malformed UTF-8
 becomes U+FFFD; NUL is an ordinary character.
 
-`decode_property_maps` does it for many messages at once. Its fast path takes rows in which every entry is regular; a
-vectorised check finds the others, which go through `decode_properties` one by one.
+`decode_property_maps` does it for many messages at once. If every entry of every row is regular, which a vectorised check
+tells, names and values are found by the positions of the separators alone, and only what is asked for is gathered. If
+not, the irregular rows go through `decode_properties` one by one.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.layout import view_at, words_of
+
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 PROPERTIES_LIMIT_BYTES = 32_767
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
@@ -27,16 +32,25 @@ def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
     for entry in bytes(raw).split(b"\x02"):
         name, _, value = entry.partition(b"\x01")
         if name and value:
-            properties[name.decode(errors="replace")] = value.decode(errors="replace")
+            properties[_text(name)] = _text(value)
     return properties
 
 
-class PropertyMaps(NamedTuple):
-    """The properties of n messages: message i has the names and values `offsets[i]` to `offsets[i + 1]`."""
+def _text(raw: bytes) -> str:
+    """Text as Java's String reads it: a surrogate in three bytes, or begun, becomes one U+FFFD; Python would make one of each."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _SURROGATE.sub(b"\xff", raw).decode(errors="replace")
 
-    offsets: np.ndarray  # int32, n + 1
-    names: pa.StringArray
-    values: pa.StringArray
+
+class PropertyMaps:
+    """The properties of n messages: message i has the names and values `offsets[i]` to `offsets[i + 1]`, no name twice."""
+
+    def __init__(self, offsets: np.ndarray, names: pa.StringArray, values: pa.StringArray) -> None:
+        self.offsets = offsets  # int32, n + 1
+        self.names = names
+        self.values = values
 
     def map_array(self) -> pa.MapArray:
         """As Arrow `map<string, string>`."""
@@ -45,29 +59,119 @@ class PropertyMaps(NamedTuple):
     def values_of(self, name: str) -> pa.StringArray:
         """The value of one property for every message, null where a message has none."""
         found = np.flatnonzero(pc.equal(self.names, name).to_numpy(zero_copy_only=False))
-        rows = np.searchsorted(self.offsets, found, side="right") - 1
         taken = np.full(len(self.offsets) - 1, -1, np.int64)
-        taken[rows] = found
+        taken[np.searchsorted(self.offsets, found, side="right") - 1] = found
         return self.values.take(pa.array(taken, mask=taken < 0))
 
 
-def decode_property_maps(raw: pa.Array) -> PropertyMaps:
+class RegularProperties:
+    """The same of messages whose entries are all regular: bytes, and where names and values begin and end in them.
+
+    Row i has the entries `entry_offsets[i]` to `entry_offsets[i + 1]`, equal names included.
+    """
+
+    def __init__(
+        self,
+        data: np.ndarray,
+        entry_offsets: np.ndarray,
+        name_starts: np.ndarray,
+        name_ends: np.ndarray,
+        value_ends: np.ndarray,
+    ) -> None:
+        self._data = data
+        self._entry_offsets = entry_offsets
+        self._name_starts = name_starts
+        self._name_ends = name_ends
+        self._value_ends = value_ends
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """The row of every entry."""
+        counts = np.diff(self._entry_offsets)
+        return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+    @cached_property
+    def _name_sizes(self) -> np.ndarray:
+        return self._name_ends - self._name_starts
+
+    def values_of(self, name: str) -> pa.StringArray:
+        """The value of one property for every message, null where a message has none. Reads no other value."""
+        text = name.encode()
+        found = np.flatnonzero(self._name_sizes == len(text))
+        for at, word in words_of(text):
+            found = found[view_at(self._data, self._name_starts[found] + at, word.dtype) == word]
+        taken = np.full(len(self._entry_offsets) - 1, -1, np.int64)
+        taken[self._rows[found]] = found  # of equal names the last stays
+        has = taken >= 0
+        if has.all():
+            return _gather_strings(self._data, self._name_ends[taken] + 1, self._value_ends[taken])
+        values = _gather_strings(self._data, self._name_ends[taken[has]] + 1, self._value_ends[taken[has]])
+        places = np.cumsum(has) - 1
+        return values.take(pa.array(places, mask=~has))
+
+    @cached_property
+    def maps(self) -> PropertyMaps:
+        """Names and values gathered, the earlier of equal names left out (a batch's records carry UNIQ_KEY and WAIT twice).
+
+        Messages of one producer have the same names in the same order, so the work on names is done for each such sequence.
+        """
+        if not len(self._name_starts):
+            return PropertyMaps(self._entry_offsets, pa.array([], pa.string()), pa.array([], pa.string()))
+        names = _gather_strings(self._data, self._name_starts, self._name_ends + 1)
+        name_bytes, name_bounds = _bytes_and_offsets(names)
+        bounds = np.ascontiguousarray(name_bounds[self._entry_offsets])
+        sequences = pa.BinaryArray.from_buffers(
+            pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(name_bytes)]
+        ).dictionary_encode()
+        return self._maps_of(_Sequences(sequences.dictionary.to_pylist()), sequences.indices.to_numpy())
+
+    def _maps_of(self, sequences: _Sequences, codes: np.ndarray) -> PropertyMaps:
+        counts = np.diff(self._entry_offsets)
+        place = np.arange(len(self._rows)) + np.repeat(sequences.starts[codes] - self._entry_offsets[:-1], counts)
+        starts, ends, offsets = self._name_ends + 1, self._value_ends, self._entry_offsets
+        if not sequences.kept.all():
+            kept = sequences.kept[place]
+            place, starts, ends = place[kept], starts[kept], ends[kept]
+            offsets = np.concatenate(([0], np.cumsum(sequences.kept_counts[codes]))).astype(np.int32)
+        names = sequences.names.take(pa.array(sequences.name_codes[place]))
+        return PropertyMaps(offsets, names, _gather_strings(self._data, starts, ends))
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return self.maps.offsets
+
+    @property
+    def names(self) -> pa.StringArray:
+        return self.maps.names
+
+    @property
+    def values(self) -> pa.StringArray:
+        return self.maps.values
+
+    def map_array(self) -> pa.MapArray:
+        """As Arrow `map<string, string>`."""
+        return self.maps.map_array()
+
+
+class _Sequences:
+    """The distinct sequences of names that messages have, each name followed by 0x01, laid end to end."""
+
+    def __init__(self, sequences: list[bytes]) -> None:
+        split = [sequence.split(b"\x01")[:-1] for sequence in sequences]
+        distinct = {name: code for code, name in enumerate(dict.fromkeys(name for names in split for name in names))}
+        kept = [[name not in names[i + 1 :] for i, name in enumerate(names)] for names in split]
+        self.starts = np.concatenate(([0], np.cumsum([len(names) for names in split])))[:-1]
+        self.kept = np.array([keep for keeps in kept for keep in keeps], bool)
+        self.kept_counts = np.array([sum(keeps) for keeps in kept])
+        self.names = pa.array([name.decode() for name in distinct], pa.string())
+        self.name_codes = np.array([distinct[name] for names in split for name in names], np.int32)
+
+
+def decode_property_maps(raw: pa.Array) -> RegularProperties | PropertyMaps:
     """The properties of many messages, from a binary array without nulls."""
     raw = _closed(raw.cast(pa.binary()))
-    data, offsets = _bytes_and_offsets(raw)
-    entries = _entries(data, offsets)
-    if entries is not None and (len(data) == 0 or data.max() < 0x80 or _is_utf8(data)):
-        return _last_of_equal_names(_gather(data, entries))
-    return _decode_mixed(raw)
-
-
-class _Entries(NamedTuple):
-    """Where names and values begin and end in the bytes; row i has the entries `offsets[i]` to `offsets[i + 1]`."""
-
-    offsets: np.ndarray
-    name_starts: np.ndarray
-    name_ends: np.ndarray
-    value_ends: np.ndarray
+    regular = _regular(raw)
+    return _decode_mixed(raw) if regular is None else regular
 
 
 def _closed(raw: pa.Array) -> pa.Array:
@@ -82,42 +186,41 @@ def _closed(raw: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(raw, closing, b"")
 
 
-def _bytes_and_offsets(raw: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    _, offsets_buffer, data_buffer = raw.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, len(raw) + 1, offset=4 * raw.offset)
+def _bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, offset=4 * texts.offset)
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
-def _entries(data: np.ndarray, offsets: np.ndarray) -> _Entries | None:
-    """The entries of all rows, or None where a row is irregular: then the separators do not simply alternate."""
-    separators = np.flatnonzero((data - 1) < 2)  # exactly 0x01 and 0x02: NUL wraps to 255
+def _regular(raw: pa.Array) -> RegularProperties | None:
+    """The rows by their separators, or None where one is irregular: then these do not simply alternate, or text is malformed."""
+    data, offsets = _bytes_and_offsets(raw)
+    separators = np.flatnonzero(data < 3)
     kinds = data[separators]
+    if (is_nul := kinds == 0).any():
+        separators, kinds = separators[~is_nul], kinds[~is_nul]
     if len(separators) % 2 or (kinds[::2] != NAME_VALUE_SEPARATOR).any() or (kinds[1::2] != PROPERTY_SEPARATOR).any():
         return None
     name_ends, value_ends = separators[::2], separators[1::2]
     name_starts = np.empty_like(value_ends)
     name_starts[:1] = 0
     name_starts[1:] = value_ends[:-1] + 1
-    if (name_ends == name_starts).any() or (value_ends == name_ends + 1).any():
+    if (name_ends == name_starts).any() or (value_ends == name_ends + 1).any() or not _is_text(data, raw):
         return None
-    return _Entries(np.searchsorted(name_starts, offsets).astype(np.int32), name_starts, name_ends, value_ends)
+    entry_offsets = np.searchsorted(name_starts, offsets).astype(np.int32)
+    return RegularProperties(data, entry_offsets, name_starts, name_ends, value_ends)
 
 
-def _is_utf8(data: np.ndarray) -> bool:
+def _is_text(data: np.ndarray, raw: pa.Array) -> bool:
+    """Whether every row is well-formed UTF-8."""
+    if not len(data) or data.max() < 0x80:
+        return True
     try:
-        data.tobytes().decode()
-    except UnicodeDecodeError:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
         return False
     return True
-
-
-def _gather(data: np.ndarray, entries: _Entries) -> PropertyMaps:
-    return PropertyMaps(
-        entries.offsets,
-        _gather_strings(data, entries.name_starts, entries.name_ends),
-        _gather_strings(data, entries.name_ends + 1, entries.value_ends),
-    )
 
 
 def _gather_strings(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.StringArray:
@@ -125,42 +228,17 @@ def _gather_strings(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> p
     bounds = np.zeros(2 * len(starts) + 1, np.int32)
     bounds[0:-1:2] = starts
     bounds[1::2] = ends
-    bounds[-1:] = bounds[-2:-1]
+    bounds[-1] = ends[-1] if len(ends) else 0
     everything = pa.StringArray.from_buffers(2 * len(starts), pa.py_buffer(bounds), pa.py_buffer(data))
     return everything.take(pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)))
-
-
-def _last_of_equal_names(maps: PropertyMaps) -> PropertyMaps:
-    """Without the earlier ones of equal names in a message: a batch's records carry UNIQ_KEY and WAIT twice."""
-    if len(maps.names) == 0:
-        return maps
-    names = maps.names.dictionary_encode()
-    counts = np.diff(maps.offsets)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    cells = rows * len(names.dictionary) + names.indices.to_numpy()
-    order = np.argsort(cells, kind="stable") if not _all_distinct(cells, len(counts) * len(names.dictionary)) else None
-    if order is None:
-        return maps
-    is_last = np.ones(len(cells), bool)
-    is_last[order[:-1]] = cells[order[1:]] != cells[order[:-1]]
-    kept = pa.array(is_last)
-    offsets = np.concatenate(([0], np.cumsum(is_last)))[maps.offsets].astype(np.int32)
-    return PropertyMaps(offsets, maps.names.filter(kept), maps.values.filter(kept))
-
-
-def _all_distinct(cells: np.ndarray, cell_count: int) -> bool:
-    if cell_count <= 16 * len(cells):
-        return bool(np.bincount(cells).max() == 1)
-    return len(np.unique(cells)) == len(cells)
 
 
 def _decode_mixed(raw: pa.Array) -> PropertyMaps:
     """Rows that have an irregular entry go through `decode_properties`, the others through the fast path."""
     irregular = np.array([_is_irregular(row) for row in raw.to_pylist()])
-    data, offsets = _bytes_and_offsets(raw.filter(pa.array(~irregular)))
-    entries = _entries(data, offsets)
-    assert entries is not None
-    fast = _last_of_equal_names(_gather(data, entries))
+    regular = _regular(raw.filter(pa.array(~irregular)))
+    assert regular is not None, "the two checks disagree"
+    fast = regular.maps
     slow = [decode_properties(row) for row in raw.filter(pa.array(irregular)).to_pylist()]
     counts = np.empty(len(raw), np.int64)
     counts[~irregular] = np.diff(fast.offsets)

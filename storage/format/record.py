@@ -57,7 +57,9 @@ def _header(born_host_size: int, store_host_size: int) -> np.dtype:
     )
 
 
-HEADERS = {flags: _header(20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8) for flags in (0, 16, 32, 48)}
+HEADERS = {
+    flags: _header(20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8) for flags in (0, 16, 32, 48)
+}
 HEADER_STRUCTS = {flags: struct_of(layout) for flags, layout in HEADERS.items()}
 HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 HEADER_SIZE = HEADERS[0].itemsize
@@ -106,7 +108,9 @@ class Message:
     @property
     def msg_id(self) -> str:
         """The offset message id. Java: MessageExt.getMsgId of a decoded record."""
-        return encode_offset_message_id(self.store_host[:-4], int.from_bytes(self.store_host[-4:], "big"), self.commitlog_offset)
+        return encode_offset_message_id(
+            self.store_host[:-4], int.from_bytes(self.store_host[-4:], "big"), self.commitlog_offset
+        )
 
     @property
     def plain_body(self) -> bytes:
@@ -121,9 +125,9 @@ class EndOfFile(NamedTuple):
 
 
 class NeedMoreBytes(NamedTuple):
-    """The record goes on behind the given bytes; `count` is how many it needs in all."""
+    """The record goes on behind the given bytes; it needs so many in all."""
 
-    count: int
+    size_bytes: int
 
 
 def host_text(host: bytes) -> str:
@@ -151,7 +155,9 @@ def decode_record(
     if magic == MAGIC_BLANK:
         return EndOfFile(size)
     if magic not in (MAGIC_V1, MAGIC_V2):
-        raise CorruptRecordError("magic", position, f"{MAGIC_V1:08x}, {MAGIC_V2:08x} or {MAGIC_BLANK:08x}", f"{magic:08x}")
+        raise CorruptRecordError(
+            "magic", position, f"{MAGIC_V1:08x}, {MAGIC_V2:08x} or {MAGIC_BLANK:08x}", f"{magic:08x}"
+        )
     if size < MINIMUM_RECORD_SIZE:
         raise CorruptRecordError("size", position, f"at least {MINIMUM_RECORD_SIZE}", size)
     if available < size:
@@ -171,7 +177,9 @@ def _decode_whole(record: memoryview, position: int, magic: int, check_crc: bool
     body_end = header.size + max(body_size, 0)
     topic_start = body_end + topic_length_size
     if body_size < 0 or topic_start + 2 > size:
-        raise CorruptRecordError("body length", position, f"0 to {size - header.size - topic_length_size - 2}", body_size)
+        raise CorruptRecordError(
+            "body length", position, f"0 to {size - header.size - topic_length_size - 2}", body_size
+        )
     topic_size = int.from_bytes(record[body_end:topic_start], "big", signed=True)
     topic_end = topic_start + topic_size
     if topic_size < 0 or topic_end + 2 > size:
@@ -210,15 +218,31 @@ def encode_record(message: Message) -> bytes:
     topic = message.topic.encode()
     return b"".join(
         (
-            HEADER_STRUCTS[message.sys_flag & HOST_FLAGS].pack(
-                message.size_bytes, message.magic, message.body_crc, message.queue_id, message.flag, message.queue_offset,
-                message.commitlog_offset, message.sys_flag, message.born_time_ms, message.born_host, message.store_time_ms,
-                message.store_host, message.reconsume_times, message.prepared_transaction_offset, len(message.body),
-            ),  # fmt: skip
+            _pack_header(message),
             message.body,
             len(topic).to_bytes(2 if message.magic == MAGIC_V2 else 1, "big"),
             topic,
             len(message.raw_properties).to_bytes(2, "big"),
             message.raw_properties,
         )
+    )
+
+
+def _pack_header(message: Message) -> bytes:
+    return HEADER_STRUCTS[message.sys_flag & HOST_FLAGS].pack(
+        message.size_bytes,
+        message.magic,
+        message.body_crc,
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.commitlog_offset,
+        message.sys_flag,
+        message.born_time_ms,
+        message.born_host,
+        message.store_time_ms,
+        message.store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        len(message.body),
     )

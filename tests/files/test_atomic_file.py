@@ -42,10 +42,7 @@ def test_which_file_counts(
             Path(name).write_text(content)
     loaded = read_with_backup(path, fastjson.parse)
     assert loaded.value == value
-    assert (
-        loaded.path
-        == {1: path, 0: path + ".bak", None: None}[value["a"] if isinstance(value, dict) else None]
-    )
+    assert loaded.path == {1: path, 0: path + ".bak", None: None}[value["a"] if isinstance(value, dict) else None]
     assert (loaded.problem is not None) == has_problem
     if loaded.problem is not None:
         assert loaded.problem.file == path

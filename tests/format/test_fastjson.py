@@ -103,9 +103,7 @@ def test_the_dialect(text: str, value: object) -> None:
         ("\x00", 1, 1),
     ],
 )
-def test_an_error_names_line_and_column_of_the_text_as_it_stands_in_the_file(
-    text: str, line: int, column: int
-) -> None:
+def test_an_error_names_line_and_column_of_the_text_as_it_stands_in_the_file(text: str, line: int, column: int) -> None:
     with pytest.raises(StateFileError) as caught:
         fastjson.parse(text, "topics.json")
     assert (caught.value.file, caught.value.line, caught.value.column) == ("topics.json", line, column)

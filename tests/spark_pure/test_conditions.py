@@ -50,9 +50,7 @@ def test_a_storage_error_becomes_a_condition(error: errors.StorageError, conditi
 def test_every_storage_error_has_a_condition_of_its_own() -> None:
     # The table is looked into: errors that are added to the tree must be thought about here.
     known = {*conditions._CONDITIONS, errors.OffsetOutOfRangeError}
-    assert {
-        child for child in subclasses(errors.StorageError) if child.__module__ == "storage.errors"
-    } <= known
+    assert {child for child in subclasses(errors.StorageError) if child.__module__ == "storage.errors"} <= known
     named = [condition for condition, _ in conditions._CONDITIONS.values()]
     assert len(set(named)) == len(named)
 

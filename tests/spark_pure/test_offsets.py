@@ -26,9 +26,7 @@ A2 = QueueId("TopicA", "broker-a", 2)
 A10 = QueueId("TopicA", "broker-a", 10)
 B0 = QueueId("TopicA", "broker-b", 0)
 
-queues = st.builds(
-    QueueId, st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1)
-)
+queues = st.builds(QueueId, st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1))
 places = st.none() | st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 positions = st.dictionaries(queues, st.builds(QueueOffset, st.integers(0, 2**63 - 1), places))
 
@@ -131,9 +129,7 @@ def test_a_wrong_checkpoint_is_refused_at_its_place(tree: object, pointer: str) 
         ("{}", {}),
     ],
 )
-def test_a_users_offsets_are_read_in_both_shapes(
-    text: str, expected: dict[tuple[str, str | None, int], int]
-) -> None:
+def test_a_users_offsets_are_read_in_both_shapes(text: str, expected: dict[tuple[str, str | None, int], int]) -> None:
     assert parse_positions(text, "startingOffsets", lowest=EARLIEST) == expected
 
 

@@ -241,6 +241,22 @@ def test_exactly_one_place_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param({}, id="a table's reader"),
+        pytest.param(
+            {"location": "file:/s", "path": "file:/s", "provider": "spark_mq", "topic": "T", "owner": "me"}
+            | {"option.topic": "T"},
+            id="CREATE TABLE",
+        ),
+    ],
+)
+def test_a_table_which_loses_its_options_is_refused_with_the_way_out(sent: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        SourceOptions.parse(sent)
+
+
+@pytest.mark.parametrize(
     ("mode", "name", "text"),
     [
         ("streaming", "endingOffsets", "latest"),
@@ -340,9 +356,7 @@ def test_the_minimum_is_not_greater_than_the_maximum() -> None:
 
 
 def test_limits_go_together() -> None:
-    options = parse(
-        maxOffsetsPerTrigger="9", minOffsetsPerTrigger="3", maxTriggerDelay="1s", maxBytesPerTrigger="1k"
-    )
+    options = parse(maxOffsetsPerTrigger="9", minOffsetsPerTrigger="3", maxTriggerDelay="1s", maxBytesPerTrigger="1k")
     assert options.read_limits == ReadLimits(9, 3, 1000, 1024)
 
 

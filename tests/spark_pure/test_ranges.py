@@ -18,9 +18,7 @@ Rows = list[tuple[QueueId, int, int]]
     [
         pytest.param(None, [(Q1, 1, 2)], [(Q1, 1, 2)], id="no minimum"),
         pytest.param(None, [(Q1, 1, 2), (Q2, 1, 1)], [(Q1, 1, 2)], id="no minimum, empty ranges ignored"),
-        pytest.param(
-            3, [(Q1, 1, 2), (Q2, 1, 2), (Q3, 1, 2)], [(Q1, 1, 2), (Q2, 1, 2), (Q3, 1, 2)], id="N to N"
-        ),
+        pytest.param(3, [(Q1, 1, 2), (Q2, 1, 2), (Q3, 1, 2)], [(Q1, 1, 2), (Q2, 1, 2), (Q3, 1, 2)], id="N to N"),
         pytest.param(4, [(Q1, 1, 5)], [(Q1, 1, 2), (Q1, 2, 3), (Q1, 3, 4), (Q1, 4, 5)], id="1 to N"),
         pytest.param(
             4,
@@ -125,9 +123,7 @@ some_ranges = st.lists(
 
 
 @given(some_ranges, st.none() | st.integers(1, 50))
-def test_splits_cover_the_ranges_exactly_and_in_order(
-    ranges: list[QueueRange], min_partitions: int | None
-) -> None:
+def test_splits_cover_the_ranges_exactly_and_in_order(ranges: list[QueueRange], min_partitions: int | None) -> None:
     splits = split_ranges(ranges, min_partitions)
     joined: list[QueueRange] = []
     for split in splits:
@@ -140,12 +136,8 @@ def test_splits_cover_the_ranges_exactly_and_in_order(
     assert joined == [r for r in ranges if r.size > 0]
 
 
-@given(
-    st.lists(st.integers(0, 500), min_size=1, max_size=5), st.none() | st.integers(1, 30), st.integers(1, 100)
-)
-def test_no_split_has_more_records_than_the_maximum(
-    counts: list[int], min_partitions: int | None, limit: int
-) -> None:
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=5), st.none() | st.integers(1, 30), st.integers(1, 100))
+def test_no_split_has_more_records_than_the_maximum(counts: list[int], min_partitions: int | None, limit: int) -> None:
     ranges = [QueueRange(QueueId("t", "b", i), 7, 7 + count) for i, count in enumerate(counts)]
     splits = split_ranges(ranges, min_partitions, limit)
     assert all(0 < split.size <= limit for split in splits)

@@ -73,9 +73,7 @@ def test_rows_are_prorated(
         pytest.param([[10] * 5], ReadLimits(max_bytes=50), (5,), id="all"),
         pytest.param([[100, 10]], ReadLimits(max_bytes=5), (1,), id="one large message does not block"),
         pytest.param([[10] * 8, [10] * 8], ReadLimits(max_bytes=80), (4, 4), id="evenly"),
-        pytest.param(
-            [[10] * 2, [10] * 8], ReadLimits(max_bytes=50), (1, 3), id="20 + 50 in reach, so 14 and 35"
-        ),
+        pytest.param([[10] * 2, [10] * 8], ReadLimits(max_bytes=50), (1, 3), id="20 + 50 in reach, so 14 and 35"),
         pytest.param([[99], [1] * 9], ReadLimits(max_bytes=6), (1, 1), id="each queue at least one"),
         pytest.param([[10] * 5], ReadLimits(max_bytes=30, max_offsets=2), (2,), id="rows first"),
         pytest.param([[10] * 5], ReadLimits(max_bytes=20, max_offsets=3), (2,), id="bytes first"),

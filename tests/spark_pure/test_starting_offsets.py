@@ -86,9 +86,7 @@ def start(limit: Limit, *, fail: bool = True, group_offsets: Mapping[QueueId, in
 
 
 def end(limit: Limit, *, fail: bool = True) -> Resolved:
-    return resolve_end(
-        limit, QUEUES, FakePositions(), brokers={"broker-a"}, now_ms=NOW_MS, fail_on_data_loss=fail
-    )
+    return resolve_end(limit, QUEUES, FakePositions(), brokers={"broker-a"}, now_ms=NOW_MS, fail_on_data_loss=fail)
 
 
 def each(busy: int, idle: int, empty: int) -> dict[QueueId, int]:
@@ -244,9 +242,7 @@ def test_a_queue_is_compared_with_where_a_query_stands(
     continuity: Continuity,
     resume: int,
 ) -> None:
-    verdict = check_continuity(
-        BUSY, QueueOffset(*previous), QueueFacts(minimum, maximum, lambda offset: found)
-    )
+    verdict = check_continuity(BUSY, QueueOffset(*previous), QueueFacts(minimum, maximum, lambda offset: found))
     assert (verdict.continuity, verdict.resume) == (continuity, resume)
     assert (verdict.loss is None) == (continuity is Continuity.UNBROKEN)
     assert verdict.loss is None or "T/broker-a/0" in verdict.loss

@@ -59,9 +59,7 @@ def test_topics_that_are_named_are_read_even_if_they_are_the_systems() -> None:
         ("rders", []),
     ],
 )
-def test_a_pattern_matches_whole_names_and_passes_over_system_topics(
-    pattern: str, expected: list[str]
-) -> None:
+def test_a_pattern_matches_whole_names_and_passes_over_system_topics(pattern: str, expected: list[str]) -> None:
     assert topics(subscribePattern=pattern) == expected
 
 

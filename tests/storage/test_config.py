@@ -175,9 +175,7 @@ def test_strings_are_trimmed_and_enumerations_must_be_exact() -> None:
     assert len(wrong.warnings) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "rounded"), [(1, 20), (20, 20), (21, 40), (4096, 4100), (6_000_000, 6_000_000)]
-)
+@pytest.mark.parametrize(("given", "rounded"), [(1, 20), (20, 20), (21, 40), (4096, 4100), (6_000_000, 6_000_000)])
 def test_the_consume_queue_size_is_rounded_up_to_whole_entries(given: int, rounded: int) -> None:
     assert ConsumeQueueConfig(given).mapped_file_size_consume_queue == rounded
     parsed = parse_config(f"mappedFileSizeConsumeQueue={given}".encode())
@@ -292,9 +290,7 @@ def test_loading_warns_aloud_once_a_line() -> None:
         ),
     ],
 )
-def test_where_the_log_lies(
-    conf: bytes, file: str | None, existing: list[str], directories: list[str]
-) -> None:
+def test_where_the_log_lies(conf: bytes, file: str | None, existing: list[str], directories: list[str]) -> None:
     config = parse_config(conf, file)
     found = commit_log_directories("/lab/store", config, is_directory=existing.__contains__)
     assert list(found) == directories
@@ -315,9 +311,7 @@ def test_where_the_log_lies(
         ("brokerRole=SLAVE", False),
     ],
 )
-def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(
-    line: str, for_reading: bool
-) -> None:
+def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(line: str, for_reading: bool) -> None:
     config = parse_config(line.encode())
     assert [reason.split(":")[0] for reason in refuse_for_writing(config)] == [line]
     assert [reason.split(":")[0] for reason in refuse_for_reading(config)] == ([line] if for_reading else [])

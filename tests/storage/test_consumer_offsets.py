@@ -11,9 +11,7 @@ from storage.consumer_offsets import ConsumerOffsets
 from storage.data_version import DataVersion
 from storage.errors import NameIllegalError, StateFileError
 
-TEXT = (Path(__file__).parent.parent / "vectors" / "config" / "consumerOffset.json").read_text(
-    encoding="utf-8"
-)
+TEXT = (Path(__file__).parent.parent / "vectors" / "config" / "consumerOffset.json").read_text(encoding="utf-8")
 NOW_MS = 1_800_000_000_000
 
 
@@ -30,9 +28,7 @@ def test_a_brokers_offsets() -> None:
 def test_groups_and_their_topics() -> None:
     """As the broker's own groupTopicMap in the same file says."""
     table = ConsumerOffsets.load(TEXT)
-    derived = json.loads(
-        TEXT[TEXT.index("{", TEXT.index("groupTopicMap")) : TEXT.index(',\n\t"offsetTable"')]
-    )
+    derived = json.loads(TEXT[TEXT.index("{", TEXT.index("groupTopicMap")) : TEXT.index(',\n\t"offsetTable"')])
     assert table.groups() == sorted(derived)
     for group, topics in derived.items():
         assert table.topics_of(group) == sorted(topics)
@@ -41,9 +37,7 @@ def test_groups_and_their_topics() -> None:
 
 def test_offsets_are_set_in_one_change_and_the_others_stay() -> None:
     before = ConsumerOffsets.load(TEXT)
-    after = before.with_offsets(
-        "GroupA", {("TopicA", 1): 149, ("TopicA", 12): 7, ("TopicNew", 0): 0}, now_ms=NOW_MS
-    )
+    after = before.with_offsets("GroupA", {("TopicA", 1): 149, ("TopicA", 12): 7, ("TopicNew", 0): 0}, now_ms=NOW_MS)
     assert after.version == DataVersion(1, NOW_MS)
     assert after.offsets["TopicA", "GroupA"] == {0: 150, 1: 149, 2: 150, 3: 150, 12: 7}
     assert after.get("TopicNew", "GroupA", 0) == 0
@@ -55,9 +49,7 @@ def test_offsets_are_set_in_one_change_and_the_others_stay() -> None:
 
 
 def test_what_is_written_is_plain_json_and_is_what_is_in_the_table() -> None:
-    table = ConsumerOffsets.load(TEXT).with_offsets(
-        "GroupA", {("TopicA", 10): 3, ("TopicA", 9): 2}, now_ms=NOW_MS
-    )
+    table = ConsumerOffsets.load(TEXT).with_offsets("GroupA", {("TopicA", 10): 3, ("TopicA", 9): 2}, now_ms=NOW_MS)
     written = json.loads(table.to_text())
     assert list(written["offsetTable"]["TopicA@GroupA"]) == ["0", "1", "2", "3", "9", "10"]
     assert written["dataVersion"] == {"counter": 1, "stateVersion": 0, "timestamp": NOW_MS}

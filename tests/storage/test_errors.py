@@ -58,9 +58,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
 
 
 def test_every_class_of_the_tree_has_an_example_here() -> None:
-    classes = {
-        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StorageError)
-    }
+    classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, StorageError)}
     assert classes - {StorageError} == {type(example) for example, _, _ in EXAMPLES}
 
 

@@ -129,9 +129,7 @@ def test_system_topics_named_after_broker_and_cluster(topic: str) -> None:
     assert is_system_topic(topic, broker_name="broker-lab", cluster_name="LabCluster")
 
 
-@pytest.mark.parametrize(
-    "topic", ["TopicA", "%RETRY%GroupA", "%DLQ%GroupA", "RMQ_SYS_OTHER", "RMQ_sys_", "tbw102"]
-)
+@pytest.mark.parametrize("topic", ["TopicA", "%RETRY%GroupA", "%DLQ%GroupA", "RMQ_SYS_OTHER", "RMQ_sys_", "tbw102"])
 def test_topics_of_users(topic: str) -> None:
     assert not is_system_topic(topic, broker_name="broker-lab", cluster_name="LabCluster")
 

@@ -28,9 +28,7 @@ def test_a_brokers_groups() -> None:
 
 def test_a_new_group_gets_its_entry_and_its_retry_topic() -> None:
     """The entry is a broker's own but for the name; the topic has one queue, readable and writable."""
-    groups, topics = ensure_group(
-        SubscriptionGroupTable.load(TEXT), TopicTable.load(TOPICS), "GroupNew", now_ms=NOW_MS
-    )
+    groups, topics = ensure_group(SubscriptionGroupTable.load(TEXT), TopicTable.load(TOPICS), "GroupNew", now_ms=NOW_MS)
     assert topics.topics["%RETRY%GroupNew"] == TopicConfig("%RETRY%GroupNew", 1, 1, perm=6)
     assert (groups.version.counter, topics.version.counter) == (4, 16)
     before, after = json.loads(TEXT), json.loads(groups.to_text())

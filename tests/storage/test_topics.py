@@ -63,9 +63,7 @@ def test_a_topic_with_too_few_queues_gets_more_and_keeps_the_rest() -> None:
         "topicConfigTable":{"T":{"topicName":"T","readQueueNums":2,"writeQueueNums":8,"perm":4,"order":true,
         "attributes":{"message.type":"FIFO"},"future":{"a":null}}}}"""
     table = TopicTable.load(text).ensure_topic("T", 4, now_ms=NOW_MS)
-    assert table.topics["T"] == TopicConfig(
-        "T", 4, 8, perm=4, order=True, attributes={"message.type": "FIFO"}
-    )
+    assert table.topics["T"] == TopicConfig("T", 4, 8, perm=4, order=True, attributes={"message.type": "FIFO"})
     written = json.loads(table.to_text())
     assert written["future"] == [1]
     assert written["topicConfigTable"]["T"]["future"] == {"a": None}
@@ -112,9 +110,7 @@ def test_topics_that_a_broker_makes_itself_are_refused(topic: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "topic", ["TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_spark_mq_ledger", "%RETRY%GroupNew"]
-)
+@pytest.mark.parametrize("topic", ["TRANS_CHECK_MAX_TIME_TOPIC", "rmq_sys_spark_mq_ledger", "%RETRY%GroupNew"])
 def test_topics_that_are_made_on_demand_are_not(topic: str) -> None:
     assert topic in TopicTable().ensure_topic(topic, 1, now_ms=NOW_MS).topics
 

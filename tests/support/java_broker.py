@@ -92,9 +92,7 @@ class Oracle:
         """Fetch the jars and compile tests/oracle/src, unless done before; takes minutes at first."""
         self._run("build", timeout_seconds=900)
 
-    def dump(
-        self, store: Path, conf: Path, *, strict: bool = True, **settings: str | int
-    ) -> list[dict[str, Any]]:
+    def dump(self, store: Path, conf: Path, *, strict: bool = True, **settings: str | int) -> list[dict[str, Any]]:
         """What Apache's DefaultMessageStore says of a copy of `store`, as the lines of a golden.jsonl.
 
         The copy is recovered as a starting broker would; `store` itself is not touched. `settings` are Java
@@ -148,9 +146,7 @@ class Oracle:
                 process.kill()
                 process.wait(timeout=60)
 
-    def produce(
-        self, out: Path, broker: RunningBroker, *, seed: int = 1, **options: str | int
-    ) -> list[dict[str, Any]]:
+    def produce(self, out: Path, broker: RunningBroker, *, seed: int = 1, **options: str | int) -> list[dict[str, Any]]:
         """All kinds of messages by the Java client (transactions, delays, retries, …); about a minute.
 
         `options` as in Produce.java (`normal`, `roll`, `wait`, …). Returns what was sent and answered, as
@@ -160,9 +156,7 @@ class Oracle:
         self.java("Produce", seed, out, *_pairs({**ends, **options}))
         return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
-    def send(
-        self, out: Path, broker: RunningBroker, topic: str, **options: str | int
-    ) -> list[dict[str, Any]]:
+    def send(self, out: Path, broker: RunningBroker, topic: str, **options: str | int) -> list[dict[str, Any]]:
         """Plain messages to one topic. `options` as in Send.java (`queues`, `count`, `maxBody`, …)."""
         self.java("Send", out, *_pairs({**send_arguments(broker, topic), **options}))
         return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
@@ -212,9 +206,7 @@ class Oracle:
         finally:
             _end_what_runs_in(directory)
 
-    def _run(
-        self, *arguments: str, timeout_seconds: float, variables: Mapping[str, str] | None = None
-    ) -> str:
+    def _run(self, *arguments: str, timeout_seconds: float, variables: Mapping[str, str] | None = None) -> str:
         done = self._start(
             *arguments,
             workspace=self._made(self.directory),
@@ -245,9 +237,7 @@ class Oracle:
                 env={**self._environment(workspace), **(variables or {})},
             )
         except subprocess.TimeoutExpired as expired:
-            raise OracleError(
-                f"oracle.sh {' '.join(arguments)}: no end within {timeout_seconds:.0f} s"
-            ) from expired
+            raise OracleError(f"oracle.sh {' '.join(arguments)}: no end within {timeout_seconds:.0f} s") from expired
 
     def _environment(self, workspace: Path) -> dict[str, str]:
         """Java's temporary files and logs go into `workspace`, so that nothing is left elsewhere."""

@@ -1,0 +1,97 @@
+"""The README says what the code does: its tables are the code's, its links exist, its first example runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from spark_mq.options import option_rows
+from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a `|` inside a cell is escaped, in code too."""
+    cells = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def column_table(columns: Iterable[Column]) -> str:
+    rows = (
+        [f"`{column.name}`", f"`{column.sql_type}`", "yes" if column.nullable else "no", column.meaning]
+        for column in columns
+    )
+    return table(["column", "type", "null", "meaning"], rows)
+
+
+def option_table() -> str:
+    rows = ([f"`{row.name}`", row.default, row.mode, row.meaning] for row in option_rows())
+    return table(["option", "default", "queries", "meaning"], rows)
+
+
+def marked(name: str) -> str:
+    """What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)
+    assert found is not None, f"README.md has no part marked {name}"
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("options", option_table()),
+        ("columns", column_table(COLUMNS.values())),
+        ("kafka-columns", column_table(KAFKA_COLUMNS.values())),
+    ],
+)
+def test_the_tables_are_the_codes(name: str, expected: str) -> None:
+    assert marked(name) == expected
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files_and_headings_that_are_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    for target in targets:
+        place, _, heading = target.partition("#")
+        file = (ROOT / document).parent / place if place else ROOT / document
+        assert file.exists(), f"{document} links to {target}"
+        if heading:
+            titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {anchor(title) for title in titles}, f"{document} links to {target}"
+
+
+def anchor(title: str) -> str:
+    """The name that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_that_are_named_are_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    folder = (ROOT / document).parent
+    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_0-9]+\.(?:py|sh|md|ipynb|conf))`", text):
+        found = [place / name for place in (folder, ROOT) if (place / name).exists()]
+        assert found or name in GENERIC_NAMES, f"{document} names {name}"
+
+
+GENERIC_NAMES = {"broker.conf", "your_job.py"}
+
+
+@pytest.mark.spark
+def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    ran = subprocess.run(
+        [sys.executable, "-c", examples[0]], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "|queue_id|queue_offset|" in ran.stdout
+    assert "Batch: 0" in ran.stdout
