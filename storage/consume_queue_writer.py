@@ -7,8 +7,11 @@ import numpy as np
 
 from storage.consume_queue import ConsumeQueue
 from storage.dispatch import QueueEntries
+from storage.errors import CorruptRecordError
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry
+
+MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
 
 
 class ConsumeQueueWriter:
@@ -53,6 +56,8 @@ class ConsumeQueueWriter:
         if not len(offsets):
             return
         first, last = int(offsets[0]), int(offsets[-1])
+        if self.queue.file_starts and last - self.end > len(offsets) + MAX_HOLE_ENTRIES:
+            raise CorruptRecordError("queue offset", int(entries["commitlog_offset"][-1]), f"about {self.end}", last)
         if first > self.end:
             start = self._first_offset_of_file(first) if not self.queue.file_starts else self.end
             if self.queue.file_starts or self.end:

@@ -50,6 +50,12 @@ class QueueEntries(NamedTuple):
     entries: np.ndarray
     store_times_ms: np.ndarray
 
+    def rows(self, rows: np.ndarray) -> QueueEntries:
+        """Some of them, by a mask."""
+        return QueueEntries(
+            self.topic, self.queue_id, self.queue_offsets[rows], self.entries[rows], self.store_times_ms[rows]
+        )
+
 
 class IndexKeys(NamedTuple):
     """Keys to enter, in log order; the columns are of equal length."""

@@ -123,7 +123,7 @@ class IndexWriter:
             int(keys.store_times_ms[-1]),
             begin_offset,
             int(keys.commitlog_offsets[-1]),
-            int(np.count_nonzero(self._slots)),
+            header.used_slot_count + int(np.count_nonzero(items["previous_item"] == 0)),  # its slot was free
             header.index_count + count,
         )
 

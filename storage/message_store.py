@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -218,8 +218,7 @@ class MessageStore:
         )
         self.queues.discover()
         ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in self.queues}
-        self.plan.visible_ends.clear()
-        self.plan.visible_ends.update(ends)
+        self.plan = replace(self.plan, visible_ends=ends, greatest_end=self.plan.log_end)
         self._write_checkpoint(file_system)
         return report
 

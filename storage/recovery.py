@@ -16,7 +16,7 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,7 @@ from storage.format.sys_flag import BORN_HOST_V6
 from storage.index_store import IndexStore
 from storage.index_writer import IndexWriter
 from storage.log_tail import RecordIdentity
+from storage.names import validate_path_element
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 _SCAN_BYTES = 8 << 20
@@ -112,15 +113,17 @@ def plan_recovery(
     last = None
     for offsets, records in walk:
         last = RecordIdentity(int(offsets[-1]), int(records.column("store_time_ms")[-1]))
-    damage = None if from_greatest_end else _find_damage(log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint)
+    damage = (
+        None
+        if from_greatest_end
+        else _find_damage(log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint)
+    )
     visible_ends = {
         (queue.topic, queue.queue_id): queue.visible_end(written_ends[queue.topic, queue.queue_id], log, walk.end)
         for queue in queues
     }
     greatest = max((_greatest_end(queue, visible_ends[queue.topic, queue.queue_id]) for queue in queues), default=-1)
-    return RecoveryPlan(
-        was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends
-    )
+    return RecoveryPlan(was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends)
 
 
 def _greatest_end(queue: ConsumeQueue, end: int) -> int:
@@ -209,7 +212,7 @@ def apply_recovery(
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
     _cut_log(plan, file_system, log, report)
-    writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, report)
+    writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
     indexer = _Indexer(file_system, index, plan, checkpoint, clock, report) if index is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
@@ -217,7 +220,7 @@ def apply_recovery(
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
-    writers.rebuild_queues_with_holes(log, plan.log_end, delays_ms)
+    writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
     writers.finish()
     if indexer is not None:
         indexer.finish()
@@ -246,7 +249,7 @@ def _cut_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, r
         log.list_files()
 
 
-def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]):  # type: ignore[no-untyped-def]
+def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]) -> Iterator[DispatchBatch]:
     for offsets, records in log.walk(start, check_crc=False) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
 
@@ -260,6 +263,7 @@ class _QueueWriters:
         queues: ConsumeQueueStore,
         plan: RecoveryPlan,
         file_size_bytes: int,
+        log_minimum: int,
         report: RecoveryReport,
     ) -> None:
         self._file_system = file_system
@@ -268,49 +272,48 @@ class _QueueWriters:
         self._file_size_bytes = file_size_bytes
         self._report = report
         self._writers: dict[tuple[str, int], ConsumeQueueWriter] = {}
+        self._broken: set[tuple[str, int]] = set()
+        self._log_minimum = log_minimum
         for name, end in plan.visible_ends.items():
             if plan.written_ends[name] > end:
                 report.cut_entries += self._writer(*name).truncate(end)
 
-    def _writer(self, topic: str, queue_id: int, *, rebuilt: bool = False) -> ConsumeQueueWriter:
+    def _writer(self, topic: str, queue_id: int) -> ConsumeQueueWriter:
         name = topic, queue_id
-        if name not in self._writers or rebuilt:
-            end = self._plan.visible_ends.get(name, 0)
-            queue = self._queues.get_or_make(topic, queue_id)
-            size = queue.file_size_bytes or self._file_size_bytes
-            self._writers[name] = ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=rebuilt or end == 0)
+        if name not in self._writers:
+            queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
+            self._writers[name] = self._writer_from(queue, self._plan.visible_ends.get(name, 0))
         return self._writers[name]
 
+    def _writer_from(self, queue: ConsumeQueue, end: int) -> ConsumeQueueWriter:
+        size = queue.file_size_bytes or self._file_size_bytes
+        return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0)
+
     def append(self, batch: DispatchBatch, start: int) -> None:
+        """Enter the records of a batch that lie at or behind `start`."""
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
         for new in queue_entries(batch):
             late = new.entries["commitlog_offset"] >= start
             if late.any():
-                self._writer(new.topic, new.queue_id).append(
-                    new._replace(
-                        queue_offsets=new.queue_offsets[late],
-                        entries=new.entries[late],
-                        store_times_ms=new.store_times_ms[late],
-                    )
-                )
+                writer = self._writer(new.topic, new.queue_id)
+                if new.queue_offsets[late][0] > writer.end and start > self._log_minimum:
+                    self._broken.add((new.topic, new.queue_id))
+                writer.append(new.rows(late))
 
-    def rebuild_queues_with_holes(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
-        """A queue whose new records did not continue it lost files: build it again from the whole log."""
-        broken = {name for name, writer in self._writers.items() if writer.holes}
-        if not broken or not log.files:
+    def rebuild_broken_queues(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
+        """A queue whose new records did not continue it lost files, or all: build it again from the whole log."""
+        if not self._broken:
             return
-        for name in broken:
+        for name in self._broken:
             writer = self._writers[name]
             writer.truncate(0)
-            self._writers[name] = ConsumeQueueWriter(
-                self._file_system, writer.queue, 0, writer.queue.file_size_bytes or self._file_size_bytes, rebuilt=True
-            )
+            self._writers[name] = self._writer_from(writer.queue, 0)
         for batch in _batches(log, log.minimum, log_end, delays_ms):
             for new in queue_entries(batch):
-                if (new.topic, new.queue_id) in broken:
+                if (new.topic, new.queue_id) in self._broken:
                     self._writers[new.topic, new.queue_id].append(new)
-        self._report.rebuilt_queues.extend(sorted(broken))
+        self._report.rebuilt_queues.extend(sorted(self._broken))
 
     def finish(self) -> None:
         directories = set()

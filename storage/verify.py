@@ -9,8 +9,8 @@ One walk over the log says what must stand elsewhere, and the queues and the ind
 
 Of a queue whose topic was deleted and made again the last life counts. While the abort file stands, a broker may be writing:
 what it has not dispatched yet is reported as bytes, not as a difference. A record whose last page a crash took (lengths and
-body right, properties ending in zeros) is valid to Java and to us; its entry may know the tags code that it has lost. Java has no such audit.
-Not checked: keys of records before the oldest index file, which a broker drops like log files.
+body right, properties ending in zeros) is valid to Java and to us; its entry may know the tags code that it has lost.
+Java has no such audit. Not checked: keys of records before the oldest index file, which a broker drops like log files.
 """
 
 from __future__ import annotations

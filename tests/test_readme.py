@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -90,7 +91,13 @@ GENERIC_NAMES = {"broker.conf", "your_job.py"}
 def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     ran = subprocess.run(
-        [sys.executable, "-c", examples[0]], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", examples[0]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert "|queue_id|queue_offset|" in ran.stdout

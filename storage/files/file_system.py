@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -116,12 +116,15 @@ class LocalFileSystem:
     is_local = True
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
+        found = []
         try:
             with os.scandir(path) as entries:
-                found = [
-                    DirectoryEntry(entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size, entry.inode())
-                    for entry in entries
-                ]
+                for entry in entries:
+                    # an entry that is deleted meanwhile must not make the others disappear
+                    with suppress(FileNotFoundError):
+                        is_directory = entry.is_dir()
+                        size = 0 if is_directory else entry.stat().st_size
+                        found.append(DirectoryEntry(entry.name, is_directory, size, entry.inode()))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)
@@ -162,7 +165,10 @@ class LocalFileSystem:
     def zero(self, path: str, position: int, length: int) -> None:
         """Zeros in place of what stands there; holes stay holes."""
         end = position + length
-        for start, stop in self.open_file(path).data_ranges(position):
+        opened = self.open_file(path)
+        ranges = opened.data_ranges(position)
+        opened.close()
+        for start, stop in ranges:
             for at in range(start, min(stop, end), _CHUNK):
                 self.write(path, at, bytes(min(_CHUNK, stop - at, end - at)))
 

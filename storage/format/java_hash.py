@@ -6,6 +6,8 @@ sum is a difference of prefix sums of s[i]·31^-i: 31 is odd, so it has an inver
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
@@ -40,18 +42,24 @@ def string_hashes(texts: pa.Array) -> np.ndarray:
     return _ascii_hashes(data, offsets)
 
 
-def _ascii_hashes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    inverse_powers = np.full(len(data), _INVERSE_OF_31, np.uint32)
-    inverse_powers[0] = 1
-    np.cumprod(inverse_powers, dtype=np.uint32, out=inverse_powers)
-    prefix = np.zeros(len(data) + 1, np.uint32)
-    np.cumsum(data * inverse_powers, dtype=np.uint32, out=prefix[1:])
-    powers = np.full(len(data) + 1, 31, np.uint32)
+@lru_cache(maxsize=4)
+def _power_table(base: int, count: int) -> np.ndarray:
+    powers = np.full(count, base, np.uint32)
     powers[0] = 1
-    np.cumprod(powers, dtype=np.uint32, out=powers)
+    return np.cumprod(powers, dtype=np.uint32)
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    """base^0 to base^(count − 1) modulo 2^32."""
+    return _power_table(base, max(1 << 18, 1 << (count - 1).bit_length()))[:count]
+
+
+def _ascii_hashes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    prefix = np.zeros(len(data) + 1, np.uint32)
+    np.cumsum(data * _powers(_INVERSE_OF_31, len(data)), dtype=np.uint32, out=prefix[1:])
     starts, ends = offsets[:-1], offsets[1:]
     sums = prefix[ends] - prefix[starts]
-    return (sums * powers[np.maximum(ends - 1, 0)]).view(np.int32)
+    return (sums * _powers(31, len(data))[np.maximum(ends - 1, 0)]).view(np.int32)
 
 
 def index_key_hash(key: str) -> int:

@@ -57,7 +57,7 @@ def _header(born_host_size: int, store_host_size: int) -> np.dtype:
     )
 
 
-HEADERS = {
+HEADERS: dict[int, np.dtype] = {
     flags: _header(20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8) for flags in (0, 16, 32, 48)
 }
 HEADER_STRUCTS = {flags: struct_of(layout) for flags, layout in HEADERS.items()}

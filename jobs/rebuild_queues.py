@@ -1,0 +1,95 @@
+"""Build a store's consume queues and index again from its log: `python -m jobs.rebuild_queues PATH`.
+
+For queues or an index that were lost or differ from the log (`jobs.verify_store` tells). The broker must be stopped. The store
+is recovered first; a log with damage in it is refused and nothing changes. Then, in this order:
+
+  1. the checkpoint forgets queues and index, synced: whoever opens the store after a crash from here on dispatches all of the log
+  2. under the lock, consumequeue/ and index/ are renamed to ROOT/spark_mq/rebuild/: from here on the store has no queues
+  3. the store is opened for writing, which dispatches all of the log, syncs, and writes the checkpoint
+  4. what was renamed is deleted; if 3 failed it is put back instead
+
+Topics that were deleted while their records are still in the log come back, as they do when a broker rebuilds its queues.
+ConsumeQueueExt: the new entries hold the tags code itself; filter bit maps are not made again (a broker then filters by the message).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage import StorageError, open_store
+from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.files.file_system import LocalFileSystem
+from storage.recovery import RecoveryReport
+
+_DERIVED = ("consumequeue", "index")
+
+
+def rebuild_queues(path: str, *, conf: str | None = None) -> RecoveryReport:
+    """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
+    root = Path(path)
+    with open_store(path, config=conf, read_only=False):
+        pass
+    file_system = LocalFileSystem()
+    aside = root / "spark_mq" / "rebuild"
+    with file_system.locked(str(root / "lock")):
+        checkpoint = read_checkpoint(file_system, str(root))
+        write_checkpoint(file_system, str(root), checkpoint._replace(logics_msg_timestamp=0, index_msg_timestamp=0))
+        _move(root, aside)
+    try:
+        with open_store(path, config=conf, read_only=False) as store:
+            report = store.recovery
+    except BaseException:
+        with file_system.locked(str(root / "lock")):
+            _move_back(root, aside)
+            write_checkpoint(file_system, str(root), checkpoint)
+        raise
+    shutil.rmtree(aside)
+    assert report is not None
+    return report
+
+
+def _move(root: Path, aside: Path) -> None:
+    if aside.exists():  # of a run that was killed; the store was complete again before this one began
+        shutil.rmtree(aside)
+    aside.mkdir(parents=True)
+    for name in _DERIVED:
+        if (root / name).exists():
+            os.rename(root / name, aside / name)
+    _sync(aside, root)
+
+
+def _move_back(root: Path, aside: Path) -> None:
+    for name in _DERIVED:
+        shutil.rmtree(root / name, ignore_errors=True)
+        if (aside / name).exists():
+            os.rename(aside / name, root / name)
+    _sync(aside, root)
+    shutil.rmtree(aside)
+
+
+def _sync(*directories: Path) -> None:
+    for directory in directories:
+        LocalFileSystem().sync(str(directory))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="jobs.rebuild_queues", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("path", help="the store: the directory that holds commitlog/")
+    parser.add_argument("--conf", help="the broker's broker.conf")
+    asked = parser.parse_args(arguments)
+    try:
+        report = rebuild_queues(asked.path, conf=asked.conf)
+    except StorageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{report.added_entries} queue entries and {report.indexed_keys} index keys written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""The command line: `spark-mq COMMAND`. One module for each group of commands."""
+
+from __future__ import annotations
+
+from spark_mq.cli import demo, lag, messages, queues, upkeep
+from spark_mq.cli.app import app, main
+
+__all__ = ["app", "demo", "lag", "main", "messages", "queues", "upkeep"]

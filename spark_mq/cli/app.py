@@ -1,0 +1,114 @@
+"""The program `spark-mq`: what all of its commands share. Errors are one line and a hint, and exit code 1."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from spark_mq import __version__
+from spark_mq.cluster import find_stores
+from spark_mq.conditions import SparkMqError
+from spark_mq.session import JavaNotFoundError
+from storage.errors import StorageError
+
+StorePath = Annotated[
+    str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
+]
+OneStorePath = Annotated[
+    str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/.")
+]
+Conf = Annotated[
+    str | None,
+    typer.Option(
+        "--conf", metavar="FILE", help="The broker's broker.conf; without it the one beside the store, if any."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="One topic; without it all.")]
+RequiredTopic = Annotated[str, typer.Option("--topic", metavar="TOPIC", show_default=False, help="The topic.")]
+QueueNumber = Annotated[int | None, typer.Option("--queue-id", metavar="ID", min=0, help="One queue of each topic.")]
+
+
+class CommandError(Exception):
+    """What was asked for cannot be done; `hint` says what can."""
+
+    def __init__(self, text: str, hint: str | None = None) -> None:
+        super().__init__(text, hint)
+        self.text = text
+        self.hint = hint
+
+
+class _Commands(TyperGroup):
+    """Turns errors that a user can do something about into lines."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (CommandError, JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
+                raise
+            text, hint = _describe(error)
+            typer.echo(f"error: {text}", err=True)
+            if hint:
+                typer.echo(f"hint: {hint}", err=True)
+            raise typer.Exit(1) from error
+
+
+def _describe(error: Exception) -> tuple[str, str | None]:
+    match error:
+        case CommandError():
+            return error.text, error.hint
+        case StorageError():
+            return error.describe(), error.hint
+        case SparkMqError():
+            return error.describe(), None
+    return str(error), None
+
+
+app = typer.Typer(
+    name="spark-mq",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Read, look into and mend the stores of Apache RocketMQ brokers.",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"spark-mq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """`debug` is looked up where errors are printed."""
+
+
+def one_store(path: str) -> str:
+    """The root of the only store at a path. Raises CommandError where there are several."""
+    roots = find_stores(path)
+    if len(roots) > 1:
+        raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
+    return roots[0]
+
+
+def main() -> None:
+    """The entry point: `app`, with UTF-8 output and warnings as single lines."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+
+    warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
+    app()

@@ -1,0 +1,127 @@
+"""The command demo: a store that an Apache RocketMQ broker wrote, read and streamed by Spark, in a minute."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from spark_mq.cli.app import CommandError, app
+from spark_mq.cli.output import busy, console, print_table
+from spark_mq.example_store import example_store
+from spark_mq.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TOPIC = "TopicA"
+_BATCH_ROWS = 250
+
+
+@app.command()
+def demo() -> None:
+    """Read and stream the store that ships with spark_mq. An Apache RocketMQ 5.3.3 broker wrote it."""
+    with example_store() as path:
+        _say(f"A store that an Apache RocketMQ 5.3.3 broker wrote, unpacked to {path}")
+        with busy("starting Spark"):
+            spark = build_session("spark_mq demo", master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
+        try:
+            _read(spark, path)
+            _stream(spark, path)
+        finally:
+            spark.stop()
+    _say(
+        "Your own: give the path of your broker's store, also while the broker runs; nothing in it is changed.", ahead=1
+    )
+
+
+def _say(text: str, *, ahead: int = 0) -> None:
+    console().print("\n" * ahead + text, markup=False)
+
+
+def _say_code(*lines: str) -> None:
+    for line in lines:
+        console().print(f"    {line}", style="cyan", markup=False)
+
+
+def _read(spark: SparkSession, path: str) -> None:
+    _say("A batch read, in two lines:", ahead=1)
+    _say_code(
+        "spark = spark_mq.build_session()",
+        'messages = spark.read.format("spark_mq").option("subscribePattern", ".*").load(path)',
+    )
+    messages = spark.read.format("spark_mq").option("subscribePattern", ".*").load(path)
+    with busy("reading"):
+        counts = messages.groupBy("topic").count().orderBy("count", "topic", ascending=False).collect()
+        few = messages.where(f"topic = '{_TOPIC}'").orderBy("commitlog_offset").limit(5).collect()
+    _say("")
+    print_table(("topic", "messages"), [(_short(row["topic"]), row["count"]) for row in counts])
+    _say("")
+    print_table(
+        ("topic", "queue", "offset", "stored", "tags", "keys", "body"),
+        [
+            (
+                row.topic,
+                row.queue_id,
+                row.queue_offset,
+                f"{row.store_timestamp:%H:%M:%S.%f}"[:-3],
+                row.tags,
+                row["keys"],
+                _short(repr(bytes(row.body))[2:-1]),
+            )
+            for row in few
+        ],
+    )
+
+
+def _stream(spark: SparkSession, path: str) -> None:
+    _say(f"The same topic as a stream, {_BATCH_ROWS} messages at a time:", ahead=1)
+    _say_code(
+        f'spark.readStream.format("spark_mq").option("topic", "{_TOPIC}").option("startingOffsets", "earliest")',
+        f'    .option("maxOffsetsPerTrigger", {_BATCH_ROWS}).load(path).writeStream…trigger(availableNow=True).start()',
+    )
+    source = (
+        spark.readStream.format("spark_mq")
+        .option("topic", _TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", _BATCH_ROWS)
+        .load(path)
+    )
+    writer = source.writeStream.format("memory").queryName("demo").trigger(availableNow=True)
+    with busy("streaming"):
+        query = writer.start()
+        query.awaitTermination()
+    _say("")
+    print_table(
+        ("batch", "messages", "next offset of each queue"),
+        [
+            (progress["batchId"], progress["numInputRows"], _next_offsets(progress["sources"][0]["endOffset"]))
+            for progress in map(_as_dict, query.recentProgress)
+            if progress["numInputRows"]
+        ],
+    )
+    streamed, read = (
+        spark.table("demo").count(),
+        spark.read.format("spark_mq").option("topic", _TOPIC).load(path).count(),
+    )
+    if streamed != read:
+        raise CommandError(f"the stream gave {streamed} messages, the batch read {read}")
+    _say(f"{streamed} messages, as many as the batch read finds; each once.")
+
+
+def _as_dict(progress: Any) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else progress
+    return decoded
+
+
+def _next_offsets(offset: Any) -> str:
+    offsets = json.loads(offset) if isinstance(offset, str) else offset
+    return ", ".join(
+        f"{broker} {queue}: {position['next']}"
+        for brokers in offsets.values()
+        for broker, queues in brokers.items()
+        for queue, position in queues.items()
+    )
+
+
+def _short(text: str, characters: int = 40) -> str:
+    return text if len(text) <= characters else text[:characters] + "…"

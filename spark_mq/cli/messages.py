@@ -1,0 +1,188 @@
+"""Commands that print messages: dump, query."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, StorePath, Topic, app
+from spark_mq.cli.output import print_json, print_table, progress_bar, time_text
+from spark_mq.cluster import Cluster
+from spark_mq.dump import describe_message, dump_queue
+from spark_mq.offsets import QueueId
+from spark_mq.option_values import nearest, parse_time
+from storage import Message, MessageStore
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.message_id import decode_offset_message_id
+
+_POLL_S = 0.5
+_BODY_CHARACTERS = 60
+_END_OF_TIME_MS = 2**63 - 1
+
+
+@app.command()
+def dump(
+    path: StorePath,
+    topic: Topic = None,
+    queue_id: QueueNumber = None,
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First queue offset.")] = 0,
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Queue offset to stop before.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.")] = None,
+    bodies: Annotated[bool, typer.Option("--bodies", help="The bodies too, decompressed, as text.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new messages until Ctrl-C.")] = False,
+    conf: Conf = None,
+) -> None:
+    """Print messages, queue by queue: one JSON object a line. Without --topic those of all topics, system topics too."""
+    cluster = Cluster.open([path], conf=conf)
+    try:
+        if not follow:
+            refuse_unknown_topic(cluster, topic)
+        lines = _lines(cluster, topic, queue_id, start, end, bodies=bodies, follow=follow)
+        with progress_bar("messages") as progress:
+            total = sum(cluster.maximum(queue) - cluster.minimum(queue) for queue in _queues(cluster, topic, queue_id))
+            for number, line in enumerate(islice(lines, limit)):
+                print_json(line)
+                if number % 1_000 == 0 and not sys.stdout.isatty():
+                    progress(number, min(total, total if limit is None else limit))
+    except KeyboardInterrupt:
+        return
+    finally:
+        cluster.close()
+
+
+def _queues(cluster: Cluster, topic: str | None, queue_id: int | None) -> list[QueueId]:
+    """Named or all; queues of a named topic that this package cannot read are refused."""
+    if topic is not None:
+        cluster.refuse_batch_topics([topic])
+    return [
+        queue
+        for queue in cluster.queues()
+        if topic in (None, queue.topic) and (queue_id is None or queue_id == queue.queue_id)
+    ]
+
+
+def _lines(
+    cluster: Cluster,
+    topic: str | None,
+    queue_id: int | None,
+    start: int,
+    end: int | None,
+    *,
+    bodies: bool,
+    follow: bool,
+) -> Iterator[dict[str, Any]]:
+    done: dict[QueueId, int] = {}
+    while True:
+        for queue in _queues(cluster, topic, queue_id):
+            first = done.get(queue, start)
+            done[queue] = max(first, cluster.maximum(queue))
+            store = cluster.stores[queue.broker_name]
+            last = done[queue] if end is None else min(end, done[queue])
+            for line in dump_queue(store, queue.topic, queue.queue_id, first, last, bodies=bodies):
+                yield line if len(cluster.stores) == 1 else line | {"brokerName": queue.broker_name}
+        if not follow:
+            return
+        sys.stdout.flush()
+        time.sleep(_POLL_S)
+        cluster.refresh()
+
+
+def refuse_unknown_topic(cluster: Cluster, topic: str | None) -> None:
+    """Raises CommandError for a topic without a queue in any store."""
+    topics = {name for store in cluster.stores.values() for name in store.topics()}
+    batch_topics = {name for store in cluster.stores.values() for name in store.queues.batch_topics}
+    if topic is not None and topic not in topics | batch_topics:
+        like = nearest(topic, topics)
+        raise CommandError(f"no queue of topic {topic}", f"did you mean {like}?" if like else None)
+
+
+@app.command()
+def query(
+    path: StorePath,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The messages' topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="One of a message's keys.")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option("--unique-key", metavar="KEY", help="The id that a client gave the message.")
+    ] = None,
+    msg_id: Annotated[
+        str | None, typer.Option("--msg-id", metavar="ID", help="The id that the broker gave it: its place.")
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Not stored before: ms, ISO-8601 or -10m.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Not stored after: ms, ISO-8601 or -10m.")
+    ] = None,
+    maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="The newest so many, of each store.")] = 32,
+    bodies: Annotated[bool, typer.Option("--bodies", help="With --json: the bodies too, as text.")] = False,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find messages by key, by unique key (both through the index) or by message id."""
+    if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
+        raise CommandError("give exactly one of --key, --unique-key and --msg-id")
+    if msg_id is None and topic is None:
+        raise CommandError("give --topic: the index holds topic and key together")
+    now_ms = time.time_ns() // 1_000_000
+    begin_ms = parse_time(begin, "--from").at(now_ms) if begin is not None else 0
+    end_ms = parse_time(end, "--to").at(now_ms) if end is not None else _END_OF_TIME_MS
+    cluster = Cluster.open([path], conf=conf)
+    found: list[tuple[str, MessageStore, Message]] = []
+    try:
+        for name, store in cluster.stores.items():
+            if msg_id is not None:
+                messages = _by_message_id(store, msg_id)
+            else:
+                messages = store.query(topic or "", key or unique_key or "", maximum, begin_ms=begin_ms, end_ms=end_ms)
+            found += [(name, store, message) for message in messages if unique_key in (None, message.unique_key)]
+        if as_json:
+            print_json([_describe(name, store, message, bodies=bodies) for name, store, message in found])
+        else:
+            _print_messages([(name, message) for name, _, message in found])
+    finally:
+        cluster.close()
+
+
+def _by_message_id(store: MessageStore, msg_id: str) -> list[Message]:
+    try:
+        _, _, commitlog_offset = decode_offset_message_id(msg_id)
+    except ValueError as error:
+        raise CommandError(str(error), "an id that a client gave goes with --unique-key") from error
+    try:
+        message = store.message_by_commitlog_offset(commitlog_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return []
+    return [message] if message.msg_id == msg_id.upper() else []
+
+
+def _describe(broker_name: str, store: MessageStore, message: Message, *, bodies: bool) -> dict[str, Any]:
+    record = store.log.bytes_at(message.commitlog_offset, message.size_bytes)
+    line = {"type": "message", "brokerName": broker_name, **describe_message(message, record)}
+    return line | {"body": message.plain_body.decode(errors="replace")} if bodies else line
+
+
+def _print_messages(found: list[tuple[str, Message]]) -> None:
+    rows = [
+        (
+            message.topic,
+            broker_name,
+            message.queue_id,
+            message.queue_offset,
+            time_text(message.store_time_ms),
+            message.tags,
+            " ".join(message.keys),
+            message.unique_key,
+            message.msg_id,
+            repr(message.plain_body.decode(errors="replace")[:_BODY_CHARACTERS])[1:-1],
+        )
+        for broker_name, message in found
+    ]
+    columns = "topic", "broker", "queue", "offset", "stored", "tags", "keys", "unique key", "message id", "body"
+    print_table(columns, rows, title=f"{len(rows)} message(s)")

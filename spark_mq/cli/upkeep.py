@@ -1,0 +1,171 @@
+"""Commands that look after a store and its surroundings: recover, verify, doctor."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from jobs.verify_store import verify_store
+from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
+from spark_mq.cli.output import busy, console, print_json, print_table, progress_bar
+from spark_mq.doctor import Severity, diagnose
+from storage import open_store
+from storage.errors import StoreDamagedError
+from storage.recovery import RecoveryReport
+
+
+class Policy(StrEnum):
+    """What to do with a log that is damaged in the middle."""
+
+    REFUSE = "refuse"
+    TRUNCATE = "truncate"
+
+
+@app.command()
+def recover(
+    path: OneStorePath,
+    policy: Annotated[
+        Policy,
+        typer.Option("--policy", help="truncate: cut a damaged log where a broker would, and lose what follows."),
+    ] = Policy.REFUSE,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mend a store as opening it for writing does: cut the torn tail, complete queues and index, close it cleanly.
+
+    The broker must be stopped. A log that is damaged in the middle is refused, and nothing changes.
+    """
+    root = one_store(path)
+    try:
+        with (
+            busy("recovering"),
+            open_store(root, config=conf, read_only=False, truncate_damage=policy is Policy.TRUNCATE) as store,
+        ):
+            report = store.recovery
+    except StoreDamagedError as error:
+        if not as_json:
+            raise
+        print_json(
+            {
+                "store": root,
+                "damage": {
+                    "file": error.file,
+                    "position": error.position,
+                    "commitlogOffset": error.commitlog_offset,
+                    "field": error.field,
+                    "intactRecordsBehind": error.intact_records_behind,
+                },
+            }
+        )
+        raise typer.Exit(1) from error
+    assert report is not None
+    if as_json:
+        print_json({"store": root, **_recovery_json(report)})
+    else:
+        _print_recovery(root, report)
+
+
+def _recovery_json(report: RecoveryReport) -> dict[str, object]:
+    return {
+        "wasClean": report.was_clean,
+        "logEnd": report.log_end,
+        "cutBytes": report.cut_bytes,
+        "cutAt": report.cut_at,
+        "cutEntries": report.cut_entries,
+        "addedEntries": report.added_entries,
+        "indexedKeys": report.indexed_keys,
+        "rebuiltQueues": [{"topic": topic, "queueId": queue_id} for topic, queue_id in report.rebuilt_queues],
+        "holes": [
+            {"topic": topic, "queueId": queue_id, "from": start, "to": end}
+            for topic, queue_id, start, end in report.holes
+        ],
+        "removedFiles": report.removed_files,
+    }
+
+
+def _print_recovery(root: str, report: RecoveryReport) -> None:
+    rows = [
+        ("it was closed", "cleanly" if report.was_clean else "not at all: the abort file stood"),
+        ("end of the log", f"{report.log_end:,}"),
+        ("cut from the log", f"{report.cut_bytes:,} bytes"),
+        ("because of", report.cut_at),
+        ("queue entries cut", f"{report.cut_entries:,}"),
+        ("queue entries added", f"{report.added_entries:,}"),
+        ("index keys added", f"{report.indexed_keys:,}"),
+        ("queues built anew", ", ".join(f"{topic} queue {queue_id}" for topic, queue_id in report.rebuilt_queues)),
+        (
+            "offsets without a message",
+            ", ".join(f"{t} queue {q}: {start} to {end}" for t, q, start, end in report.holes),
+        ),
+        ("files removed", ", ".join(report.removed_files)),
+    ]
+    print_table(("recovered", root), [(what, value or None) for what, value in rows])
+
+
+@app.command()
+def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> None:
+    """Compare queues, index and checkpoint with the log. Reads only; exit code 1 when something differs."""
+    root = one_store(path)
+    with progress_bar("comparing") as progress:
+        report = verify_store(root, conf=conf, on_progress=progress)
+    if as_json:
+        print_json(
+            {
+                "store": root,
+                "logStart": report.log_start,
+                "logEnd": report.log_end,
+                "records": report.records,
+                "queueEntries": report.queue_entries,
+                "indexKeys": report.index_keys,
+                "undispatchedBytes": report.undispatched_bytes,
+                "tornRecords": report.torn_records,
+                "deletedTopics": report.deleted_topics,
+                "findings": [asdict(finding) for finding in report.findings],
+            }
+        )
+    else:
+        console().print(
+            f"{report.records:,} records, {report.queue_entries:,} queue entries and {report.index_keys:,} keys compared"
+        )
+        for note in (
+            f"{report.undispatched_bytes:,} bytes of the log are not dispatched yet"
+            if report.undispatched_bytes
+            else "",
+            f"{report.torn_records} record(s) lost their last bytes in a crash" if report.torn_records else "",
+            f"deleted, but still in the log: {', '.join(report.deleted_topics)}" if report.deleted_topics else "",
+        ):
+            if note:
+                console().print(f"note: {note}", markup=False)
+        if report.findings:
+            print_table(
+                ("what", "where", "count", "first one"),
+                [
+                    (finding.kind.replace("_", " "), finding.where, finding.count, finding.example)
+                    for finding in report.findings
+                ],
+            )
+        else:
+            console().print("nothing differs")
+    if report.findings:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look for what keeps Spark from working here, and say the cure. Exit code 1 when something does."""
+    with busy("looking"):
+        findings = diagnose()
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    elif findings:
+        print_table(
+            ("", "what", "where", "cure"),
+            [(finding.severity, finding.what, finding.where, finding.cure) for finding in findings],
+        )
+    else:
+        console().print("nothing found: Spark should work here")
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,69 @@
+"""Compressed bodies: those that the Java client compressed, and bytes that are none."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptRecordError
+from storage.format.compression import decompress
+from storage.format.record import Message, decode_record
+from tests.support.fixture_stores import Fixture, golden_lines
+
+COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
+    0x000: zlib.compress,
+    0x100: lz4.frame.compress,
+    0x200: zstandard.ZstdCompressor().compress,
+    0x300: zlib.compress,
+}
+
+
+def test_bodies_of_the_java_client_come_out_as_they_were_sent(pristine_store: Callable[[str], Fixture]) -> None:
+    fixture = pristine_store("clean")
+    logs = {int(file.name): file.read_bytes() for file in (fixture.root / "commitlog").iterdir()}
+    kinds = set()
+    for line in golden_lines(fixture.golden, "message"):
+        if "compressType" in line:
+            start = max(start for start in logs if start <= line["physicalOffset"])
+            message = decode_record(logs[start], line["physicalOffset"] - start)
+            assert isinstance(message, Message)
+            plain = decompress(message.body, message.sys_flag)
+            assert (len(plain), hashlib.sha256(plain).hexdigest()) == (line["plainBodyLen"], line["plainBodySha256"])
+            kinds.add(line["compressType"])
+    assert kinds == {"ZLIB", "LZ4", "ZSTD"}
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+@given(st.binary(max_size=300))
+def test_every_type_comes_out_again(kind: int, plain: bytes) -> None:
+    assert decompress(COMPRESSORS[kind](plain), kind | 1) == plain
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_cut_anywhere_is_corrupt(kind: int) -> None:
+    body = COMPRESSORS[kind](bytes(range(256)) * 2)
+    for length in range(len(body)):
+        with pytest.raises(CorruptRecordError):
+            decompress(body[:length], kind | 1)
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+@given(st.binary(max_size=60))
+def test_other_bytes_are_corrupt_or_happen_to_be_of_the_type(kind: int, body: bytes) -> None:
+    try:
+        decompress(body, kind | 1)
+    except CorruptRecordError as error:
+        assert error.field == "body"
+
+
+@pytest.mark.parametrize("kind", [0x400, 0x500, 0x600, 0x700])
+def test_an_unknown_type_is_corrupt(kind: int) -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(b"body", kind | 1)

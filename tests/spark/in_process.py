@@ -1,0 +1,64 @@
+"""The source's readers, driven in this process in the way that Spark drives them in its own: cheap, and open to view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import Filter
+
+from spark_mq.batch_reader import BatchReader
+from spark_mq.options import SourceOptions
+from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.stream_reader import StreamReader
+
+Position = dict[str, Any]
+
+
+def plan_batch(path: Path | str, *, filters: Sequence[Filter] = (), **options: str) -> list[QueueSplit]:
+    """The splits of a batch read, with these filters pushed."""
+    parsed = SourceOptions.parse({"path": str(path), **options}, "batch")
+    reader = BatchReader(parsed, parsed.column_names)
+    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates every filter again"
+    return [part.split for part in reader.partitions() if isinstance(part, QueuePartition)]
+
+
+def rows_of(splits: Sequence[QueueSplit]) -> list[dict[str, Any]]:
+    """What the tasks of these splits yield."""
+    return [row for split in splits for batch in read_split(split) for row in _rows(batch)]
+
+
+def read_batch(path: Path | str, *, filters: Sequence[Filter] = (), **options: str) -> list[dict[str, Any]]:
+    return rows_of(plan_batch(path, filters=filters, **options))
+
+
+def planned_size(splits: Sequence[QueueSplit]) -> int:
+    """How many queue offsets the splits look at."""
+    return sum(end - start for split in splits for start, end in split.ranges)
+
+
+def open_stream(path: Path | str, **options: str) -> StreamReader:
+    parsed = SourceOptions.parse({"path": str(path), **options}, "streaming")
+    return StreamReader(parsed, parsed.column_names)
+
+
+def next_batch(reader: StreamReader, start: Position) -> tuple[Position, list[dict[str, Any]]]:
+    """One micro-batch: where it ends, and its rows. Without news the end is the start, and Spark runs no batch."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    return end, [] if end == start else rows_between(reader, start, end)
+
+
+def rows_between(reader: StreamReader, start: Position, end: Position) -> list[dict[str, Any]]:
+    splits = [part.split for part in reader.partitions(start, end) if isinstance(part, QueuePartition)]
+    return rows_of(splits)
+
+
+def bodies(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return [row["body"].decode() for row in rows]
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
