@@ -21,7 +21,7 @@ def execute(path: Path, working_directory: Path) -> nbformat.NotebookNode:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])}
     client = NotebookClient(
         notebook,
-        timeout=300,
+        timeout=600,
         kernel_name="python3",
         resources={"metadata": {"path": str(working_directory)}},
         record_timing=False,

@@ -43,9 +43,10 @@ class _PushFilters:
 class BatchReader(DataSourceReader):
     """Plans partitions on the driver; `read` runs in tasks and uses nothing but its partition."""
 
-    def __init__(self, options: SourceOptions, column_names: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, column_names: Sequence[str], nullable: Sequence[str] = ()) -> None:
         self.options = options
         self.column_names = tuple(column_names)
+        self.nullable = tuple(nullable)
         self.cuts = Cuts.none(kafka=options.kafka_columns)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
@@ -100,7 +101,7 @@ class BatchReader(DataSourceReader):
 
     def _split(self, cluster: Cluster, queue: QueueId, ranges: tuple[tuple[int, int], ...]) -> QueueSplit:
         store = cluster.stores[queue.broker_name]
-        request = request_of(self.options, self.column_names, tags=self.cuts.tags)
+        request = request_of(self.options, self.column_names, nullable=self.nullable, tags=self.cuts.tags)
         return QueueSplit(store.layout, store.log_end, queue, cluster.rank(queue.broker_name), ranges, request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

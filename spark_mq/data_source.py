@@ -29,17 +29,19 @@ class SparkMqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         from spark_mq.batch_reader import BatchReader
-        from spark_mq.selection import check_columns
+        from spark_mq.selection import check_schema, nullable_columns
 
         options = self._source_options("batch")
-        return BatchReader(options, check_columns(options, schema.names))
+        check_schema(options, schema)
+        return BatchReader(options, schema.names, nullable_columns(schema))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from spark_mq.selection import check_columns
+        from spark_mq.selection import check_schema, nullable_columns
         from spark_mq.stream_reader import StreamReader
 
         options = self._source_options("streaming")
-        return StreamReader(options, check_columns(options, schema.names))
+        check_schema(options, schema)
+        return StreamReader(options, schema.names, nullable_columns(schema))
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.options import SourceOptions

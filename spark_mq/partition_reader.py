@@ -35,6 +35,7 @@ class RowRequest:
     decompress: bool = True
     verify_crc: bool = False
     fail_on_data_loss: bool = True
+    nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
 def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
     request = split.request
     columns = columns_named(request.column_names, kafka=request.kafka)
-    schema = arrow_schema(columns)
+    schema = arrow_schema(columns, request.nullable)
     for part in _slices(split, start, end):
         source = RowSource(
             part,

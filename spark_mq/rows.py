@@ -5,7 +5,7 @@ Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -158,8 +158,11 @@ def columns_named(names: Sequence[str], *, kafka: bool) -> list[Column]:
     return [table[name] for name in names]
 
 
-def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    return pa.schema([pa.field(column.name, column.arrow_type, column.nullable) for column in columns])
+def arrow_schema(columns: Sequence[Column], nullable: Collection[str] = ()) -> pa.Schema:
+    """The schema of a batch; columns in `nullable` are said to be, whatever they are. Spark compares this too."""
+    return pa.schema(
+        [pa.field(column.name, column.arrow_type, column.nullable or column.name in nullable) for column in columns]
+    )
 
 
 def ddl(columns: Sequence[Column]) -> str:

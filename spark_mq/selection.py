@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from pyspark.sql.types import StructType
 
 from spark_mq.cluster import Cluster
 from spark_mq.conditions import OptionError
 from spark_mq.offsets import QueueId
-from spark_mq.options import KAFKA_COLUMN_NAMES, KAFKA_HEADERS, SourceOptions
+from spark_mq.options import SourceOptions
 from spark_mq.partition_reader import RowRequest
-from spark_mq.rows import COLUMNS
+from spark_mq.rows import COLUMNS, KAFKA_COLUMNS
 
 
 def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
@@ -27,7 +29,11 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
 
 
 def request_of(
-    options: SourceOptions, column_names: Sequence[str], *, tags: frozenset[str] | None = None
+    options: SourceOptions,
+    column_names: Sequence[str],
+    *,
+    nullable: Collection[str] = (),
+    tags: frozenset[str] | None = None,
 ) -> RowRequest:
     """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
     of_option = frozenset(options.tags) if options.tags is not None else None
@@ -41,13 +47,21 @@ def request_of(
         decompress=options.decompress,
         verify_crc=options.verify_crc,
         fail_on_data_loss=options.fail_on_data_loss,
+        nullable=frozenset(nullable),
     )
 
 
-def check_columns(options: SourceOptions, column_names: Sequence[str]) -> tuple[str, ...]:
-    """The column names of a schema that the user gave. Raises OptionError for one that does not exist."""
-    known = (*KAFKA_COLUMN_NAMES, KAFKA_HEADERS) if options.kafka_columns else tuple(COLUMNS)
-    for name in column_names:
-        if name not in known:
-            raise OptionError("schema", f"there is no column {name!r}; there are {', '.join(known)}")
-    return tuple(column_names)
+def check_schema(options: SourceOptions, schema: StructType) -> None:
+    """Raises OptionError where a schema that the user gave has a column that does not exist, or that can be null and must
+    not be. Types are compared by Spark.
+    """
+    known = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+    for field in schema:
+        if field.name not in known:
+            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")
+        if known[field.name].nullable and not field.nullable:
+            raise OptionError("schema", f"column {field.name} can be null")
+
+
+def nullable_columns(schema: StructType) -> list[str]:
+    return [field.name for field in schema if field.nullable]

@@ -38,7 +38,7 @@ from storage.errors import StorageError
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's view of the cluster."""
 
-    def __init__(self, options: SourceOptions, column_names: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, column_names: Sequence[str], nullable: Sequence[str] = ()) -> None:
         self.options = options
         self.column_names = tuple(column_names)
         self._cluster: Cluster | None = None
@@ -49,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[QueueId, int] = {}
         self._reported = QueueOffsets()
         self._unread = UnreadBytes()
-        self._request = request_of(options, self.column_names)
+        self._request = request_of(options, self.column_names, nullable=nullable)
 
     @property
     def cluster(self) -> Cluster:

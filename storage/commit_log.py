@@ -88,11 +88,17 @@ class CommitLog:
         return bisect_right(self.files, commitlog_offset, key=lambda file: file.start) - 1
 
     def open_file(self, file: LogFile) -> ReadableFile:
-        """The open file; FileNotFoundError where it was deleted since it was listed."""
+        """The open file; OffsetOutOfRangeError where it was deleted since it was listed."""
         opened = self._open_files.get(file.path)
         if opened is None:
-            opened = self._open_files[file.path] = self._file_system.open_file(file.path)
+            try:
+                opened = self._open_files[file.path] = self._file_system.open_file(file.path)
+            except FileNotFoundError as error:
+                raise self._deleted(file) from error
         return opened
+
+    def _deleted(self, file: LogFile) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError("commit log", None, file.end, self.files[-1].end, file.start)
 
     def message_at(self, commitlog_offset: int, end: int, *, check_crc: bool = False) -> Message:
         """The record that begins there and ends at or before `end`.
@@ -144,10 +150,9 @@ class CommitLog:
 
     def _records_of_file(self, file: LogFile, offsets: np.ndarray, sizes: np.ndarray) -> Records:
         try:
-            opened = self.open_file(file)
-        except FileNotFoundError as error:
-            raise OffsetOutOfRangeError("commit log", None, file.end, self.files[-1].end, int(offsets[0])) from error
-        return Records(*opened.gather(offsets - file.start, sizes))
+            return Records(*self.open_file(file).gather(offsets - file.start, sizes))
+        except FileNotFoundError as error:  # of a remote file, which is not held open
+            raise self._deleted(file) from error
 
     def walk(self, start: int, *, check_crc: bool = True) -> LogWalk:
         """A validating walk over all records from `start`, which must be where a record or a file begins."""
@@ -247,7 +252,7 @@ def _failure_at(file: ReadableFile, position: int) -> CorruptRecordError:
 
 
 def _start_of(directory: str, name: str) -> int:
-    if not (len(name) == FILE_NAME_DIGITS and name.isdigit()):
+    if not (len(name) == FILE_NAME_DIGITS and name.isascii() and name.isdigit()):
         raise StoreRefusedError(
             directory,
             f"{name} is not a commit log file: its name is not {FILE_NAME_DIGITS} digits",

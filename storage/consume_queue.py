@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from storage.commit_log import CommitLog
-from storage.errors import StoreRefusedError
+from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
 
@@ -43,7 +43,8 @@ class ConsumeQueue:
         if found:
             self.file_size_bytes = self._configured_size or found[0].size_bytes
         for entry in found:
-            if not entry.name.isdigit() or entry.size_bytes != self.file_size_bytes or entry.size_bytes % ENTRY_SIZE:
+            is_number = entry.name.isascii() and entry.name.isdigit()
+            if not is_number or entry.size_bytes != self.file_size_bytes or entry.size_bytes % ENTRY_SIZE:
                 raise StoreRefusedError(
                     self.directory,
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {self.file_size_bytes} bytes",
@@ -76,7 +77,10 @@ class ConsumeQueue:
         return tuple(self._starts)
 
     def entries(self, start: int, end: int) -> np.ndarray:
-        """What stands at queue offsets [start, end), written or not; zeros where no file is."""
+        """What stands at queue offsets [start, end), written or not; zeros where no file was when they were listed.
+
+        Raises OffsetOutOfRangeError where a file expired since.
+        """
         result = np.zeros(max(0, end - start), ENTRY)
         for file_start in self._starts:
             first = max(start, file_start // ENTRY_SIZE)
@@ -90,7 +94,12 @@ class ConsumeQueue:
     def _open(self, file_start: int) -> ReadableFile:
         opened = self._open_files.get(file_start)
         if opened is None:
-            opened = self._open_files[file_start] = self._file_system.open_file(self.path_of(file_start))
+            try:
+                opened = self._file_system.open_file(self.path_of(file_start))
+            except FileNotFoundError as error:
+                asked, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
+                raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, asked) from error
+            self._open_files[file_start] = opened
         return opened
 
     def written_end(self, start: int | None = None) -> int:
@@ -111,11 +120,13 @@ class ConsumeQueue:
         return end
 
     def greatest_end(self, end: int) -> int:
-        """Where in the log the last entry before `end` points to the end of its record; −1 of an empty queue."""
+        """Where in the log the last entry before `end` points to the end of its record; −1 of a queue without messages."""
         if end <= self.first_file_offset:
             return -1
-        last = self.entries(end - 1, end)[0]
-        return int(last["commitlog_offset"]) + int(last["size_bytes"])
+        last = self.entries(end - 1, end)
+        if is_pre_blank(last)[0]:  # Java takes its size for true, and never enters anything below 2 GiB then
+            return -1
+        return int(last["commitlog_offset"][0]) + int(last["size_bytes"][0])
 
     def first_offset_at(self, commitlog_offset: int, end: int) -> int:
         """The first queue offset whose entry points at or behind a place in the log; `end` if none does.

@@ -38,7 +38,7 @@ class ConsumeQueueStore:
             for queue in (
                 self._file_system.list_directory(f"{self.directory}/{topic.name}") if topic.is_directory else ()
             ):
-                if queue.is_directory and queue.name.isdigit():
+                if queue.is_directory and queue.name.isascii() and queue.name.isdigit():
                     name = topic.name, int(queue.name)
                     present.add(name)
                     if name not in self._queues:

@@ -142,4 +142,4 @@ class IndexStore:
 
 def is_index_name(name: str) -> bool:
     """Whether a file in index/ is an index file by its name: a time, yyyyMMddHHmmssSSS."""
-    return len(name) == NAME_DIGITS and name.isdigit()
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()

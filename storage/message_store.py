@@ -37,7 +37,7 @@ from storage.format.record import Message
 from storage.index_store import IndexStore
 from storage.log_tail import LogTail
 from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
-from storage.scan import SLICE_ROWS, record_sizes
+from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
 from storage.store_layout import StoreLayout
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
@@ -214,6 +214,9 @@ class MessageStore:
             delays_ms=parse_delay_levels(self.config.delay.message_delay_level),
             queue_file_size_bytes=self.config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
             clock=self._clock,
+            forget_dispatched=lambda: write_checkpoint(
+                file_system, self.root, read_checkpoint(file_system, self.root)._replace(logics_msg_timestamp=0)
+            ),
             truncate_damage=truncate_damage,
         )
         self.queues.discover()
@@ -400,7 +403,7 @@ class MessageStore:
             if messages and (len(messages) >= max_count or total + size > max_bytes):
                 break
             next_offset = offset + number + 1
-            if hashes is not None and int(codes[number]) not in hashes:
+            if hashes is not None and int(codes[number]) not in hashes | TORN_TAGS_CODES:
                 continue
             if not valid[number]:
                 status = status if messages else GetStatus.MESSAGE_WAS_REMOVING

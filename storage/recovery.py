@@ -202,10 +202,13 @@ def apply_recovery(
     delays_ms: tuple[int, ...],
     queue_file_size_bytes: int,
     clock: Callable[[], int],
+    forget_dispatched: Callable[[], None],
     truncate_damage: bool = False,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
+    `forget_dispatched` makes the checkpoint say that no queue entry is known to be on disk. It is called before work that an
+    unclean start from the present checkpoint would not do again, should this recovery be killed.
     Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
@@ -215,16 +218,37 @@ def apply_recovery(
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
     indexer = _Indexer(file_system, index, plan, checkpoint, clock, report) if index is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
+    if plan.was_clean and plan.greatest_end < plan.log_end:
+        forget_dispatched()
     index_start = indexer.start(log) if indexer is not None else plan.log_end
     for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
-    writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
+    if writers.broken:
+        forget_dispatched()
+        writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
     writers.finish()
     if indexer is not None:
         indexer.finish()
+    if not plan.was_clean:
+        _sync_unflushed(plan, file_system, log, queues, index)
     return report
+
+
+def _sync_unflushed(
+    plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, queues: ConsumeQueueStore, index: IndexStore | None
+) -> None:
+    """What a killed writer left in the page cache: the checkpoint to come vouches for all of it."""
+    for file in log.files:
+        if file.end > plan.walk_start:
+            file_system.sync(file.path)
+    for queue in queues:
+        if queue.file_starts and queue.greatest_end(queue.written_end()) > plan.walk_start:
+            file_system.sync(queue.path_of(queue.file_starts[-1]))
+            file_system.sync(queue.directory)
+    for index_file in index.files()[-1:] if index is not None else ():
+        file_system.sync(index_file.path)
 
 
 def _cut_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, report: RecoveryReport) -> None:
@@ -272,7 +296,7 @@ class _QueueWriters:
         self._file_size_bytes = file_size_bytes
         self._report = report
         self._writers: dict[tuple[str, int], ConsumeQueueWriter] = {}
-        self._broken: set[tuple[str, int]] = set()
+        self.broken: set[tuple[str, int]] = set()
         self._log_minimum = log_minimum
         for name, end in plan.visible_ends.items():
             if plan.written_ends[name] > end:
@@ -298,22 +322,20 @@ class _QueueWriters:
             if late.any():
                 writer = self._writer(new.topic, new.queue_id)
                 if new.queue_offsets[late][0] > writer.end and start > self._log_minimum:
-                    self._broken.add((new.topic, new.queue_id))
+                    self.broken.add((new.topic, new.queue_id))
                 writer.append(new.rows(late))
 
     def rebuild_broken_queues(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
         """A queue whose new records did not continue it lost files, or all: build it again from the whole log."""
-        if not self._broken:
-            return
-        for name in self._broken:
+        for name in self.broken:
             writer = self._writers[name]
             writer.truncate(0)
             self._writers[name] = self._writer_from(writer.queue, 0)
         for batch in _batches(log, log.minimum, log_end, delays_ms):
             for new in queue_entries(batch):
-                if (new.topic, new.queue_id) in self._broken:
+                if (new.topic, new.queue_id) in self.broken:
                     self._writers[new.topic, new.queue_id].append(new)
-        self._report.rebuilt_queues.extend(sorted(self._broken))
+        self._report.rebuilt_queues.extend(sorted(self.broken))
 
     def finish(self) -> None:
         directories = set()

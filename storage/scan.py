@@ -7,12 +7,13 @@ Other offsets (pre-blank, stale, rolled back) are gaps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueue
+from storage.consume_queue import ConsumeQueue, valid_entries
 from storage.consume_queue_ext import ConsumeQueueExt
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
@@ -20,6 +21,7 @@ from storage.format.record_batch import Records
 
 SLICE_ROWS = 8_192  # with 1 KiB bodies the plateau of Spark's transfer is 5,000 to 10,000 rows
 SLICE_BYTES = 12 << 20
+TORN_TAGS_CODES = frozenset((0, -(1 << 32)))  # of an entry half written: a page may end four bytes into the code
 
 
 class QueueSlice(NamedTuple):
@@ -42,8 +44,8 @@ def scan_queue(
 ) -> Iterator[QueueSlice]:
     """The messages at queue offsets [start, end).
 
-    With `tags_codes` only entries with one of these tags codes, or with none (0, which an entry still being written may
-    show): a superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
+    With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
+    superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
     Raises OffsetOutOfRangeError where messages expired meanwhile, CorruptRecordError for a wrong body with `verify_crc`.
     """
     at = start
@@ -57,7 +59,7 @@ def scan_queue(
         at += len(entries)
         if tags_codes is not None:
             codes = entries["tags_code"] if ext is None else ext.tags_codes(entries["tags_code"])
-            wanted = np.isin(codes, [0, *tags_codes])
+            wanted = np.isin(codes, [*TORN_TAGS_CODES, *tags_codes])
             entries, offsets = entries[wanted], offsets[wanted]
         yield from _slices(queue, log, log_end, entries, offsets, verify_crc)
 
@@ -77,8 +79,23 @@ def _slices(
         raise OffsetOutOfRangeError(
             queue.topic, queue.queue_id, int(offsets[expired][-1]) + 1, int(offsets[-1]) + 1, int(offsets[expired][0])
         )
+    if (places[1:] <= places[:-1]).any():  # not all of them true: each is looked at alone first
+        inside = valid_entries(entries, queue.topic, queue.queue_id, log, log_end)
     if not inside.all():
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
+    bounds = [0, *(np.flatnonzero(places[1:] <= places[:-1]) + 1).tolist(), len(places)]
+    for start, end in pairwise(bounds):
+        yield from _ascending_slices(queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc)
+
+
+def _ascending_slices(
+    queue: ConsumeQueue,
+    log: CommitLog,
+    places: np.ndarray,
+    sizes: np.ndarray,
+    offsets: np.ndarray,
+    verify_crc: bool,
+) -> Iterator[QueueSlice]:
     topic = queue.topic.encode()
     for part, records in _records(queue, log, places, sizes, offsets):
         agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)

@@ -119,7 +119,7 @@ def verify(
     tally = _Tally()
     walk = _LogAudit(log, plan, tally)
     queue_audit = _QueueAudit(queues, plan, tally, known_topics)
-    index_audit = _IndexAudit(index, log.minimum, plan, tally) if index is not None else None
+    index_audit = _IndexAudit(index, log.minimum, plan, walk.unreadable, tally) if index is not None else None
     last_time_ms, record_count, torn_count = 0, 0, 0
     for offsets, records in walk:
         batch = dispatch(offsets, records, delays_ms)
@@ -135,7 +135,7 @@ def verify(
             on_progress(int(offsets[-1]) - log.minimum, plan.log_end - log.minimum)
     queue_audit.finish(walk.unreadable, log.minimum)
     if index_audit is not None:
-        index_audit.finish(walk.unreadable)
+        index_audit.finish()
     if record_count:
         _compare_checkpoint(checkpoint, last_time_ms, tally)
     return VerifyReport(
@@ -334,8 +334,7 @@ class _QueueAudit:
             places = entries[_PLACE].astype(np.int64)
             present, free = is_entry(entries), ~life.claimed[numbers]
             stale = free & present & ~is_pre_blank(entries) & ((places >= log_start) | (numbers > first_claimed))
-            for begin, end in unreadable:
-                stale &= (places < begin) | (places >= end)
+            stale &= ~_are_inside(places, unreadable)
             holes = free & ~present & (numbers > first_claimed) & (numbers < last_claimed)
             for kind, rows in ((Kind.STALE_ENTRY, stale), (Kind.HOLE, holes)):
                 if rows.any():
@@ -347,10 +346,17 @@ class _QueueAudit:
 class _IndexAudit:
     """Keys of the records against the items that look-ups reach, one index file at a time."""
 
-    def __init__(self, index: IndexStore, log_start: int, plan: RecoveryPlan, tally: _Tally) -> None:
+    def __init__(
+        self,
+        index: IndexStore,
+        log_start: int,
+        plan: RecoveryPlan,
+        unreadable: list[tuple[int, int]],
+        tally: _Tally,
+    ) -> None:
         self._plan = plan
+        self._unreadable = unreadable  # grows as the log is walked
         self._tally = tally
-        self._log_start = log_start
         self._directory = index.directory
         self._files = [file for file in index.files() if file.header().index_count > 1]
         self._ranges = {
@@ -401,19 +407,17 @@ class _IndexAudit:
             self._loaded[file.name] = places[order], items["key_hash"].astype(np.int64)[order]
         return self._loaded[file.name]
 
-    def finish(self, unreadable: list[tuple[int, int]]) -> None:
+    def finish(self) -> None:
         """Items that point behind the last record; while a broker writes they may be newer than the look at the log."""
         if not self._plan.was_clean:
             return
         for file in self._files:
             if self._ranges[file.name][1] >= self._walked:
                 places, hashes = self._items(file)
-                behind = places >= self._walked
-                for begin, end in unreadable:
-                    behind &= (places < begin) | (places >= end)
-                self._add_wrong(file, behind, places, hashes)
+                self._add_wrong(file, places >= self._walked, places, hashes)
 
     def _add_wrong(self, file: IndexFile, rows: np.ndarray, places: np.ndarray, hashes: np.ndarray) -> None:
+        rows &= ~_are_inside(places, self._unreadable)
         if rows.any():
             row = int(np.argmax(rows))
             example = f"an item with hash {hashes[row]} points to {places[row]} of the log"
@@ -424,6 +428,13 @@ def _pairs(offsets: np.ndarray, places: np.ndarray, hashes: np.ndarray) -> np.nd
     """(record, key hash) as one number; −1 for a place where none of the records begins."""
     rows = np.minimum(np.searchsorted(offsets, places), len(offsets) - 1)
     return np.where(offsets[rows] == places, rows << 32 | hashes.astype(np.int64), -1)
+
+
+def _are_inside(places: np.ndarray, ranges: list[tuple[int, int]]) -> np.ndarray:
+    inside = np.zeros(len(places), bool)
+    for begin, end in ranges:
+        inside |= (places >= begin) & (places < end)
+    return inside
 
 
 def _place(topic: str, queue_id: int) -> str:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from spark_mq.cli import app
 from spark_mq.options import option_rows
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SOURCES = ("storage", "spark_mq", "jobs")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md")
 
 
@@ -78,13 +81,14 @@ def anchor(title: str) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_are_named_are_there(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
-    folder = (ROOT / document).parent
-    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_0-9]+\.(?:py|sh|md|ipynb|conf))`", text):
-        found = [place / name for place in (folder, ROOT) if (place / name).exists()]
-        assert found or name in GENERIC_NAMES, f"{document} names {name}"
+    for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|md|ipynb))`", text):
+        places = [ROOT / name, *(place for root in SOURCES for place in (ROOT / root).rglob(Path(name).name))]
+        assert any(str(place).endswith(f"/{name}") and place.is_file() for place in places), f"{document} names {name}"
 
 
-GENERIC_NAMES = {"broker.conf", "your_job.py"}
+def test_the_command_table_names_every_command_and_no_other() -> None:
+    named = set(re.findall(r"^\| `([a-z-]+)(?: [^`]*)?` \|", marked("commands"), re.MULTILINE))
+    assert named == set(typer.main.get_command(app).commands)
 
 
 @pytest.mark.spark

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_mq.cli.app import CommandError, app
-from spark_mq.cli.output import busy, console, print_table
+from spark_mq.cli.output import body_text, busy, console, print_table
 from spark_mq.example_store import example_store
 from spark_mq.session import build_session
 
@@ -15,18 +16,26 @@ if TYPE_CHECKING:
 
 _TOPIC = "TopicA"
 _BATCH_ROWS = 250
+_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",  # a stream cannot use it and warns
+}
 
 
 @app.command()
 def demo() -> None:
     """Read and stream the store that ships with spark_mq. An Apache RocketMQ 5.3.3 broker wrote it."""
+    from pyspark.errors import PySparkException  # slow to import, and only this command needs it
+
     with example_store() as path:
         _say(f"A store that an Apache RocketMQ 5.3.3 broker wrote, unpacked to {path}")
         with busy("starting Spark"):
-            spark = build_session("spark_mq demo", master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
+            spark = build_session("spark_mq demo", master="local[2]", config=_SETTINGS)
         try:
             _read(spark, path)
             _stream(spark, path)
+        except PySparkException as error:
+            raise CommandError(str(error).partition("\n")[0], "spark-mq doctor looks for the cause") from error
         finally:
             spark.stop()
     _say(
@@ -66,7 +75,7 @@ def _read(spark: SparkSession, path: str) -> None:
                 f"{row.store_timestamp:%H:%M:%S.%f}"[:-3],
                 row.tags,
                 row["keys"],
-                _short(repr(bytes(row.body))[2:-1]),
+                body_text(bytes(row.body)),
             )
             for row in few
         ],
@@ -86,7 +95,12 @@ def _stream(spark: SparkSession, path: str) -> None:
         .option("maxOffsetsPerTrigger", _BATCH_ROWS)
         .load(path)
     )
-    writer = source.writeStream.format("memory").queryName("demo").trigger(availableNow=True)
+    writer = (
+        source.writeStream.format("memory")
+        .queryName("demo")
+        .option("checkpointLocation", str(Path(path).with_name("checkpoint")))
+        .trigger(availableNow=True)
+    )
     with busy("streaming"):
         query = writer.start()
         query.awaitTermination()

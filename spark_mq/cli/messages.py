@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, StorePath, Topic, app
-from spark_mq.cli.output import print_json, print_table, progress_bar, time_text
+from spark_mq.cli.output import body_text, print_json, print_table, progress_bar, time_text
 from spark_mq.cluster import Cluster
 from spark_mq.dump import describe_message, dump_queue
 from spark_mq.offsets import QueueId
@@ -21,7 +21,6 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
 
 _POLL_S = 0.5
-_BODY_CHARACTERS = 60
 _END_OF_TIME_MS = 2**63 - 1
 
 
@@ -180,7 +179,7 @@ def _print_messages(found: list[tuple[str, Message]]) -> None:
             " ".join(message.keys),
             message.unique_key,
             message.msg_id,
-            repr(message.plain_body.decode(errors="replace")[:_BODY_CHARACTERS])[1:-1],
+            body_text(message.plain_body),
         )
         for broker_name, message in found
     ]

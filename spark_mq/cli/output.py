@@ -46,6 +46,17 @@ def time_text(time_ms: int | None) -> str | None:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1_000:03d}Z"
 
 
+def body_text(body: bytes, characters: int = 40) -> str:
+    """The beginning of a body that is text, the size of another."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"{len(body)} bytes"
+    if not text.isprintable():
+        return f"{len(body)} bytes"
+    return text if len(text) <= characters else text[:characters] + "…"
+
+
 @contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr while the block runs, if that is a terminal; the block tells (done, all)."""

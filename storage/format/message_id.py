@@ -22,6 +22,8 @@ def decode_offset_message_id(message_id: str) -> tuple[bytes, int, int]:
     if len(message_id) not in (32, 56):
         raise ValueError(f"{message_id!r} is no offset message id: it has {len(message_id)} characters, not 32 or 56")
     raw = bytes.fromhex(message_id)
+    if 2 * len(raw) != len(message_id):
+        raise ValueError(f"{message_id!r} is no offset message id: it has blanks")
     return raw[:-12], int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big")
 
 

@@ -85,7 +85,7 @@ class Records:
     def _column_of_mixed_hosts(self, name: str, host_flags: np.ndarray) -> np.ndarray:
         column = np.zeros(len(self), "V20" if name in _HOST_FIELDS else _PLAIN_HEADER[name])
         for flags in HEADERS:
-            layout = HEADERS[flags]
+            layout: np.dtype = HEADERS[flags]
             rows = np.flatnonzero(host_flags == flags)
             rows = rows[self.positions[rows] + layout.itemsize <= len(self.buffer)]
             part = view_at(self.buffer, self.positions[rows], layout)[name]
@@ -192,7 +192,7 @@ class Records:
 
     def host_texts(self, name: str) -> pa.Array:
         """`born_host` or `store_host` as text. Distinct addresses are few, so each is formatted once."""
-        hosts = np.ascontiguousarray(self.column(name)).view(np.uint8).reshape(len(self), -1)
+        hosts = _byte_rows(self.column(name))
         is_v6 = np.zeros((len(self), 1), np.uint8)
         if self._host_flags is not None:
             is_v6[:, 0] = self._host_flags & (BORN_HOST_V6 if name == "born_host" else STORE_HOST_V6) != 0
@@ -206,7 +206,7 @@ class Records:
     def message_ids(self) -> pa.Array:
         """The offset message ids. Java: MessageDecoder.createMessageId."""
         offsets = self.column("commitlog_offset").astype(">i8").view(np.uint8).reshape(-1, 8)
-        hosts = np.ascontiguousarray(self.column("store_host")).view(np.uint8).reshape(len(self), -1)
+        hosts = _byte_rows(self.column("store_host"))
         if hosts.shape[1] == 8:
             return hex_strings(np.hstack((hosts, offsets)))
         assert self._host_flags is not None
@@ -217,6 +217,11 @@ class Records:
         order[~is_v6] = np.arange(len(v4))
         order[is_v6] = len(v4) + np.arange(len(v6))
         return pa.concat_arrays([v4, v6]).take(pa.array(order))
+
+
+def _byte_rows(column: np.ndarray) -> np.ndarray:
+    """A column of fixed-size bytes as a matrix."""
+    return np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
 
 
 _VIEW = np.dtype([("size_bytes", "<i4"), ("prefix", "<u4"), ("buffer", "<i4"), ("start", "<i4")])

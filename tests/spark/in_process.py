@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from spark_mq.stream_reader import StreamReader
 Position = dict[str, Any]
 
 
-def plan_batch(path: Path | str, *, filters: Sequence[Filter] = (), **options: str) -> list[QueueSplit]:
+Paths = Path | str | list[Path]
+
+
+def plan_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -> list[QueueSplit]:
     """The splits of a batch read, with these filters pushed."""
-    parsed = SourceOptions.parse({"path": str(path), **options}, "batch")
+    parsed = SourceOptions.parse(_where(path) | options, "batch")
     reader = BatchReader(parsed, parsed.column_names)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates every filter again"
     return [part.split for part in reader.partitions() if isinstance(part, QueuePartition)]
@@ -30,7 +35,7 @@ def rows_of(splits: Sequence[QueueSplit]) -> list[dict[str, Any]]:
     return [row for split in splits for batch in read_split(split) for row in _rows(batch)]
 
 
-def read_batch(path: Path | str, *, filters: Sequence[Filter] = (), **options: str) -> list[dict[str, Any]]:
+def read_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -> list[dict[str, Any]]:
     return rows_of(plan_batch(path, filters=filters, **options))
 
 
@@ -39,8 +44,8 @@ def planned_size(splits: Sequence[QueueSplit]) -> int:
     return sum(end - start for split in splits for start, end in split.ranges)
 
 
-def open_stream(path: Path | str, **options: str) -> StreamReader:
-    parsed = SourceOptions.parse({"path": str(path), **options}, "streaming")
+def open_stream(path: Paths, **options: str) -> StreamReader:
+    parsed = SourceOptions.parse(_where(path) | options, "streaming")
     return StreamReader(parsed, parsed.column_names)
 
 
@@ -55,8 +60,23 @@ def rows_between(reader: StreamReader, start: Position, end: Position) -> list[d
     return rows_of(splits)
 
 
+def until(happens: Callable[[], bool]) -> None:
+    """Try again until it happens, or raises. Deleted queues are looked for once in a while only."""
+    for _ in range(1_000):
+        if happens():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
 def bodies(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [row["body"].decode() for row in rows]
+
+
+def _where(path: Paths) -> dict[str, str]:
+    if isinstance(path, list):
+        return {"paths": json.dumps([str(one) for one in path])}
+    return {"path": str(path)}
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_mq.conditions import OptionError, StoreConditionError
+from spark_mq.data_source import SparkMqDataSource
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
@@ -31,10 +33,13 @@ ALL = {"subscribePattern": ".*", "includeSystemTopics": "true"}
 
 
 @pytest.mark.spark
-def test_spark_sees_every_field_of_every_message(read_store: ReadStore, pristine_store: PristineStore) -> None:
-    store = pristine_store("clean")
-    table = read_store(store.root, **ALL).toArrow()
-    assert hashed(table.to_pylist()) == golden_rows(store)
+@pytest.mark.parametrize(("name", "topics"), [("ipv6", ()), ("clean", ("TopicBig", "TopicTx"))])
+def test_spark_sees_every_field_of_every_message(
+    name: str, topics: tuple[str, ...], read_store: ReadStore, pristine_store: PristineStore
+) -> None:
+    store = pristine_store(name)
+    table = read_store(store.root, **({"subscribe": ",".join(topics)} if topics else ALL)).toArrow()
+    assert hashed(table.to_pylist()) == golden_rows(store, *topics)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +91,9 @@ def test_option_columns_gives_these_columns_in_this_order(read_store: ReadStore,
 
 
 @pytest.mark.spark
-def test_a_given_schema_gives_its_columns_in_its_order(read_store: ReadStore, pristine_store: PristineStore) -> None:
+def test_a_given_schema_gives_its_columns_in_its_order(spark: SparkSession, pristine_store: PristineStore) -> None:
     store = pristine_store("roll")
-    reader = read_store(store.root, topic="TopicOne").sparkSession.read.format("spark_mq").option("topic", "TopicOne")
+    reader = spark.read.format("spark_mq").option("topic", "TopicOne")
     table = reader.schema("tags STRING, commitlog_offset BIGINT").load(str(store.root)).toArrow()
     expected = [(row["tags"], row["commitlog_offset"]) for row in golden_rows(store, "TopicOne")]
     assert table.column_names == ["tags", "commitlog_offset"]
@@ -101,14 +106,20 @@ def test_a_column_that_does_not_exist_is_refused_with_the_nearest(pristine_store
         read_batch(pristine_store("roll").root, topic="TopicOne", columns="queueid")
 
 
-@pytest.mark.spark
-def test_a_given_schema_with_an_unknown_column_is_refused(
-    read_store: ReadStore, pristine_store: PristineStore
+@pytest.mark.parametrize(
+    ("schema", "rule"),
+    [
+        (StructType([StructField("nonsense", StringType())]), "there is no column 'nonsense'"),
+        (StructType([StructField("tags", StringType(), nullable=False)]), "column tags can be null"),
+    ],
+)
+def test_a_given_schema_that_cannot_be_met_is_refused(
+    schema: StructType, rule: str, pristine_store: PristineStore
 ) -> None:
-    store = pristine_store("roll")
-    reader = read_store(store.root, topic="TopicOne").sparkSession.read.format("spark_mq").option("topic", "TopicOne")
-    with pytest.raises(Exception, match=r"\[SPARK_MQ_INVALID_OPTION\] option schema: there is no column 'nonsense'"):
-        reader.schema("nonsense STRING").load(str(store.root)).collect()
+    source = SparkMqDataSource({"path": str(pristine_store("roll").root), "topic": "TopicOne"})
+    for make_reader in (source.reader, source.streamReader):
+        with pytest.raises(OptionError, match=rf"\[SPARK_MQ_INVALID_OPTION\] option schema: {rule}"):
+            make_reader(schema)
 
 
 def test_bodies_are_as_stored_without_decompression(pristine_store: PristineStore) -> None:

@@ -105,10 +105,13 @@ def test_a_query_without_limits_is_caught_up_after_one_batch(
 def test_queries_over_other_sources_are_passed_over(
     spark: SparkSession, reports: list[LagReport], pristine_store: Callable[[str], Fixture], tmp_path: Path
 ) -> None:
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "rate")).start()
-    query.processAllAvailable()
-    query.stop()
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "one.txt").write_text("a line\n", "utf-8")
+    lines = spark.readStream.format("text").load(str(tmp_path / "lines"))
+    writer = lines.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    other = writer.trigger(availableNow=True).start()
+    other.awaitTermination(120)
+    assert other.lastProgress is not None
     run(spark, pristine_store("roll"), tmp_path / "ours", startingOffsets="earliest")
     wait_for(reports, 1)
     assert [report.query_name for report in reports] == ["lagging"]

@@ -1,0 +1,211 @@
+"""What the commands print agrees with what Apache's own classes say of the same store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_mq.cli import app
+from storage import open_store
+from tests.support.fixture_stores import Fixture, golden_lines
+
+FixtureStore = Callable[[str], Fixture]
+
+
+def run(*arguments: str | Path, exit_code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == exit_code, result.output
+    return result.stdout if exit_code == 0 else result.output
+
+
+def json_of(*arguments: str | Path, exit_code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", exit_code=exit_code))
+
+
+def lines_of(*arguments: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(*arguments).splitlines()]
+
+
+def messages(fixture: Fixture, topic: str, queue_id: int) -> list[dict[str, Any]]:
+    return [m for m in golden_lines(fixture.golden, "message") if (m["cqTopic"], m["cqQueueId"]) == (topic, queue_id)]
+
+
+@pytest.mark.parametrize("name", ["crashed", "ext"])
+def test_a_dump_is_the_golden_listing(fixture_store: FixtureStore, name: str) -> None:
+    fixture = fixture_store(name)
+    run("recover", fixture.root)
+    assert lines_of("dump", fixture.root) == list(golden_lines(fixture.golden, "message"))
+
+
+def test_a_dump_can_be_cut(pristine_store: FixtureStore) -> None:
+    fixture = pristine_store("clean")
+    queue = messages(fixture, "TopicA", 1)
+    asked = "dump", fixture.root, "--topic", "TopicA", "--queue-id", "1"
+    assert lines_of(*asked, "--from", "3", "--to", "9") == queue[3:9]
+    assert lines_of(*asked, "--from", "3", "--limit", "2") == queue[3:5]
+    assert lines_of(*asked, "--limit", "0") == []
+    assert lines_of(*asked, "--from", "150") == []
+    (line,) = lines_of(*asked, "--limit", "1", "--bodies")
+    assert {**line, "body": None} == {**queue[0], "body": None}
+    assert len(lines_of("dump", fixture.root, "--from", "149", "--topic", "TopicA")) == 4
+
+
+def test_topics_are_the_golden_queues_with_their_settings(pristine_store: FixtureStore) -> None:
+    fixture = pristine_store("clean")
+    listed = {entry["topic"]: entry for entry in json_of("topics", fixture.root)}
+    golden = groupby(golden_lines(fixture.golden, "queue"), key=lambda line: str(line["topic"]))
+    for topic, queues in golden:
+        expected = [
+            (line["queueId"], line["minOffset"], line["maxOffset"], line["maxOffset"] - line["minOffset"])
+            for line in queues
+        ]
+        assert [tuple(queue.values()) for queue in listed[topic]["queues"]] == expected
+    settings = json.loads((fixture.root / "config" / "topics.json").read_text("utf-8"))["topicConfigTable"]
+    for topic, config in settings.items():
+        found = listed[topic]
+        assert (found["readQueueNums"], found["writeQueueNums"], found["perm"]) == (
+            config["readQueueNums"],
+            config["writeQueueNums"],
+            config["perm"],
+        )
+    assert "TopicOrder" in run("topics", fixture.root)
+
+
+def test_a_query_finds_at_least_what_the_broker_finds(pristine_store: FixtureStore) -> None:
+    fixture = pristine_store("clean")
+    asked = [line for line in golden_lines(fixture.golden, "query") if line["topic"] in ("TopicA", "TopicTx")]
+    for line in [
+        *islice((q for q in asked if not q["uniq"]), 0, None, 60),
+        *islice((q for q in asked if q["uniq"]), 5),
+    ]:
+        arguments = ["query", fixture.root, "--topic", line["topic"], "--max", str(line["maxNum"])]
+        arguments += ["--unique-key" if line["uniq"] else "--key", line["key"]]
+        arguments += ["--from", str(line["begin"]), "--to", str(line["end"])]
+        found = json_of(*arguments)
+        assert {message["physicalOffset"] for message in found} >= set(line["physicalOffsets"])
+
+
+def test_a_query_by_message_id_finds_that_message(pristine_store: FixtureStore) -> None:
+    fixture = pristine_store("clean")
+    message = messages(fixture, "TopicOrder", 0)[3]
+    (found,) = json_of("query", fixture.root, "--msg-id", message["msgId"])
+    assert found.items() >= {name: message[name] for name in ("topic", "queueOffset", "recordSha256")}.items()
+    assert json_of("query", fixture.root, "--msg-id", message["msgId"][:-1] + "0") == []
+    assert message["msgId"] in run("query", fixture.root, "--msg-id", message["msgId"])
+
+
+def test_offsets_by_time_are_the_brokers(pristine_store: FixtureStore) -> None:
+    fixture = pristine_store("clean")
+    golden = [line for line in golden_lines(fixture.golden, "offsetByTime") if line["topic"] == "TopicA"]
+    for line in golden[::12]:
+        asked = ["offset-by-time", fixture.root, "--topic", "TopicA", "--queue-id", str(line["queueId"])]
+        (lower,) = json_of(*asked, "--time", str(line["timestamp"]))
+        (upper,) = json_of(*asked, "--time", str(line["timestamp"]), "--upper")
+        assert (lower["offset"], upper["offset"]) == (line["lower"], line["upper"])
+
+
+def test_lag_is_counted_from_the_stored_offsets_and_unknown_stays_unknown(fixture_store: FixtureStore) -> None:
+    fixture = fixture_store("clean")
+    stored = fixture.root / "config" / "consumerOffset.json"
+    text = stored.read_text("utf-8")
+    assert "{0:150,1:150,2:150,3:150" in text
+    stored.write_text(text.replace("{0:150,1:150,2:150,3:150", "{0:140,2:9999,3:0,9:5"), "utf-8")
+    found = {line["queueId"]: line for line in json_of("lag", fixture.root, "--group", "GroupA")}
+    read, waiting = messages(fixture, "TopicA", 0)[139], messages(fixture, "TopicA", 0)[140:]
+    assert behind(found[0]) == (
+        10,
+        sum(message["storeSize"] for message in waiting),
+        waiting[-1]["storeTimestamp"] - read["storeTimestamp"],
+    )
+    assert behind(found[1]) == behind(found[2]) == behind(found[9]) == (None, None, None)
+    assert behind(found[3]) == (150, sum(message["storeSize"] for message in messages(fixture, "TopicA", 3)), None)
+    assert (found[1]["nextOffset"], found[9]["maxOffset"]) == (None, None)
+    caught_up = [line for line in json_of("lag", fixture.root) if line["topic"] == "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
+    assert [behind(line) for line in caught_up] == [(0, 0, 0)]
+    assert "GroupA" in run("lag", fixture.root)
+
+
+def behind(line: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    return line["rows"], line["bytes"], line["timeMs"]
+
+
+def test_recover_says_what_it_cut_and_built(fixture_store: FixtureStore) -> None:
+    fixture = fixture_store("crcflip")
+    before = next(golden_lines(fixture.golden, "summary"))
+    report = json_of("recover", fixture.root)
+    assert (report["wasClean"], report["logEnd"]) == (False, before["afterLoadMaxPhy"])
+    assert report["cutBytes"] == before["rawLastNonZero"] - before["afterLoadMaxPhy"]
+    assert "body CRC" in report["cutAt"]
+    again = json_of("recover", fixture.root)
+    assert (again["wasClean"], again["cutBytes"], again["cutAt"], again["addedEntries"]) == (True, 0, None, 0)
+    assert "cleanly" in run("recover", fixture.root)
+
+
+def test_recover_refuses_damage_with_a_report_until_told_to_cut(fixture_store: FixtureStore) -> None:
+    fixture = fixture_store("damaged")
+    damage = json_of("recover", fixture.root, exit_code=1)["damage"]
+    flipped = fixture.damage
+    assert flipped is not None
+    assert (damage["field"], damage["intactRecordsBehind"] > 0) == ("body CRC", True)
+    refused = run("recover", fixture.root, exit_code=1)
+    assert "error: the log is damaged" in refused
+    assert "hint: " in refused
+    report = json_of("recover", fixture.root, "--policy", "truncate")
+    assert report["logEnd"] == damage["commitlogOffset"]
+    assert lines_of("dump", fixture.root) == list(golden_lines(fixture.golden, "message"))
+
+
+def test_several_stores_are_read_as_one_cluster_but_mended_one_by_one(
+    pristine_store: FixtureStore, tmp_path: Path
+) -> None:
+    for name in ("roll", "clean"):
+        shutil.copytree(pristine_store(name).conf.parent, tmp_path / name)
+        conf = tmp_path / name / "broker.conf"
+        conf.write_text(f"{conf.read_text('utf-8')}\nbrokerName={name}\n", "utf-8")
+    brokers = {entry["brokerName"] for entry in json_of("topics", tmp_path)}
+    assert brokers == {"roll", "clean"}
+    assert {line["brokerName"] for line in lines_of("dump", tmp_path)} == brokers
+    for command in ("recover", "verify"):
+        assert "holds 2 stores" in run(command, tmp_path, exit_code=1)
+
+
+def test_errors_are_one_line_and_a_hint(pristine_store: FixtureStore, tmp_path: Path) -> None:
+    root = pristine_store("clean").root
+    lines = run("dump", tmp_path, exit_code=1).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["error", "hint"]
+    assert "did you mean TopicA?" in run("dump", root, "--topic", "TopcA", exit_code=1)
+    assert "exactly one of" in run("query", root, "--topic", "TopicA", exit_code=1)
+    assert "--unique-key" in run("query", root, "--msg-id", "abc", exit_code=1)
+    assert "--time" in run("offset-by-time", root, "--topic", "TopicA", "--time", "noon", exit_code=1)
+    assert "did you mean GroupA?" in run("lag", root, "--group", "groupa", exit_code=1)
+    assert "there is no such" in run("dump", root, "--conf", tmp_path / "none.conf", exit_code=1)
+
+
+def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--debug", "dump", str(tmp_path)])
+    assert type(result.exception).__name__ == "StoreNotFoundError"
+
+
+def test_an_index_of_unknown_geometry_asks_for_the_configuration(fixture_store: FixtureStore) -> None:
+    fixture = fixture_store("clean")
+    conf = fixture.conf.rename(fixture.conf.with_name("elsewhere.conf"))
+    assert "broker.conf" in run("query", fixture.root, "--topic", "TopicA", "--key", "key14", exit_code=1)
+    assert json_of("query", fixture.root, "--topic", "TopicA", "--key", "key14", "--conf", conf) != []
+
+
+def test_a_locked_store_is_not_recovered(fixture_store: FixtureStore) -> None:
+    root = fixture_store("clean").root
+    with open_store(root, read_only=False):
+        assert "locked by another writer" in run("recover", root, exit_code=1)
+
+
+def test_doctor_answers_in_json() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert {finding["severity"] for finding in json.loads(result.stdout)} <= {"error", "warning", "note"}

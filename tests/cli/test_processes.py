@@ -1,0 +1,93 @@
+"""Commands that only a process of its own shows: following a store, a closed pipe, the demo."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixture_stores import Fixture, golden_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_follow_prints_what_a_writer_appends_until_interrupted(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("roll")
+    golden = list(golden_lines(fixture.golden, "message"))
+    last = max(golden, key=lambda line: int(line["physicalOffset"]))
+    (queue_file,) = [
+        (path, 20 * last["cqOffset"] - int(path.name))
+        for path in (fixture.root / "consumequeue" / last["cqTopic"] / str(last["cqQueueId"])).iterdir()
+        if 0 <= 20 * last["cqOffset"] - int(path.name) < path.stat().st_size
+    ]
+    log_start = last["physicalOffset"] // 65_536 * 65_536
+    log_file = fixture.root / "commitlog" / f"{log_start:020d}", last["physicalOffset"] - log_start
+    record = cut(*log_file, last["storeSize"])
+    entry = cut(*queue_file, 20)
+    with start("dump", fixture.root, "--topic", last["cqTopic"], "--follow") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        of_topic = [line for line in golden if line["cqTopic"] == last["cqTopic"]]
+        try:
+            first = [json.loads(process.stdout.readline()) for _ in range(len(of_topic) - 1)]
+            assert first == [line for line in of_topic if line != last]
+            overwrite(*log_file, record)  # as a broker does: the record, then its entry
+            overwrite(*queue_file, entry)
+            assert json.loads(process.stdout.readline()) == last
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 0
+            assert (process.stdout.read(), process.stderr.read()) == ("", "")
+        finally:
+            process.kill()
+
+
+def cut(path: Path, position: int, size: int) -> bytes:
+    data = path.read_bytes()[position : position + size]
+    overwrite(path, position, bytes(size))
+    return data
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def test_a_pipe_that_its_reader_closes_is_no_error(pristine_store: Callable[[str], Fixture]) -> None:
+    with start("dump", pristine_store("clean").root) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_demo_reads_and_streams() -> None:
+    with start("demo") as process:
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    assert 'spark.read.format("spark_mq")' in out
+    assert "600 messages, as many as the batch read finds" in out
+    batches = [line.split()[:2] for line in out.splitlines() if "broker-lab 0:" in line]
+    assert [number for number, _ in batches] == ["0", "1", "2"]
+    assert sum(int(count) for _, count in batches) == 600

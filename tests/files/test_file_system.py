@@ -1,0 +1,188 @@
+"""The local disk: what is listed, read, written, zeroed and locked."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import StoreLockedError
+from storage.files.file_system import LocalFileSystem
+
+FILES = LocalFileSystem()
+
+
+def test_a_directory_is_listed_by_name_with_sizes(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"12345")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "c").touch()
+    listed = [(entry.name, entry.is_directory, entry.size_bytes) for entry in FILES.list_directory(str(tmp_path))]
+    assert listed == [("a", True, 0), ("b", False, 5), ("c", False, 0)]
+
+
+def test_what_is_no_directory_lists_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert FILES.list_directory(str(tmp_path / "none")) == []
+    assert FILES.list_directory(str(tmp_path / "file")) == []
+
+
+def test_an_entry_that_vanishes_while_it_is_listed_does_not_take_the_others_along(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")  # as if deleted between the listing and the look at its size
+    assert [entry.name for entry in FILES.list_directory(str(tmp_path))] == ["kept"]
+
+
+def test_a_file_made_again_is_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with path.open():
+        (before,) = FILES.list_directory(str(tmp_path))
+        (tmp_path / "new").touch()
+        (tmp_path / "new").rename(path)
+        (after,) = FILES.list_directory(str(tmp_path))
+    assert before.identity != after.identity
+
+
+def test_a_small_file_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    assert FILES.read_file(str(tmp_path / "file")) == b"content"
+    assert FILES.read_file(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 19, 20, 25])
+@pytest.mark.parametrize("length", [0, 1, 13, 20, 30])
+def test_a_view_is_a_range_and_shorter_at_the_end(tmp_path: Path, position: int, length: int) -> None:
+    data = bytes(range(20))
+    (tmp_path / "file").write_bytes(data)
+    file = FILES.open_file(str(tmp_path / "file"))
+    assert file.view(position, length).tobytes() == data[position : position + length]
+
+
+def test_a_view_shows_what_is_written_later(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    FILES.create_file(path, 100)
+    file = FILES.open_file(path)
+    view = file.view(10, 3)
+    FILES.write(path, 10, b"abc")
+    assert view.tobytes() == b"abc"
+
+
+def test_views_and_files_outlive_closing_and_deleting(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    file = FILES.open_file(str(path))
+    path.unlink()
+    view = file.view(0, 7)
+    file.close()
+    file.close()
+    assert view.tobytes() == b"content"
+
+
+def test_an_empty_file_has_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    file = FILES.open_file(str(tmp_path / "file"))
+    assert (file.size_bytes, len(file.view(0, 10)), file.data_ranges(0)) == (0, 0, [])
+
+
+def test_many_ranges_are_one_buffer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(200)))
+    buffer, places = FILES.open_file(str(tmp_path / "file")).gather(np.array([3, 50, 190]), np.array([2, 5, 50]))
+    assert [buffer[place : place + 2].tolist() for place in places] == [[3, 4], [50, 51], [190, 191]]
+
+
+def test_a_new_file_has_its_full_length_at_once_and_is_made_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "a" / "b" / "file")
+    FILES.create_file(path, 1 << 30)
+    assert os.stat(path).st_size == 1 << 30
+    assert os.stat(path).st_blocks == 0
+    with pytest.raises(FileExistsError):
+        FILES.create_file(path, 10)
+
+
+def test_only_written_parts_are_data(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    FILES.create_file(path, 1 << 24)
+    assert FILES.open_file(path).data_ranges(0) == []
+    FILES.write(path, 1 << 20, b"x" * 5_000)
+    FILES.write(path, 9 << 20, np.full(10, 7, np.uint8))
+    ranges = FILES.open_file(path).data_ranges(0)
+    assert sum(end - start for start, end in ranges) < 1 << 20
+    for place in (1 << 20, (1 << 20) + 4_999, 9 << 20):
+        assert any(start <= place < end for start, end in ranges)
+    assert FILES.open_file(path).data_ranges(10 << 20) == []
+    inside = FILES.open_file(path).data_ranges((1 << 20) + 10)
+    assert inside[0][0] == (1 << 20) + 10
+
+
+@pytest.mark.parametrize(("position", "length"), [(0, 10), (5, 0), (1_048_570, 20), (0, 3 << 20), (2_097_152, 1 << 20)])
+def test_zeros_take_the_place_of_what_stands_there_and_of_nothing_else(
+    tmp_path: Path, position: int, length: int
+) -> None:
+    path = tmp_path / "file"
+    content = b"x" * (3 << 20)
+    path.write_bytes(content)
+    FILES.zero(str(path), position, length)
+    assert path.read_bytes() == content[:position] + bytes(length) + content[position + length :]
+
+
+def test_zeroing_fills_no_holes_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    FILES.create_file(path, 1 << 24)
+    FILES.write(path, 5 << 20, b"x")
+    blocks, descriptors = os.stat(path).st_blocks, len(os.listdir("/proc/self/fd"))
+    FILES.zero(path, 0, 1 << 24)
+    assert os.stat(path).st_blocks <= blocks
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert not any(Path(path).read_bytes())
+
+
+def test_writing_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FILES.write(str(tmp_path / "none"), 0, b"x")
+    assert not FILES.exists(str(tmp_path / "none"))
+
+
+def test_files_and_directories_are_synced(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    FILES.sync(str(tmp_path / "file"))
+    FILES.sync(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        FILES.sync(str(tmp_path / "none"))
+
+
+def test_a_lock_is_held_once_even_within_a_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with FILES.locked(path):
+        with pytest.raises(StoreLockedError) as raised, FILES.locked(path):
+            pass
+        assert raised.value.path == path
+        os.close(os.open(path, os.O_RDWR))  # closing another descriptor does not lose it
+        with pytest.raises(StoreLockedError), FILES.locked(path):
+            pass
+    with FILES.locked(path):
+        pass
+
+
+def test_the_lock_is_the_one_that_a_broker_takes(tmp_path: Path) -> None:
+    """A POSIX lock on the first byte, which is what Java's FileChannel.tryLock(0, 1, false) asks for."""
+    path = tmp_path / "lock"
+    asks = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "try:\n    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "except OSError:\n    sys.exit(3)\n"
+    )
+    with FILES.locked(str(path)):
+        assert subprocess.run([sys.executable, "-c", asks, str(path)], check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", asks, str(path)], check=False).returncode == 0
+    with path.open("r+b") as broker:
+        request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        fcntl.fcntl(broker, fcntl.F_OFD_SETLK, request)
+        with pytest.raises(StoreLockedError), FILES.locked(str(path)):
+            pass

@@ -1,0 +1,212 @@
+"""A stream beside a running Apache broker: what the broker acknowledged arrives once and in order.
+
+The producer's answers and Apache's own dump of the store at the end are the judges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.support.java_broker import Oracle, RunningBroker, send_arguments
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
+
+PATIENCE_SECONDS = 180  # for a loaded machine; nothing waits longer than it has to
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+LOG_FILE_BYTES = 256 << 10
+QUEUE_FILE_BYTES = 2_000
+INDEX_ITEMS = 500
+
+Queue = tuple[str, int]
+
+
+class Received(NamedTuple):
+    """A message as a query's batch held it, and as a producer's answer or Apache's dump tells it."""
+
+    queue_offset: int
+    unique_key: str
+    msg_id: str
+    body_sha256: str
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    reason = Oracle.available()
+    if reason is not None:
+        pytest.skip(reason)
+    return Oracle(tmp_path_factory.mktemp("oracle-"))
+
+
+@pytest.fixture(scope="module")
+def name_server(oracle: Oracle) -> Iterator[str]:
+    with oracle.namesrv() as address:
+        yield address
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_stream_beside_a_broker_sees_every_message_once_and_in_order(
+    flush_disk_type: str, spark: SparkSession, oracle: Oracle, name_server: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with ExitStack() as running:
+        broker = running.enter_context(
+            oracle.broker(
+                store,
+                name_server,
+                commitlog_file_size_bytes=LOG_FILE_BYTES,
+                consume_queue_file_size_bytes=QUEUE_FILE_BYTES,
+                maxIndexNum=INDEX_ITEMS,
+                flushDiskType=flush_disk_type,
+                brokerName=f"broker-{flush_disk_type.lower()}",
+            )
+        )
+        producers = Producers(oracle, broker, tmp_path, running)
+        stream = Stream(spark, store, broker.conf, tmp_path / "checkpoint")
+        running.callback(stream.stop)
+
+        producers.start("LiveA", queues=2, count=900, interval=8)
+        wait_until(lambda: len(producers.answers()) > 50)
+        stream.receive_more(200)
+
+        oracle.java(MQADMIN, "updateTopic", "-n", name_server, "-b", broker.address, "-t", "LiveA", "-r", 4, "-w", 4)
+        producers.start("LiveA", queues=4, count=300, interval=5, seed=2)
+        stream.receive_more(100)
+        producers.start("LiveB", queues=2, count=300, interval=5, seed=3)
+        while producers.are_sending():
+            stream.receive_more(1)
+        answers = producers.answers()
+        assert producers.succeeded()
+        stream.receive_more(len(answers) - stream.count)
+        assert stream.starts >= 4
+
+    expected = by_queue(((line["topic"], line["queueId"]), answered(line)) for line in answers)
+    assert stream.received() == expected
+    assert set(expected) == {("LiveA", 0), ("LiveA", 1), ("LiveA", 2), ("LiveA", 3), ("LiveB", 0), ("LiveB", 1)}
+    for messages in expected.values():
+        assert [message.queue_offset for message in messages] == list(range(len(messages)))
+
+    dumped = [line for line in oracle.dump(store, broker.conf) if line["type"] == "message"]
+    assert expected == by_queue(
+        ((line["cqTopic"], line["cqQueueId"]), stored(line)) for line in dumped if line["topic"].startswith("Live")
+    )
+    for rolled in ("commitlog", "consumequeue/LiveA/0", "index"):
+        assert len(list((store / rolled).iterdir())) > 2, f"{rolled} was to roll"
+
+
+class Producers:
+    """Plain producers beside the test, each with a file of what it was answered."""
+
+    def __init__(self, oracle: Oracle, broker: RunningBroker, directory: Path, running: ExitStack) -> None:
+        self._oracle = oracle
+        self._broker = broker
+        self._directory = directory
+        self._running = running
+        self._processes: list[Any] = []
+
+    def start(self, topic: str, **settings: int) -> None:
+        """Settings as in Send.java."""
+        out = self._directory / f"sent-{len(self._processes)}.jsonl"
+        arguments = {**send_arguments(self._broker, topic), **settings}
+        pairs = [f"{name}={value}" for name, value in arguments.items()]
+        self._processes.append(self._running.enter_context(self._oracle.java_running("Send", out, *pairs)))
+
+    def are_sending(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def succeeded(self) -> bool:
+        return all(process.poll() == 0 for process in self._processes)
+
+    def answers(self) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = []
+        for out in sorted(self._directory.glob("sent-*.jsonl")):
+            whole, _, _ = out.read_text("utf-8").rpartition("\n")
+            lines += [json.loads(line) for line in whole.splitlines()]
+        return lines
+
+
+class Stream:
+    """A query on one checkpoint that is stopped in the middle of things and started again."""
+
+    def __init__(self, spark: SparkSession, store: Path, conf: Path, checkpoint: Path) -> None:
+        self._spark = spark
+        self._options = {"path": str(store), "conf": str(conf), "subscribePattern": "Live.*"}
+        self._options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
+        self._checkpoint = checkpoint
+        self._query: StreamingQuery | None = None
+        self._batches: dict[int, list[tuple[Queue, Received]]] = {}
+        self.starts = 0
+
+    @property
+    def count(self) -> int:
+        return sum(len(rows) for rows in self._batches.values())
+
+    def receive_more(self, count: int) -> None:
+        """Start the query, let it receive at least so many messages, stop it whatever it is doing."""
+        self.starts += 1
+        loaded = self._spark.readStream.format("spark_mq").options(**self._options).load()
+        wanted = loaded.select("topic", "queue_id", "queue_offset", "unique_key", "msg_id", "body")
+        writer = wanted.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._checkpoint))
+        query = self._query = writer.start()
+        end = self.count + count
+        wait_until(lambda: self.count >= end or not query.isActive)
+        self.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def received(self) -> dict[Queue, list[Received]]:
+        """By queue, in the order of batches and of rows in them."""
+        return by_order(row for batch_id in sorted(self._batches) for row in self._batches[batch_id])
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        rows = [
+            (
+                (row.topic, row.queue_id),
+                Received(row.queue_offset, row.unique_key, row.msg_id, hashlib.sha256(row.body).hexdigest()),
+            )
+            for row in frame.collect()
+        ]
+        # A batch that was stopped before its commit is run again, and must hold the same.
+        assert self._batches.get(batch_id, rows) == rows
+        self._batches[batch_id] = rows
+
+
+def answered(line: dict[str, Any]) -> Received:
+    return Received(line["queueOffset"], line["msgId"], line["offsetMsgId"], line["bodySha256"])
+
+
+def stored(line: dict[str, Any]) -> Received:
+    return Received(line["queueOffset"], line["properties"]["UNIQ_KEY"], line["msgId"], line["bodySha256"])
+
+
+def by_order(messages: Iterator[tuple[Queue, Received]]) -> dict[Queue, list[Received]]:
+    queues = defaultdict(list)
+    for queue, message in messages:
+        queues[queue].append(message)
+    return dict(queues)
+
+
+def by_queue(messages: Iterator[tuple[Queue, Received]]) -> dict[Queue, list[Received]]:
+    return {queue: sorted(found) for queue, found in by_order(messages).items()}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s in vain"
+        time.sleep(0.05)
