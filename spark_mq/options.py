@@ -262,8 +262,9 @@ class SourceOptions:
             if name.lower() in given:
                 raise OptionError(name, "is given twice")
             given[name.lower()] = text
-        if not given or {"provider", "owner"} <= given.keys():  # a table's reader, and CREATE TABLE's look at the schema
-            raise OptionError("path", "is missing; where a table is read, use CREATE TEMPORARY VIEW: tables lose options")
+        if not given or {"provider", "owner"} <= given.keys():  # a table is read, or made
+            rule = "Spark gives a table's options to no reader: use CREATE TEMPORARY VIEW, or .option(…)"
+            raise OptionError("path", rule)
         kafka = given.get("columns", "").strip().lower() == "kafka"
         parsed: dict[str, Any] = {}
         for name, text in given.items():

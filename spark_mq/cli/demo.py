@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_mq.cli.app import CommandError, app
 from spark_mq.cli.output import body_text, busy, console, print_table
 from spark_mq.example_store import example_store
+from spark_mq.offsets import QueueOffsets
 from spark_mq.session import build_session
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def demo() -> None:
         with busy("starting Spark"):
             spark = build_session("spark_mq demo", master="local[2]", config=_SETTINGS)
         try:
-            _read(spark, path)
-            _stream(spark, path)
+            counts = _read(spark, path)
+            _stream(spark, path, expected=counts[_TOPIC])
         except PySparkException as error:
             raise CommandError(str(error).partition("\n")[0], "spark-mq doctor looks for the cause") from error
         finally:
@@ -52,7 +53,8 @@ def _say_code(*lines: str) -> None:
         console().print(f"    {line}", style="cyan", markup=False)
 
 
-def _read(spark: SparkSession, path: str) -> None:
+def _read(spark: SparkSession, path: str) -> dict[str, int]:
+    """Prints and returns how many messages each topic has."""
     _say("A batch read, in two lines:", ahead=1)
     _say_code(
         "spark = spark_mq.build_session()",
@@ -60,10 +62,12 @@ def _read(spark: SparkSession, path: str) -> None:
     )
     messages = spark.read.format("spark_mq").option("subscribePattern", ".*").load(path)
     with busy("reading"):
-        counts = messages.groupBy("topic").count().orderBy("count", "topic", ascending=False).collect()
-        few = messages.where(f"topic = '{_TOPIC}'").orderBy("commitlog_offset").limit(5).collect()
+        counts = {row["topic"]: row["count"] for row in messages.groupBy("topic").count().collect()}
+        one_topic = spark.read.format("spark_mq").option("topic", _TOPIC).load(path)
+        few = one_topic.orderBy("commitlog_offset").limit(5).collect()
     _say("")
-    print_table(("topic", "messages"), [(_short(row["topic"]), row["count"]) for row in counts])
+    most_first = sorted(counts.items(), key=lambda count: (-count[1], count[0]))
+    print_table(("topic", "messages"), [(_short(topic), count) for topic, count in most_first])
     _say("")
     print_table(
         ("topic", "queue", "offset", "stored", "tags", "keys", "body"),
@@ -80,9 +84,10 @@ def _read(spark: SparkSession, path: str) -> None:
             for row in few
         ],
     )
+    return counts
 
 
-def _stream(spark: SparkSession, path: str) -> None:
+def _stream(spark: SparkSession, path: str, *, expected: int) -> None:
     _say(f"The same topic as a stream, {_BATCH_ROWS} messages at a time:", ahead=1)
     _say_code(
         f'spark.readStream.format("spark_mq").option("topic", "{_TOPIC}").option("startingOffsets", "earliest")',
@@ -108,33 +113,20 @@ def _stream(spark: SparkSession, path: str) -> None:
     print_table(
         ("batch", "messages", "next offset of each queue"),
         [
-            (progress["batchId"], progress["numInputRows"], _next_offsets(progress["sources"][0]["endOffset"]))
-            for progress in map(_as_dict, query.recentProgress)
-            if progress["numInputRows"]
+            (progress.batchId, progress.numInputRows, _next_offsets(progress.sources[0].endOffset))
+            for progress in query.recentProgress
+            if progress.numInputRows
         ],
     )
-    streamed, read = (
-        spark.table("demo").count(),
-        spark.read.format("spark_mq").option("topic", _TOPIC).load(path).count(),
-    )
-    if streamed != read:
-        raise CommandError(f"the stream gave {streamed} messages, the batch read {read}")
-    _say(f"{streamed} messages, as many as the batch read finds; each once.")
+    streamed = spark.table("demo").count()
+    if streamed != expected:
+        raise CommandError(f"the stream gave {streamed} messages, the batch read {expected}")
+    _say(f"{streamed} messages, as many as the batch read found; each once.", ahead=1)
 
 
-def _as_dict(progress: Any) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else progress
-    return decoded
-
-
-def _next_offsets(offset: Any) -> str:
-    offsets = json.loads(offset) if isinstance(offset, str) else offset
-    return ", ".join(
-        f"{broker} {queue}: {position['next']}"
-        for brokers in offsets.values()
-        for broker, queues in brokers.items()
-        for queue, position in queues.items()
-    )
+def _next_offsets(end_offset: str) -> str:
+    offsets = QueueOffsets.from_json_dict(json.loads(end_offset)).next_offsets()
+    return ", ".join(f"{queue.broker_name} {queue.queue_id}: {offset}" for queue, offset in offsets.items())
 
 
 def _short(text: str, characters: int = 40) -> str:

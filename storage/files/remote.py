@@ -59,7 +59,9 @@ class RemoteFileSystem:
 
 
 class RemoteFile:
-    """A file read by ranges. Nothing is kept but the last block, for reads that lie close together."""
+    """A file read by ranges. Nothing is kept but the last block, for reads that lie close together, and of it nothing
+    behind the last byte that is not zero: there a running broker writes on.
+    """
 
     def __init__(self, inner, path: str) -> None:  # type: ignore[no-untyped-def]
         self.path = path
@@ -72,11 +74,14 @@ class RemoteFile:
         end = min(position + length, self.size_bytes)
         if end <= position:
             return np.empty(0, np.uint8)
-        if not (self._block_start <= position and end <= self._block_start + len(self._block)):
-            self._block_start = position
-            self._block = self._read(position, min(max(end, position + BLOCK_BYTES), self.size_bytes))
         start = position - self._block_start
-        return self._block[start : start + end - position]
+        if start >= 0 and start + end - position <= len(self._block):
+            return self._block[start : start + end - position]
+        fetched = self._read(position, min(max(end, position + BLOCK_BYTES), self.size_bytes))
+        written = np.flatnonzero(fetched)
+        self._block_start = position
+        self._block = fetched[: int(written[-1]) + 1 if len(written) else 0]
+        return fetched[: end - position]
 
     def _read(self, start: int, end: int) -> np.ndarray:
         return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)

@@ -27,7 +27,7 @@ from storage.format.record import (
 )
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
-_LENGTH = {1: np.dtype(">i1"), 2: np.dtype(">i2")}
+_LENGTH: dict[int, np.dtype] = {1: np.dtype(">i1"), 2: np.dtype(">i2")}
 _PLAIN_HEADER = HEADERS[0]
 _HOST_FIELDS = {"born_host", "store_host"}
 _HEADER_SIZES = np.zeros(HOST_FLAGS + 1, np.int64)
@@ -85,7 +85,7 @@ class Records:
     def _column_of_mixed_hosts(self, name: str, host_flags: np.ndarray) -> np.ndarray:
         column = np.zeros(len(self), "V20" if name in _HOST_FIELDS else _PLAIN_HEADER[name])
         for flags in HEADERS:
-            layout: np.dtype = HEADERS[flags]
+            layout = HEADERS[flags]
             rows = np.flatnonzero(host_flags == flags)
             rows = rows[self.positions[rows] + layout.itemsize <= len(self.buffer)]
             part = view_at(self.buffer, self.positions[rows], layout)[name]

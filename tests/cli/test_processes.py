@@ -87,7 +87,7 @@ def test_the_demo_reads_and_streams() -> None:
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert 'spark.read.format("spark_mq")' in out
-    assert "600 messages, as many as the batch read finds" in out
+    assert "600 messages, as many as the batch read found" in out
     batches = [line.split()[:2] for line in out.splitlines() if "broker-lab 0:" in line]
     assert [number for number, _ in batches] == ["0", "1", "2"]
     assert sum(int(count) for _, count in batches) == 600

@@ -10,7 +10,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,41 +54,26 @@ def name_server(oracle: Oracle) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_stream_beside_a_broker_sees_every_message_once_and_in_order(
-    flush_disk_type: str, spark: SparkSession, oracle: Oracle, name_server: str, tmp_path: Path
+    spark: SparkSession, oracle: Oracle, name_server: str, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
     with ExitStack() as running:
-        broker = running.enter_context(
-            oracle.broker(
-                store,
-                name_server,
-                commitlog_file_size_bytes=LOG_FILE_BYTES,
-                consume_queue_file_size_bytes=QUEUE_FILE_BYTES,
-                maxIndexNum=INDEX_ITEMS,
-                flushDiskType=flush_disk_type,
-                brokerName=f"broker-{flush_disk_type.lower()}",
-            )
-        )
+        broker = start_broker(running, oracle, name_server, tmp_path)
         producers = Producers(oracle, broker, tmp_path, running)
-        stream = Stream(spark, store, broker.conf, tmp_path / "checkpoint")
-        running.callback(stream.stop)
+        stream = Stream(spark, broker, tmp_path / "checkpoint")
 
         producers.start("LiveA", queues=2, count=900, interval=8)
         wait_until(lambda: len(producers.answers()) > 50)
-        stream.receive_more(200)
-
-        oracle.java(MQADMIN, "updateTopic", "-n", name_server, "-b", broker.address, "-t", "LiveA", "-r", 4, "-w", 4)
-        producers.start("LiveA", queues=4, count=300, interval=5, seed=2)
-        stream.receive_more(100)
-        producers.start("LiveB", queues=2, count=300, interval=5, seed=3)
-        while producers.are_sending():
-            stream.receive_more(1)
-        answers = producers.answers()
-        assert producers.succeeded()
-        stream.receive_more(len(answers) - stream.count)
-        assert stream.starts >= 4
+        with stream.running():
+            stream.wait_until(lambda: stream.count > 200)
+        with stream.running():
+            add_queues(oracle, broker, "LiveA", 4)
+            producers.start("LiveA", queues=4, count=250, interval=5, seed=2)
+            stream.wait_until(lambda: ("LiveA", 3) in stream.received())
+        with stream.running():
+            producers.start("LiveB", queues=2, count=250, interval=5, seed=3)
+            stream.wait_until(lambda: ("LiveB", 1) in stream.received())
+        answers = receive_the_rest(stream, producers)
 
     expected = by_queue(((line["topic"], line["queueId"]), answered(line)) for line in answers)
     assert stream.received() == expected
@@ -96,12 +81,61 @@ def test_a_stream_beside_a_broker_sees_every_message_once_and_in_order(
     for messages in expected.values():
         assert [message.queue_offset for message in messages] == list(range(len(messages)))
 
-    dumped = [line for line in oracle.dump(store, broker.conf) if line["type"] == "message"]
+    dumped = [line for line in oracle.dump(broker.store, broker.conf) if line["type"] == "message"]
     assert expected == by_queue(
         ((line["cqTopic"], line["cqQueueId"]), stored(line)) for line in dumped if line["topic"].startswith("Live")
     )
     for rolled in ("commitlog", "consumequeue/LiveA/0", "index"):
-        assert len(list((store / rolled).iterdir())) > 2, f"{rolled} was to roll"
+        assert len(list((broker.store / rolled).iterdir())) > 2, f"{rolled} was to roll"
+
+
+def test_so_does_a_stream_beside_a_broker_that_syncs_each_message(
+    spark: SparkSession, oracle: Oracle, name_server: str, tmp_path: Path
+) -> None:
+    with ExitStack() as running:
+        broker = start_broker(
+            running, oracle, name_server, tmp_path, flushDiskType="SYNC_FLUSH", brokerName="broker-sync"
+        )
+        producers = Producers(oracle, broker, tmp_path, running)
+        stream = Stream(spark, broker, tmp_path / "checkpoint")
+        producers.start("LiveSync", queues=2, count=500, interval=4)
+        wait_until(lambda: len(producers.answers()) > 50)
+        answers = receive_the_rest(stream, producers)
+    assert stream.received() == by_queue(((line["topic"], line["queueId"]), answered(line)) for line in answers)
+    assert stream.count == 500
+
+
+def start_broker(
+    running: ExitStack, oracle: Oracle, name_server: str, directory: Path, **settings: str
+) -> RunningBroker:
+    return running.enter_context(
+        oracle.broker(
+            directory / "store",
+            name_server,
+            commitlog_file_size_bytes=LOG_FILE_BYTES,
+            consume_queue_file_size_bytes=QUEUE_FILE_BYTES,
+            maxIndexNum=INDEX_ITEMS,
+            **settings,
+        )
+    )
+
+
+def receive_the_rest(stream: Stream, producers: Producers) -> list[dict[str, Any]]:
+    """Restart the query again and again until all is sent and received; returns what was answered."""
+    while producers.are_sending():
+        before = stream.count
+        with stream.running():
+            stream.wait_until(lambda: stream.count > before or not producers.are_sending())  # noqa: B023
+    assert producers.succeeded()
+    answers = producers.answers()
+    with stream.running():
+        stream.wait_until(lambda: stream.count >= len(answers))
+    return answers
+
+
+def add_queues(oracle: Oracle, broker: RunningBroker, topic: str, queues: int) -> None:
+    to = "-n", broker.name_server, "-b", broker.address
+    oracle.java(MQADMIN, "updateTopic", *to, "-t", topic, "-r", queues, "-w", queues)
 
 
 class Producers:
@@ -138,36 +172,38 @@ class Producers:
 class Stream:
     """A query on one checkpoint that is stopped in the middle of things and started again."""
 
-    def __init__(self, spark: SparkSession, store: Path, conf: Path, checkpoint: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: RunningBroker, checkpoint: Path) -> None:
         self._spark = spark
-        self._options = {"path": str(store), "conf": str(conf), "subscribePattern": "Live.*"}
+        self._options = {"path": str(broker.store), "conf": str(broker.conf), "subscribePattern": "Live.*"}
         self._options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
         self._checkpoint = checkpoint
         self._query: StreamingQuery | None = None
         self._batches: dict[int, list[tuple[Queue, Received]]] = {}
-        self.starts = 0
 
     @property
     def count(self) -> int:
         return sum(len(rows) for rows in self._batches.values())
 
-    def receive_more(self, count: int) -> None:
-        """Start the query, let it receive at least so many messages, stop it whatever it is doing."""
-        self.starts += 1
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Start the query; stop it in the end, whatever it is doing."""
         loaded = self._spark.readStream.format("spark_mq").options(**self._options).load()
         wanted = loaded.select("topic", "queue_id", "queue_offset", "unique_key", "msg_id", "body")
         writer = wanted.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._checkpoint))
-        query = self._query = writer.start()
-        end = self.count + count
-        wait_until(lambda: self.count >= end or not query.isActive)
-        self.stop()
+        self._query = writer.start()
+        try:
+            yield
+        finally:
+            self._query.stop()
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Raises what the query failed with, if it does."""
+        query = self._query
+        assert query is not None
+        wait_until(lambda: holds() or not query.isActive)
         failure = query.exception()
         if failure is not None:
             raise failure
-
-    def stop(self) -> None:
-        if self._query is not None:
-            self._query.stop()
 
     def received(self) -> dict[Queue, list[Received]]:
         """By queue, in the order of batches and of rows in them."""

@@ -263,7 +263,7 @@ def test_an_idle_look_gives_the_same_text(store: StoreBuilder) -> None:
     assert reader.reportLatestOffset() == reader.reportLatestOffset()
 
 
-def test_an_idle_look_opens_no_file_and_reads_no_record_twice(
+def test_an_idle_look_opens_no_file(
     pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = pristine_store("clean")

@@ -113,14 +113,14 @@ def test_what_is_lost_is_built_again(store: StoreBuilder, lost: str, abort: bool
         (store.root / "checkpoint").write_bytes(bytes(4096))
     elif checkpoint == "short":
         (store.root / "checkpoint").write_bytes(b"\x7f" * 20)
-    one_queue = lost.startswith("consumequeue/")
-    if one_queue and (not abort or (checkpoint == "honest")):
-        kept = [message for message in store.messages if not f"{message.topic}/{message.queue_id}/".startswith(lost[13:] + "/")]
-        with store.open(read_only=False) as opened:  # a queue that is gone is no sign of anything: as with Java
-            assert places(kept).items() <= state(opened)[0].items() <= places(store.messages).items()
-        return
     with store.open(read_only=False) as opened:
-        assert_holds(opened, store.messages)
+        if lost.startswith("consumequeue/") and not (abort and checkpoint != "honest"):
+            # A queue that is gone is no sign of anything while others are there; a broker does not miss it either.
+            gone = lost.removeprefix("consumequeue/") + "/"
+            kept = [m for m in store.messages if not f"{m.topic}/{m.queue_id}/".startswith(gone)]
+            assert places(kept).items() <= state(opened)[0].items() <= places(store.messages).items()
+        else:
+            assert_holds(opened, store.messages)
 
 
 @pytest.mark.parametrize("abort", [False, True])
@@ -157,26 +157,23 @@ def test_a_topic_that_has_no_queue_yet_gets_one(store: StoreBuilder) -> None:
 
 
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_tail_torn_at_any_byte_is_cut_and_zeroed(store: StoreBuilder, abort: bool, tmp_path: Path) -> None:
-    last = store.put(properties={"UNIQ_KEY": "x"})
+def test_a_tail_torn_at_any_byte_is_cut_and_zeroed(store: StoreBuilder, abort: bool) -> None:
+    last = store.put(entered=False, properties={"UNIQ_KEY": "x"})
     record = encode_record(last)
     protected = len(record) - len(last.raw_properties)
-    for length in range(0, len(record), 1 if abort else 7):
-        copy = StoreBuilder(tmp_path / f"copy{length}")
-        shutil.rmtree(copy.root)
-        shutil.copytree(store.root, copy.root)
+    for length in range(len(record)):
+        store.write_log(last.commitlog_offset, record[:length].ljust(len(record), b"\0"))
+        store.enter(last)
         if abort:
-            copy.abort()
-        copy.write_log(last.commitlog_offset, record[:length].ljust(len(record), b"\0"))
-        with copy.open(read_only=False) as opened:
+            store.abort()
+        with store.open(read_only=False) as opened:
             assert opened.recovery is not None
             if length < protected:
                 assert_holds(opened, store.messages[:-1])
                 assert (opened.recovery.cut_bytes, opened.recovery.cut_entries) == (length_of_data(record[:length]), 1)
                 assert not any(opened.log.bytes_at(last.commitlog_offset, 4096 - last.commitlog_offset % 4096))
-            else:
+            else:  # only properties are lost, which nothing protects
                 assert state(opened)[0] == places(store.messages)
-        shutil.rmtree(copy.root)
 
 
 def length_of_data(data: bytes) -> int:

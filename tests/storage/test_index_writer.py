@@ -1,0 +1,166 @@
+"""Entering keys: found again, file by file as Java lays them out, and whole after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.commit_log import CommitLog
+from storage.dispatch import IndexKeys, dispatch, index_keys
+from storage.files.file_system import LocalFileSystem
+from storage.index_store import IndexStore
+from storage.index_writer import IndexWriter
+from tests.support.fixture_stores import Fixture, golden_lines
+
+FILES = LocalFileSystem()
+NOW_MS = 1_700_000_000_000
+
+
+def store_in(directory: Path, slots: int = 10, items: int = 20) -> IndexStore:
+    (directory / "index").mkdir(exist_ok=True)
+    return IndexStore(FILES, str(directory), slots, items)
+
+
+def keys(hashes: list[int], first_place: int = 0) -> IndexKeys:
+    places = first_place + np.arange(len(hashes), dtype=np.int64) * 100
+    return IndexKeys(np.array(hashes, np.int32), places, NOW_MS + 1_000 * places)
+
+
+def held(index: IndexStore) -> list[tuple[int, int]]:
+    return [(int(item["key_hash"]), int(item["commitlog_offset"])) for file in index.files() for item in file.items()]
+
+
+@given(batches=st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 30), max_size=30), max_size=6))
+def test_every_key_entered_is_found(batches: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    index = store_in(tmp_path_factory.mktemp("keys"))
+    expected: dict[int, list[int]] = {}
+    place = 0
+    for batch in batches:
+        writer = IndexWriter(FILES, index, lambda: NOW_MS)
+        taken = keys(batch, place)
+        writer.append(taken)
+        writer.finish()
+        assert writer.key_count == len(batch)
+        for key_hash, offset in zip(batch, taken.commitlog_offsets.tolist(), strict=True):
+            expected.setdefault(key_hash, []).append(offset)
+        place += 100 * len(batch)
+    for key_hash, places in expected.items():
+        hits = list(index.lookup(key_hash, 0, 2**62))
+        assert [hit.commitlog_offset for hit in hits] == places[::-1]
+        for hit in hits:
+            assert hit.store_second_ms <= NOW_MS + 1_000 * hit.commitlog_offset < hit.store_second_ms + 1_000
+    assert sum(map(len, expected.values())) == len(held(index))
+    for file in index.files():
+        assert file.reachable_items().all()
+    names = [file.name for file in index.files()]
+    assert names == sorted(set(names))
+
+
+@pytest.mark.parametrize("name", ["roll", "clean", "syncflush"])
+def test_files_are_laid_out_as_the_broker_lays_them_out(
+    name: str, pristine_store: Callable[[str], Fixture], tmp_path: Path
+) -> None:
+    """The same keys in the same order give the same bytes. Java enters a key twice that a message names twice, so the
+    comparison ends at the first file with such a key, if any."""
+    fixture = pristine_store(name)
+    (config,) = golden_lines(fixture.golden, "config")
+    theirs = IndexStore(FILES, str(fixture.root), config["maxHashSlotNum"], config["maxIndexNum"])
+    ours = store_in(tmp_path, config["maxHashSlotNum"], config["maxIndexNum"])
+    log = CommitLog(FILES, (f"{fixture.root}/commitlog",))
+    writer = IndexWriter(FILES, ours, lambda: NOW_MS)
+    for offsets, records in log.walk(log.minimum):
+        writer.append(index_keys(dispatch(offsets, records, (1_000,))))
+    writer.finish()
+    same = 0
+    for their_file, our_file in zip(theirs.files(), ours.files(), strict=False):
+        pairs = their_file.items()[["key_hash", "commitlog_offset"]].tolist()
+        if len(set(pairs)) < len(pairs):
+            break
+        assert Path(our_file.path).read_bytes() == Path(their_file.path).read_bytes()
+        same += 1
+    assert same >= (3 if name == "roll" else 0)
+
+
+def test_a_file_is_gone_on_with_where_it_ended(tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    for number in range(4):
+        writer = IndexWriter(FILES, index, lambda: NOW_MS)
+        assert writer.end_commitlog_offset == (100 * (3 * number - 1) if number else -1)
+        writer.append(keys([5, 15, 6], 300 * number))
+        writer.finish()
+    assert len(index.files()) == 1
+    assert [hit.commitlog_offset for hit in index.lookup(15, 0, 2**62)] == [1_000, 700, 400, 100]
+
+
+def test_a_full_file_is_followed_by_one_with_a_greater_name(tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    for clock in (NOW_MS, NOW_MS, NOW_MS - 10**9):  # a clock may stand still or go back
+        writer = IndexWriter(FILES, index, lambda clock=clock: clock)
+        writer.append(keys(list(range(19))))
+        writer.finish()
+    names = [file.name for file in index.files()]
+    assert len(names) == 3
+    assert names == sorted(set(names))
+    assert all(file.is_full for file in index.files())
+
+
+def test_until_it_is_finished_a_reader_sees_what_was_there_before(tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    first = IndexWriter(FILES, index, lambda: NOW_MS)
+    first.append(keys([5, 6]))
+    first.finish()
+    second = IndexWriter(FILES, index, lambda: NOW_MS)
+    second.append(keys([5, 7], 1_000))
+    assert held(index) == [(5, 0), (6, 100)]
+    assert [hit.commitlog_offset for hit in index.lookup(5, 0, 2**62)] == [0]
+    second.finish()
+    assert [hit.commitlog_offset for hit in index.lookup(5, 0, 2**62)] == [1_000, 0]
+
+
+def test_nothing_entered_makes_no_file(tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    writer.append(keys([]))
+    writer.finish()
+    assert index.files() == []
+
+
+class DyingFileSystem(LocalFileSystem):
+    """Fails at its nth write."""
+
+    def __init__(self, writes: int) -> None:
+        self.left = writes
+
+    def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        if self.left == 0:
+            raise OSError(28, "No space left on device")
+        self.left -= 1
+        super().write(path, position, data)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("writes", range(9))
+def test_keys_that_were_there_are_found_after_a_crash_and_a_second_try(tmp_path: Path, writes: int) -> None:
+    index = store_in(tmp_path)
+    before = IndexWriter(FILES, index, lambda: NOW_MS)
+    before.append(keys([5, 15, 25, 6]))
+    before.finish()
+    dying = IndexWriter(DyingFileSystem(writes), index, lambda: NOW_MS)
+    try:
+        dying.append(keys([15, 35, 6, 7] * 6, 400))
+        dying.finish()
+    except OSError:
+        pass
+    for key_hash, place in [(5, 0), (15, 100), (25, 200), (6, 300)]:
+        assert place in [hit.commitlog_offset for hit in index.lookup(key_hash, 0, 2**62)]
+    again = IndexWriter(FILES, store_in(tmp_path), lambda: NOW_MS)
+    again.append(keys([15, 8], 10_000))
+    again.finish()
+    found = store_in(tmp_path)
+    for key_hash, place in [(5, 0), (15, 100), (25, 200), (6, 300), (15, 10_000), (8, 10_100)]:
+        assert place in [hit.commitlog_offset for hit in found.lookup(key_hash, 0, 2**62)]
