@@ -224,6 +224,15 @@ class SourceOptions:
         str | None,
         Option(values.parse_text, "only messages with this key or unique key, through the index", "batch"),
     ] = None
+    push_down: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "let Spark's filters cut the read, where the session pushes them; only for a DataFrame that is used with one filter",
+            "batch",
+            "false",
+        ),
+    ] = False
     columns: Annotated[
         tuple[str, ...],
         Option(

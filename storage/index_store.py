@@ -72,9 +72,12 @@ class IndexFile:
         while 0 < number <= min(header.index_count, self._item_count - 1):
             item = self._file.view(self._items_start + ITEM.itemsize * number, ITEM.itemsize)
             found_hash, commitlog_offset, difference, previous = ITEM_STRUCT.unpack(item.data)
-            second_ms = header.begin_time_ms + 1_000 * difference
-            if found_hash == key_hash and second_ms <= end_ms and second_ms + 999 >= begin_ms:
-                yield IndexHit(commitlog_offset, second_ms)
+            if found_hash == key_hash:
+                # item 1 was stored at the file's begin time, but Java counts its difference from the file before
+                for second_ms in (header.begin_time_ms,) * (number == 1) + (header.begin_time_ms + 1_000 * difference,):
+                    if second_ms <= end_ms and second_ms + 999 >= begin_ms:
+                        yield IndexHit(commitlog_offset, second_ms)
+                        break
             if previous >= number:  # an item points to an older one; anything else would turn in circles
                 return
             number = previous

@@ -214,9 +214,7 @@ class MessageStore:
             delays_ms=parse_delay_levels(self.config.delay.message_delay_level),
             queue_file_size_bytes=self.config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
             clock=self._clock,
-            forget_dispatched=lambda: write_checkpoint(
-                file_system, self.root, read_checkpoint(file_system, self.root)._replace(logics_msg_timestamp=0)
-            ),
+            save_checkpoint=lambda checkpoint: write_checkpoint(file_system, self.root, checkpoint),
             truncate_damage=truncate_damage,
         )
         self.queues.discover()
@@ -311,9 +309,12 @@ class MessageStore:
             return
         known = 0 if queue.list_files() else self._ends[topic, queue_id]  # the files of a topic made again are others
         start = max(known, queue.first_file_offset)
-        end = queue.written_end(start)
-        if end > start:
-            end = queue.visible_end(end, self.log, self.log_end)
+        try:
+            end = queue.written_end(start)
+            if end > start:
+                end = queue.visible_end(end, self.log, self.log_end)
+        except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
+            return
         self._ends[topic, queue_id] = end
         if queue.greatest_end(end) > self._tail.pending[topic, queue_id]:
             del self._tail.pending[topic, queue_id]
@@ -395,7 +396,7 @@ class MessageStore:
         wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
         codes = self.queues.ext(queue.topic, queue.queue_id).tags_codes(entries["tags_code"])
         hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
-        valid = valid_entries(entries, queue.topic, queue.queue_id, self.log, self.log_end)
+        valid = np.empty(0, bool)
         messages: list[Message] = []
         status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset
         for number in range(len(entries)):
@@ -405,6 +406,10 @@ class MessageStore:
             next_offset = offset + number + 1
             if hashes is not None and int(codes[number]) not in hashes | TORN_TAGS_CODES:
                 continue
+            if number >= len(valid):  # a block at a time: most calls need no more than the first
+                block = entries[number : number + max_count]
+                sound = valid_entries(block, queue.topic, queue.queue_id, self.log, self.log_end)
+                valid = np.concatenate((valid, np.zeros(number - len(valid), bool), sound))
             if not valid[number]:
                 status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
                 continue

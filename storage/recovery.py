@@ -40,7 +40,7 @@ from storage.format.record import (
 )
 from storage.format.record_batch import Records, find_candidates
 from storage.format.sys_flag import BORN_HOST_V6
-from storage.index_store import IndexStore
+from storage.index_store import IndexFile, IndexStore
 from storage.index_writer import IndexWriter
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
@@ -132,15 +132,16 @@ def _greatest_end(queue: ConsumeQueue, end: int) -> int:
 
 
 def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:
+    dispatched = log.files[max(0, log.file_index(greatest_end))].start
     if was_clean:
-        return log.files[max(0, log.file_index(greatest_end))].start
+        return dispatched
     limit = checkpoint.recovery_timestamp
     if index_safe:
         limit = min(limit, checkpoint.index_msg_timestamp)
     for file in reversed(log.files):
         store_time = _first_store_time(log, file)
         if store_time is not None and 0 < store_time <= limit:
-            return file.start
+            return min(file.start, dispatched)  # Java trusts the checkpoint even where queues are gone
     return log.files[0].start
 
 
@@ -202,31 +203,38 @@ def apply_recovery(
     delays_ms: tuple[int, ...],
     queue_file_size_bytes: int,
     clock: Callable[[], int],
-    forget_dispatched: Callable[[], None],
+    save_checkpoint: Callable[[Checkpoint], None],
     truncate_damage: bool = False,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
-    `forget_dispatched` makes the checkpoint say that no queue entry is known to be on disk. It is called before work that an
-    unclean start from the present checkpoint would not do again, should this recovery be killed.
+    Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
+    checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
     Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
+    kept, dropped = _sound_index_files(index, plan, checkpoint) if index is not None else ([], [])
+    honest = checkpoint._replace(
+        logics_msg_timestamp=0
+        if plan.was_clean and plan.greatest_end < plan.log_end
+        else checkpoint.logics_msg_timestamp,
+        index_msg_timestamp=min(checkpoint.index_msg_timestamp, kept[-1].header().end_time_ms if kept else 0),
+    )
+    if honest != checkpoint:
+        save_checkpoint(honest)
     _cut_log(plan, file_system, log, report)
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
-    indexer = _Indexer(file_system, index, plan, checkpoint, clock, report) if index is not None else None
+    indexer = _Indexer(file_system, index, dropped, clock, report) if index is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
-    if plan.was_clean and plan.greatest_end < plan.log_end:
-        forget_dispatched()
     index_start = indexer.start(log) if indexer is not None else plan.log_end
     for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
     if writers.broken:
-        forget_dispatched()
+        save_checkpoint(honest._replace(logics_msg_timestamp=0))
         writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
     writers.finish()
     if indexer is not None:
@@ -237,7 +245,11 @@ def apply_recovery(
 
 
 def _sync_unflushed(
-    plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, queues: ConsumeQueueStore, index: IndexStore | None
+    plan: RecoveryPlan,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
 ) -> None:
     """What a killed writer left in the page cache: the checkpoint to come vouches for all of it."""
     for file in log.files:
@@ -351,6 +363,22 @@ class _QueueWriters:
         self._file_system.sync(posixpath.dirname(self._queues.directory))
 
 
+def _sound_index_files(
+    index: IndexStore, plan: RecoveryPlan, checkpoint: Checkpoint
+) -> tuple[list[IndexFile], list[IndexFile]]:
+    """Which files are kept and which dropped: those that may not be on disk whole, reach behind the log's end, or hold nothing."""
+    kept: list[IndexFile] = []
+    dropped: list[IndexFile] = []
+    for file in index.files():
+        header = file.header()
+        unsynced = not plan.was_clean and header.end_time_ms > checkpoint.index_msg_timestamp
+        if dropped or unsynced or header.end_commitlog_offset >= plan.log_end or header.index_count <= 1:
+            dropped.append(file)
+        else:
+            kept.append(file)
+    return kept, dropped
+
+
 class _Indexer:
     """Brings the index up to the log's end."""
 
@@ -358,18 +386,14 @@ class _Indexer:
         self,
         file_system: LocalFileSystem,
         index: IndexStore,
-        plan: RecoveryPlan,
-        checkpoint: Checkpoint,
+        dropped: list[IndexFile],
         clock: Callable[[], int],
         report: RecoveryReport,
     ) -> None:
         self._report = report
-        for file in index.files():
-            header = file.header()
-            unsynced = not plan.was_clean and header.end_time_ms > checkpoint.index_msg_timestamp
-            if unsynced or header.end_commitlog_offset >= plan.log_end:
-                file_system.unlink(file.path)
-                report.removed_files.append(file.path)
+        for file in dropped:
+            file_system.unlink(file.path)
+            report.removed_files.append(file.path)
         files = index.files()
         self._writer = IndexWriter(file_system, index, clock)
         self._end = files[-1].header().end_commitlog_offset if files else -1

@@ -40,7 +40,11 @@ def test_the_producer_was_answered_the_same_ids(pristine_store: Callable[[str], 
             assert commitlog_offset in places
 
 
-@given(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535), st.integers(0, 2**63 - 1))
+@given(
+    st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16),
+    st.integers(0, 65535),
+    st.integers(0, 2**63 - 1),
+)
 def test_an_id_holds_its_three_parts(address: bytes, port: int, commitlog_offset: int) -> None:
     encoded = encode_offset_message_id(address, port, commitlog_offset)
     assert encoded == encoded.upper()
@@ -48,7 +52,9 @@ def test_an_id_holds_its_three_parts(address: bytes, port: int, commitlog_offset
     assert decode_offset_message_id(encoded.lower()) == (address, port, commitlog_offset)
 
 
-@pytest.mark.parametrize("text", ["", "7F", "7F00000100002A9F000000000000000", "G" * 32, " " * 32, "7F 0" * 8, "é" * 32])
+@pytest.mark.parametrize(
+    "text", ["", "7F", "7F00000100002A9F000000000000000", "G" * 32, " " * 32, "7F 0" * 8, "é" * 32]
+)
 def test_what_is_no_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode_offset_message_id(text)

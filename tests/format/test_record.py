@@ -183,7 +183,9 @@ def test_a_flipped_bit_is_found_out_or_lies_in_a_field_that_the_format_does_not_
 
 
 def differing(left: Message, right: Message) -> set[str]:
-    return {item.name for item in fields(left) if item.compare and getattr(left, item.name) != getattr(right, item.name)}
+    return {
+        item.name for item in fields(left) if item.compare and getattr(left, item.name) != getattr(right, item.name)
+    }
 
 
 @pytest.mark.parametrize(
@@ -257,9 +259,7 @@ def test_what_is_encoded_decodes_to_the_same(
 ) -> None:
     if len(topic.encode()) > 127:
         topic = topic[:30]
-    message = make_message(
-        topic, 3, queue_offset, place, body=body, properties=raw, sys_flag=sys_flag, magic=magic
-    )
+    message = make_message(topic, 3, queue_offset, place, body=body, properties=raw, sys_flag=sys_flag, magic=magic)
     record = encode_record(message)
     assert len(record) == message.size_bytes
     assert decode_record(record) == message

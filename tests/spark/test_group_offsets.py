@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,24 @@ def of_queues(*offsets: int) -> dict[QueueId, int]:
     return {QueueId("TopicOne", "broker-lab", i): offset for i, offset in enumerate(offsets)}
 
 
-def opened(store: Fixture, clock: Clock, group: str = GROUP) -> GroupOffsets:
-    return GroupOffsets(group, {"broker-lab": open_store(store.root)}, clock)
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    """Gives back what a test opens: descriptors above 1023 would end Py4J's callback server for the whole session."""
+    with ExitStack() as stack:
+        yield stack
 
 
-def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(fixture_store: Callable[[str], Fixture]) -> None:
+@pytest.fixture
+def opened(closing: ExitStack) -> Callable[..., GroupOffsets]:
+    def open_offsets(store: Fixture, clock: Clock, group: str = GROUP) -> GroupOffsets:
+        return GroupOffsets(group, {"broker-lab": closing.enter_context(open_store(store.root))}, clock)
+
+    return open_offsets
+
+
+def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store, clock = fixture_store("roll"), Clock()
     offsets = opened(store, clock)
     offsets.store(of_queues(1, 2, 3))
@@ -80,7 +94,9 @@ def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(fixture_stor
     assert counter(store.root) == written + 1
 
 
-def test_the_last_offsets_of_a_run_do_not_wait(fixture_store: Callable[[str], Fixture]) -> None:
+def test_the_last_offsets_of_a_run_do_not_wait(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store, clock = fixture_store("roll"), Clock()
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
@@ -88,7 +104,9 @@ def test_the_last_offsets_of_a_run_do_not_wait(fixture_store: Callable[[str], Fi
     assert stored(store.root) == {("TopicOne", 0): 2}
 
 
-def test_a_position_that_does_not_move_is_written_once(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_position_that_does_not_move_is_written_once(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store, clock = fixture_store("roll"), Clock()
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
@@ -100,7 +118,9 @@ def test_a_position_that_does_not_move_is_written_once(fixture_store: Callable[[
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
 
 
-def test_a_clock_that_was_set_back_does_not_stop_the_writes(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_clock_that_was_set_back_does_not_stop_the_writes(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store, clock = fixture_store("roll"), Clock()
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
@@ -109,7 +129,9 @@ def test_a_clock_that_was_set_back_does_not_stop_the_writes(fixture_store: Calla
     assert stored(store.root) == {("TopicOne", 0): 2}
 
 
-def test_a_locked_store_is_skipped_and_said_so_and_made_good_later(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_locked_store_is_skipped_and_said_so_and_made_good_later(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store, clock = fixture_store("roll"), Clock()
     offsets = opened(store, clock)
     with LocalFileSystem().locked(str(store.root / "lock")), pytest.warns(RuntimeWarning, match="skipped at broker"):
@@ -123,10 +145,13 @@ def test_a_locked_store_is_skipped_and_said_so_and_made_good_later(fixture_store
 
 
 def test_one_locked_store_of_a_cluster_does_not_keep_the_others_from_theirs(
-    fixture_store: Callable[[str], Fixture],
+    fixture_store: Callable[[str], Fixture], closing: ExitStack
 ) -> None:
     free, held = fixture_store("roll"), fixture_store("roll")
-    stores = {"broker-a": open_store(free.root), "broker-b": open_store(held.root)}
+    stores = {
+        "broker-a": closing.enter_context(open_store(free.root)),
+        "broker-b": closing.enter_context(open_store(held.root)),
+    }
     offsets = GroupOffsets(GROUP, stores, Clock())
     positions = {QueueId("TopicOne", name, 0): 7 for name in stores}
     with LocalFileSystem().locked(str(held.root / "lock")), pytest.warns(RuntimeWarning, match="broker-b"):
@@ -136,7 +161,9 @@ def test_one_locked_store_of_a_cluster_does_not_keep_the_others_from_theirs(
     assert stored(held.root) == {}
 
 
-def test_an_unreadable_offset_table_is_skipped_and_left_alone(fixture_store: Callable[[str], Fixture]) -> None:
+def test_an_unreadable_offset_table_is_skipped_and_left_alone(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
+) -> None:
     store = fixture_store("roll")
     path = store.root / "config" / "consumerOffset.json"
     path.write_text("{", "utf-8")
@@ -148,13 +175,16 @@ def test_an_unreadable_offset_table_is_skipped_and_left_alone(fixture_store: Cal
 
 
 @pytest.mark.parametrize("group", ["a b", "CID_RMQ_SYS_TRANS", "g" * 250])
-def test_a_group_that_cannot_be_is_refused(fixture_store: Callable[[str], Fixture], group: str) -> None:
+def test_a_group_that_cannot_be_is_refused(
+    fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets], group: str
+) -> None:
     with pytest.raises(OptionError, match="consumerGroup"):
         opened(fixture_store("roll"), Clock(), group)
 
 
 def test_a_store_that_must_not_be_written_is_refused_by_the_name_of_its_setting(
     fixture_store: Callable[[str], Fixture],
+    opened: Callable[..., GroupOffsets],
 ) -> None:
     store = fixture_store("roll")
     with store.conf.open("a", encoding="utf-8") as conf:
@@ -163,12 +193,12 @@ def test_a_store_that_must_not_be_written_is_refused_by_the_name_of_its_setting(
         opened(store, Clock())
 
 
-def test_a_remote_store_is_refused(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_remote_store_is_refused(fixture_store: Callable[[str], Fixture], closing: ExitStack) -> None:
     store = fixture_store("roll")
     memory = fsspec.filesystem("memory")
     memory.put(str(store.conf.parent), "/group-offsets", recursive=True)
     try:
-        remote = open_store("memory://group-offsets/store")
+        remote = closing.enter_context(open_store("memory://group-offsets/store"))
         with pytest.raises(OptionError, match=r"commitOffsets: store memory://.* is remote"):
             GroupOffsets(GROUP, {"broker-lab": remote})
     finally:
@@ -178,9 +208,15 @@ def test_a_remote_store_is_refused(fixture_store: Callable[[str], Fixture]) -> N
 # The reader as Spark drives it
 
 
-def reader_of(store: Fixture, **options: str) -> StreamReader:
-    given = {"path": str(store.root), "subscribe": ",".join(TOPICS), "consumerGroup": GROUP, **options}
-    return StreamReader(SourceOptions.parse(given, "streaming"), ("body",))
+@pytest.fixture
+def reader_of(closing: ExitStack) -> Callable[..., StreamReader]:
+    def make_reader(store: Fixture, **options: str) -> StreamReader:
+        given = {"path": str(store.root), "subscribe": ",".join(TOPICS), "consumerGroup": GROUP, **options}
+        reader = StreamReader(SourceOptions.parse(given, "streaming"), ("body",))
+        closing.callback(reader.stop)
+        return reader
+
+    return make_reader
 
 
 def next_offsets(offset: Mapping[str, Any]) -> dict[tuple[str, int], int]:
@@ -191,7 +227,9 @@ def next_offsets(offset: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     }
 
 
-def test_what_is_stored_is_the_start_of_the_next_batch_never_its_end(fixture_store: Callable[[str], Fixture]) -> None:
+def test_what_is_stored_is_the_start_of_the_next_batch_never_its_end(
+    fixture_store: Callable[[str], Fixture], reader_of: Callable[..., StreamReader]
+) -> None:
     store = fixture_store("roll")
     reader = reader_of(store, startingOffsets="earliest", commitOffsets="true", maxOffsetsPerTrigger="90")
     start = reader.initialOffset()
@@ -201,7 +239,9 @@ def test_what_is_stored_is_the_start_of_the_next_batch_never_its_end(fixture_sto
     assert reader.reportLatestOffset()["commitOffsets"] == {"group": GROUP, "skipped": {}}
 
 
-def test_a_query_that_starts_lower_sets_its_group_back(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_query_that_starts_lower_sets_its_group_back(
+    fixture_store: Callable[[str], Fixture], reader_of: Callable[..., StreamReader]
+) -> None:
     store = fixture_store("roll")
     latest = reader_of(store, startingOffsets="latest", commitOffsets="true")
     latest.latestOffset(latest.initialOffset(), ReadAllAvailable())
@@ -211,7 +251,9 @@ def test_a_query_that_starts_lower_sets_its_group_back(fixture_store: Callable[[
     assert stored(store.root) == dict.fromkeys(golden_ends(store), 0)
 
 
-def test_without_the_option_nothing_is_written_or_reported(fixture_store: Callable[[str], Fixture]) -> None:
+def test_without_the_option_nothing_is_written_or_reported(
+    fixture_store: Callable[[str], Fixture], reader_of: Callable[..., StreamReader]
+) -> None:
     store = fixture_store("roll")
     reader = reader_of(store, startingOffsets="earliest")
     reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -219,7 +261,9 @@ def test_without_the_option_nothing_is_written_or_reported(fixture_store: Callab
     assert "commitOffsets" not in reader.reportLatestOffset()
 
 
-def test_a_query_starts_at_its_groups_offsets(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_query_starts_at_its_groups_offsets(
+    fixture_store: Callable[[str], Fixture], reader_of: Callable[..., StreamReader]
+) -> None:
     store = fixture_store("roll")
     offsets = {("TopicOne", 0): 80, ("TopicTwo", 2): 7}
     write_group_offsets(str(store.root), GROUP, offsets, now_ms=1_900_000_000_000, file_system=LocalFileSystem())
@@ -227,7 +271,9 @@ def test_a_query_starts_at_its_groups_offsets(fixture_store: Callable[[str], Fix
     assert start == {**dict.fromkeys(golden_ends(store), 0), **offsets}
 
 
-def test_a_query_starts_at_the_offsets_that_a_java_consumer_stored(fixture_store: Callable[[str], Fixture]) -> None:
+def test_a_query_starts_at_the_offsets_that_a_java_consumer_stored(
+    fixture_store: Callable[[str], Fixture], reader_of: Callable[..., StreamReader]
+) -> None:
     """A fixture's own consumerOffset.json, bare integer keys and all."""
     store = fixture_store("clean")
     assert (theirs := stored(store.root, "GroupR"))

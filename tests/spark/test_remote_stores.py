@@ -107,7 +107,10 @@ def large_store(root: Path, count: int) -> int:
 def test_a_few_records_cost_few_bytes(bucket: ObjectStore) -> None:
     log_bytes = large_store(bucket.root / "broker-a", 6_000)
     url = f"s3://{BUCKET}/broker-a"
-    offsets = {"startingOffsets": '{"Topic": {"0": 1000, "1": 1500}}', "endingOffsets": '{"Topic": {"0": 1010, "1": 1510}}'}
+    offsets = {
+        "startingOffsets": '{"Topic": {"0": 1000, "1": 1500}}',
+        "endingOffsets": '{"Topic": {"0": 1010, "1": 1510}}',
+    }
     splits = plan_batch(url, topic="Topic", **offsets)
     of_planning = bucket.fetched_bytes
     assert planned_size(splits) == 20
@@ -152,7 +155,5 @@ spark.stop()
     environ = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2_000:]
-    expected = [
-        [row["queue_offset"], row["msg_id"]] for row in golden_rows(store, "TopicOne") if row["queue_id"] == 1
-    ]
+    expected = [[row["queue_offset"], row["msg_id"]] for row in golden_rows(store, "TopicOne") if row["queue_id"] == 1]
     assert json.loads(done.stdout.rpartition("rows:")[2]) == expected

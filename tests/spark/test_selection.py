@@ -67,7 +67,9 @@ def test_assign_and_queue_id_name_queues(pristine_store: PristineStore) -> None:
 def test_a_topic_that_is_not_there_is_refused_with_those_that_are(pristine_store: PristineStore) -> None:
     store = pristine_store("roll")
     for read in (read_batch, lambda *args, **options: open_stream(*args, **options).initialOffset()):
-        with pytest.raises(OptionError, match=r"\[SPARK_MQ_INVALID_OPTION\] option topic: TopicOn: .*there are TopicOne"):
+        with pytest.raises(
+            OptionError, match=r"\[SPARK_MQ_INVALID_OPTION\] option topic: TopicOn: .*there are TopicOne"
+        ):
             read(store.root, topic="TopicOn")
         with pytest.raises(OptionError, match=r"option assign: TopicOne/broker-lab/9"):
             read(store.root, assign='{"TopicOne": [0, 9]}')

@@ -62,7 +62,10 @@ def sizes_of_batches(reader: StreamReader, position: Position) -> list[int]:
             {"startingTimestamp": str(START_MS + 25 * SECOND), "startingOffsetsByTimestampStrategy": "latest"},
             {0: 20, 1: 4},
         ),
-        ({"startingOffsetsByTimestamp": json.dumps({"Topic": {"0": START_MS, "1": START_MS + 30 * SECOND}})}, {0: 0, 1: 9}),
+        (
+            {"startingOffsetsByTimestamp": json.dumps({"Topic": {"0": START_MS, "1": START_MS + 30 * SECOND}})},
+            {0: 0, 1: 9},
+        ),
         ({"startingTimestamp": "-1h"}, {0: 20, 1: 10}),  # the messages are years old
         ({"startingOffsets": "group", "consumerGroup": "GroupA"}, {0: 5, 1: 0}),
     ],
@@ -142,9 +145,7 @@ def test_rows_and_bytes_limit_together(store: StoreBuilder) -> None:
     assert len(next_batch(bytes_first, bytes_first.initialOffset())[1]) <= 4
 
 
-def test_few_rows_are_waited_for_until_the_delay_is_over(
-    store: StoreBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_rows_are_waited_for_until_the_delay_is_over(store: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [START_MS]
     monkeypatch.setattr(stream_reader, "_now_ms", lambda: now[0])
     limits = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
@@ -248,7 +249,9 @@ def test_a_task_needs_nothing_but_its_partition(store: StoreBuilder) -> None:
     start = reader.initialOffset()
     partitions = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     task = open_stream("nowhere", topic="Topic")
-    rows = [row for part in partitions for batch in task.read(pickle.loads(pickle.dumps(part))) for row in batch.to_pylist()]
+    rows = [
+        row for part in partitions for batch in task.read(pickle.loads(pickle.dumps(part))) for row in batch.to_pylist()
+    ]
     assert len(rows) == 30
 
 
@@ -263,9 +266,7 @@ def test_an_idle_look_gives_the_same_text(store: StoreBuilder) -> None:
     assert reader.reportLatestOffset() == reader.reportLatestOffset()
 
 
-def test_an_idle_look_opens_no_file(
-    pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_look_opens_no_file(pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch) -> None:
     store = pristine_store("clean")
     reader = open_stream(store.root, subscribePattern=".*", startingOffsets="earliest")
     position, rows = next_batch(reader, reader.initialOffset())

@@ -167,7 +167,9 @@ def test_counted_bytes_are_those_between_the_two_positions_whatever_comes_and_go
         store.sizes[queue] += come
         planned[queue] = min(planned[queue] + taken, len(store.sizes[queue]))
         expected = {
-            q: Unread(planned[q], sum(sizes[planned[q] :])) for q, sizes in store.sizes.items() if len(sizes) > planned[q]
+            q: Unread(planned[q], sum(sizes[planned[q] :]))
+            for q, sizes in store.sizes.items()
+            if len(sizes) > planned[q]
         }
         assert unread.count(planned, store.ends(), store) == expected
     for looked in store.looks.values():
@@ -235,5 +237,7 @@ def test_a_record_place_is_what_the_time_is_taken_from() -> None:
     """`before` is (place in the log, store time): the second number counts."""
     before: RecordPlace = (10**12, 1_000)
     ends = QueueOffsets({Q[0]: QueueOffset(1, before)})
-    document = latest_offset_json(QueueOffsets({Q[0]: QueueOffset(2, (10**12 + 90, 1_250))}), {Q[0]: Unread(1, 90)}, None)
+    document = latest_offset_json(
+        QueueOffsets({Q[0]: QueueOffset(2, (10**12 + 90, 1_250))}), {Q[0]: Unread(1, 90)}, None
+    )
     assert lags_of(ends.to_json_dict(), document) == [(0, 1, 90, 250)]

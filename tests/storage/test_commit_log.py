@@ -47,9 +47,7 @@ def test_a_walk_may_begin_at_any_record(pristine_store: Callable[[str], Fixture]
         assert walked(log, everything[number]) == (everything[number:], end, None)
 
 
-def test_windows_end_between_records(
-    pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_end_between_records(pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(pristine_store("ipv6").root / "commitlog")
     expected = walked(log, log.minimum)
     for size in (91, 500, 5_000):

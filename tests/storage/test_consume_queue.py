@@ -72,8 +72,14 @@ WRONG = {
     "at the greatest place": lambda store: (2**63 - 1, 120),
     "inside a record": lambda store: (store.messages[5].commitlog_offset + 20, store.messages[5].size_bytes),
     "one byte too early": lambda store: (store.messages[5].commitlog_offset - 1, store.messages[5].size_bytes),
-    "another topic's record": lambda store: (store.of_queue("TopicB")[3].commitlog_offset, store.messages[0].size_bytes),
-    "another queue's record": lambda store: (store.of_queue("TopicA", 1)[3].commitlog_offset, store.messages[0].size_bytes),
+    "another topic's record": lambda store: (
+        store.of_queue("TopicB")[3].commitlog_offset,
+        store.messages[0].size_bytes,
+    ),
+    "another queue's record": lambda store: (
+        store.of_queue("TopicA", 1)[3].commitlog_offset,
+        store.messages[0].size_bytes,
+    ),
     "a size too large": lambda store: (store.of_queue()[3].commitlog_offset, store.messages[0].size_bytes + 1),
     "a size too small": lambda store: (store.of_queue()[3].commitlog_offset, store.messages[0].size_bytes - 1),
     "a size of one": lambda store: (store.of_queue()[3].commitlog_offset, 1),
@@ -271,9 +277,7 @@ def test_the_end_is_the_first_place_without_an_entry(
     assert queue.last_file_end_offset >= len(kinds)
 
 
-@given(
-    steps=st.lists(st.integers(1, 300), max_size=60), blank=st.integers(0, 12), place=st.integers(0, 9_000)
-)
+@given(steps=st.lists(st.integers(1, 300), max_size=60), blank=st.integers(0, 12), place=st.integers(0, 9_000))
 def test_the_first_entry_at_a_place_is_found(
     steps: list[int], blank: int, place: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

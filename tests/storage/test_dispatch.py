@@ -87,7 +87,17 @@ def test_entries_come_by_queue_in_log_order() -> None:
 
 @pytest.mark.parametrize(
     ("level", "code"),
-    [("1", 1_001), ("2", 5_001), ("9", 5_001), ("0", 97), ("-1", 97), ("x", 97), ("", 97), ("99999999999", 97), (None, 97)],
+    [
+        ("1", 1_001),
+        ("2", 5_001),
+        ("9", 5_001),
+        ("0", 97),
+        ("-1", 97),
+        ("x", 97),
+        ("", 97),
+        ("99999999999", 97),
+        (None, 97),
+    ],
 )
 def test_a_delayed_message_has_its_deliver_time_for_a_tags_code(level: str | None, code: int) -> None:
     properties = {"TAGS": "a"} | ({"DELAY": level} if level is not None else {})

@@ -18,12 +18,11 @@ DAMAGED = {"damaged", "damaged-unclean"}
 CLEAN = {"clean", "ext", "syncflush", "recovered", "expired", "preblank", "roll", "ipv6"}
 AGREEING = [name for name in FIXTURE_NAMES if name != "revived"]
 
+
 @pytest.mark.parametrize("name", AGREEING)
 def test_a_recovered_copy_reads_as_apaches_classes_say(name: str, fixture_store: Callable[[str], Fixture]) -> None:
     fixture = fixture_store(name)
-    with open_store(
-        fixture.root, config=str(fixture.conf), read_only=False, truncate_damage=name in DAMAGED
-    ) as store:
+    with open_store(fixture.root, config=str(fixture.conf), read_only=False, truncate_damage=name in DAMAGED) as store:
         assert differences(store, fixture.golden) == []
         assert names_of_queues(store) == names_in(fixture.golden)
         (summary,) = golden_lines(fixture.golden, "summary")

@@ -54,7 +54,9 @@ def test_headers_and_items_of_the_brokers_files(pristine_store: Callable[[str], 
     assert index.files()[0].is_full
 
 
-def made(directory: Path, slots: list[int], items: list[tuple[int, int, int, int]], count: int | None = None) -> IndexStore:
+def made(
+    directory: Path, slots: list[int], items: list[tuple[int, int, int, int]], count: int | None = None
+) -> IndexStore:
     """One index file with 10 slots and room for 20 items, of the first second of 1970."""
     (directory / "index").mkdir(exist_ok=True)
     count = len(items) + 1 if count is None else count
@@ -92,6 +94,14 @@ def test_items_of_a_slot_are_followed_newest_first_and_others_left_out(tmp_path:
 def test_a_time_range_is_one_of_whole_seconds(tmp_path: Path, begin: int, end: int, expected: list[int]) -> None:
     index = made(tmp_path, [3], [(20, 100, 0, 0), (20, 200, 1, 1), (20, 300, 5, 2)])
     assert places(index, 20, begin, end) == expected
+
+
+def test_the_first_item_of_a_file_is_found_at_its_own_time_and_where_java_finds_it(tmp_path: Path) -> None:
+    """Java counts its difference from the file before, though the file begins with its time."""
+    index = made(tmp_path, [1], [(20, 100, 500, 0)])
+    assert places(index, 20, 1_000, 1_000) == places(index, 20, 501_000, 501_000) == [100]
+    assert places(index, 20, 2_000, 500_999) == []
+    assert places(index, 20) == [100]
 
 
 @pytest.mark.parametrize("slot", [-1, 0, 5, 21, 2**31 - 1])

@@ -35,7 +35,7 @@ def held(index: IndexStore) -> list[tuple[int, int]]:
     return [(int(item["key_hash"]), int(item["commitlog_offset"])) for file in index.files() for item in file.items()]
 
 
-@given(batches=st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 30), max_size=30), max_size=6))
+@given(batches=st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 30), max_size=25), max_size=5))
 def test_every_key_entered_is_found(batches: list[list[int]], tmp_path_factory: pytest.TempPathFactory) -> None:
     index = store_in(tmp_path_factory.mktemp("keys"))
     expected: dict[int, list[int]] = {}

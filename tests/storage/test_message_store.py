@@ -248,9 +248,7 @@ def test_a_topic_with_batch_queues_is_refused_by_name(store: StoreBuilder) -> No
 def test_a_log_in_another_directory_is_found_by_the_configuration(store: StoreBuilder, tmp_path: Path) -> None:
     message = store.put()
     shutil.move(store.root / "commitlog", tmp_path / "log")
-    config = StoreConfig(
-        commit_log=CommitLogConfig(store_path_commit_log=str(tmp_path / "log")), index=IndexConfig()
-    )
+    config = StoreConfig(commit_log=CommitLogConfig(store_path_commit_log=str(tmp_path / "log")), index=IndexConfig())
     with open_store(store.root, config=config) as opened:
         assert opened.get("TopicA", 0, 0).messages == (message,)
 

@@ -63,9 +63,7 @@ def state(store: MessageStore) -> State:
 
 
 def places(messages: list[Message]) -> dict[tuple[str, int, int], int]:
-    return {
-        (message.topic, message.queue_id, message.queue_offset): message.commitlog_offset for message in messages
-    }
+    return {(message.topic, message.queue_id, message.queue_offset): message.commitlog_offset for message in messages}
 
 
 def keys(messages: list[Message]) -> set[tuple[int, int]]:
@@ -100,7 +98,9 @@ def test_queues_and_index_are_built_from_the_log_alone(store: StoreBuilder) -> N
 
 
 @pytest.mark.parametrize("abort", [False, True])
-@pytest.mark.parametrize("lost", ["consumequeue", "index", "consumequeue/TopicA", "consumequeue/TopicA/1", "checkpoint"])
+@pytest.mark.parametrize(
+    "lost", ["consumequeue", "index", "consumequeue/TopicA", "consumequeue/TopicA/1", "checkpoint"]
+)
 @pytest.mark.parametrize("checkpoint", ["honest", "missing", "zero", "short"])
 def test_what_is_lost_is_built_again(store: StoreBuilder, lost: str, abort: bool, checkpoint: str) -> None:
     path = store.root / lost

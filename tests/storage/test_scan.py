@@ -43,7 +43,9 @@ def store(tmp_path: Path) -> StoreBuilder:
     store = StoreBuilder(tmp_path)
     for number in range(90):
         tag = ("TagA", "TagB", "")[number % 3]
-        message = store.put(queue_id=number % 2, entered=False, properties={"TAGS": tag} if tag else {}, body=b"x" * number)
+        message = store.put(
+            queue_id=number % 2, entered=False, properties={"TAGS": tag} if tag else {}, body=b"x" * number
+        )
         store.enter(message, string_hash(tag))
     return store
 
@@ -64,9 +66,7 @@ def test_a_range_is_what_was_asked_for(store: StoreBuilder, start: int, end: int
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
 @pytest.mark.parametrize("size", [1, 500, 1 << 20])
-def test_slices_of_any_size_add_up(
-    store: StoreBuilder, rows: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_of_any_size_add_up(store: StoreBuilder, rows: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.scan.SLICE_ROWS", rows)
     monkeypatch.setattr("storage.scan.SLICE_BYTES", size)
     assert scanned(store, 0, 45) == list(range(45))

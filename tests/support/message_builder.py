@@ -117,7 +117,12 @@ class StoreBuilder:
 
     def enter(self, message: Message, tags_code: int = 0) -> None:
         self.write_entry(
-            message.topic, message.queue_id, message.queue_offset, message.commitlog_offset, message.size_bytes, tags_code
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+            message.commitlog_offset,
+            message.size_bytes,
+            tags_code,
         )
 
     def write_entry(
