@@ -22,6 +22,11 @@ BODY_SIZE_BYTES = 1024
 DISTINCT_BODIES = 4096  # 4 MiB: more than a processor's near caches hold
 
 
+def key_of(number: int) -> str:
+    """The key of message `number` (LoadRocketMQ.java makes the same)."""
+    return f"order-{number}"
+
+
 def bodies() -> list[bytes]:
     """DISTINCT_BODIES orders as JSON, each of BODY_SIZE_BYTES bytes, the same in every run."""
     source = random.Random(0)

@@ -2,6 +2,9 @@
 
 Spark: KafkaBatch. Push-down in PySpark needs a session flag, and a reader that overrides `pushFilters` fails without it; so
 the method is put on the instance in a shape that Spark takes for "not overridden" while the flag is off.
+
+It is put there only with option `pushDown`: Spark 4.2.0 keeps the plan of a pushed filter in the DataFrame's relation, and
+reads every other use of that DataFrame, a later action or the other side of a self-join, by it (PythonDataSourceV2.readInfo).
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class BatchReader(DataSourceReader):
         self.column_names = tuple(column_names)
         self.nullable = tuple(nullable)
         self.cuts = Cuts.none(kafka=options.kafka_columns)
-        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+        if options.push_down:
+            self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         try:

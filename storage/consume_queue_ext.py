@@ -25,7 +25,9 @@ class ConsumeQueueExt:
     """The extension files of one queue."""
 
     def __init__(self, file_system: FileSystem, directory: str, file_size_bytes: int | None = None) -> None:
-        found = [entry for entry in file_system.list_directory(directory) if entry.name.isascii() and entry.name.isdigit()]
+        found = [
+            entry for entry in file_system.list_directory(directory) if entry.name.isascii() and entry.name.isdigit()
+        ]
         self._files = [file_system.open_file(f"{directory}/{entry.name}") for entry in found if entry.size_bytes]
         self._starts = [int(entry.name) for entry in found if entry.size_bytes]
 

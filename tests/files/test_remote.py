@@ -115,7 +115,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def test_ranges_that_lie_close_together_are_one_request(url: str, requests: list[tuple[str, int]]) -> None:
-    fsspec.filesystem("memory").pipe_file(f"{url}/file", bytes(1_000_000))
+    fsspec.filesystem("memory").pipe_file(f"{url}/file", b"x" * 1_000_000)
     file = RemoteFileSystem(url).open_file(f"{url}/file")
     near = np.arange(10) * 1_000
     far = near[-1] + 100 + COALESCE_GAP_BYTES + 1
@@ -125,6 +125,15 @@ def test_ranges_that_lie_close_together_are_one_request(url: str, requests: list
     for position in range(0, 4_000, 20):
         file.view(position, 20)
     assert len(requests) == 1
+
+
+def test_what_a_broker_writes_on_is_seen_in_place_of_zeros(url: str) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file(f"{url}/file", b"written".ljust(1_000, b"\0"))
+    file = RemoteFileSystem(url).open_file(f"{url}/file")
+    assert file.view(0, 10).tobytes() == b"written\0\0\0"
+    files.pipe_file(f"{url}/file", b"written on".ljust(1_000, b"\0"))
+    assert file.view(0, 10).tobytes() == b"written on"
 
 
 @pytest.mark.parametrize("name", ["clean", "expired", "preblank", "ipv6", "ext"])

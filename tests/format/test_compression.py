@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 
 import lz4.frame
 import pytest
@@ -57,10 +58,8 @@ def test_a_body_cut_anywhere_is_corrupt(kind: int) -> None:
 @pytest.mark.parametrize("kind", COMPRESSORS)
 @given(st.binary(max_size=60))
 def test_other_bytes_are_corrupt_or_happen_to_be_of_the_type(kind: int, body: bytes) -> None:
-    try:
-        decompress(body, kind | 1)
-    except CorruptRecordError as error:
-        assert error.field == "body"
+    with suppress(CorruptRecordError):
+        assert isinstance(decompress(body, kind | 1), bytes)
 
 
 @pytest.mark.parametrize("kind", [0x400, 0x500, 0x600, 0x700])

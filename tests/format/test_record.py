@@ -237,8 +237,7 @@ def test_a_negative_properties_length_counts_as_none_as_with_java() -> None:
 def test_any_bytes_end_in_one_of_the_four_ways(data: bytes, head: bytes, check_crc: bool) -> None:
     try:
         outcome = decode_record(head + data, check_crc=check_crc)
-    except CorruptRecordError as error:
-        assert str(error)
+    except CorruptRecordError:
         return
     assert isinstance(outcome, Message | EndOfFile | NeedMoreBytes)
     if isinstance(outcome, NeedMoreBytes):

@@ -24,7 +24,7 @@ Paths = Path | str | list[Path]
 
 def plan_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -> list[QueueSplit]:
     """The splits of a batch read, with these filters pushed."""
-    parsed = SourceOptions.parse(_where(path) | options, "batch")
+    parsed = SourceOptions.parse({**_where(path), "pushDown": "true", **options}, "batch")
     reader = BatchReader(parsed, parsed.column_names)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates every filter again"
     return [part.split for part in reader.partitions() if isinstance(part, QueuePartition)]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 from spark_mq.conditions import (
     DataLossError,
     NoGroupOffsetsError,
@@ -71,15 +70,9 @@ def test_a_start_behind_the_end_is_refused(root: Path) -> None:
     ending = by_queue({0: -1, 1: 3, 2: -1})
     with pytest.raises(OptionError, match="the start 4 is greater than the end 3"):
         read_batch(root, topic=TOPIC, startingOffsets=by_queue({0: 0, 1: 4, 2: 0}), endingOffsets=ending)
+    late = {"startingTimestamp": str(START_MS * 2), "startingOffsetsByTimestampStrategy": "latest"}
     with pytest.raises(StartBeyondEndError, match=rf"\[SPARK_MQ_START_BEYOND_END\] queue {TOPIC}/broker-lab/"):
-        latest = str(START_MS * 2)
-        read_batch(
-            root,
-            topic=TOPIC,
-            startingTimestamp=latest,
-            startingOffsetsByTimestampStrategy="latest",
-            endingOffsets=ending,
-        )
+        read_batch(root, topic=TOPIC, endingOffsets=ending, **late)
 
 
 @pytest.mark.parametrize("spelling", ["ms", "ISO-8601"])

@@ -276,7 +276,8 @@ def test_a_query_starts_at_the_offsets_that_a_java_consumer_stored(
 ) -> None:
     """A fixture's own consumerOffset.json, bare integer keys and all."""
     store = fixture_store("clean")
-    assert (theirs := stored(store.root, "GroupR"))
+    theirs = stored(store.root, "GroupR")
+    assert theirs
     topics = sorted({topic for topic, _ in theirs if not topic.startswith("%")})
     reader = reader_of(store, subscribe=",".join(topics), startingOffsets="group", consumerGroup="GroupR")
     start = next_offsets(reader.initialOffset())

@@ -59,39 +59,27 @@ def predicates(golden: list[Row]) -> list[str]:
     return [
         "queue_id = 1",
         "queue_id IN (0, 2, NULL)",
-        "queue_id > 0 AND queue_id <= 2",
-        "queue_id <> 1",
+        "queue_id > 0 AND tags <> 'TagB'",
         "queue_offset >= 10 AND queue_offset < 13",
         "queue_offset = 7 OR queue_offset = 9",
-        "queue_offset > 9000000000",
         f"store_timestamp >= '{early}'",
         f"store_timestamp BETWEEN '{early}' AND '{late}'",
-        f"store_timestamp < '{early}' AND queue_id = 2",
         f"store_timestamp = '{late}'",
         "tags = 'TagA'",
         "tags IN ('TagA', 'TagC', NULL)",
-        "tags <=> 'TagB'",
         "tags <=> NULL",
         "tags IS NULL",
-        "tags <> 'TagA'",
-        "tags = 'TagA' AND tags = 'TagB'",
-        "tags LIKE 'Tag%'",
         f"keys = '{row['keys']}'",
         f"keys = '{first_key}'",
-        "keys IS NULL",
-        "keys = ''",
         f"unique_key = '{row['unique_key']}'",
-        f"unique_key IN ('{row['unique_key']}', 'none')",
-        "unique_key = 'none'",
         f"keys = '{row['keys']}' AND unique_key = '{row['unique_key']}' AND tags = '{row['tags']}' AND queue_id >= 0",
         "properties['TAGS'] = 'TagA'",
-        "false",
     ]
 
 
-def found_by(frame: DataFrame, conditions: list[str]) -> dict[str, list[int]]:
-    """The places in the log of the rows that each condition lets through; one job for all."""
-    parts = [frame.where(text).selectExpr(f"{n} AS n", "commitlog_offset") for n, text in enumerate(conditions)]
+def found_by(frames: Callable[[], DataFrame], conditions: list[str]) -> dict[str, list[int]]:
+    """The places in the log of the rows that each condition lets through, each asked of `frames()`; one job."""
+    parts = [frames().where(text).selectExpr(f"{n} AS n", "commitlog_offset") for n, text in enumerate(conditions)]
     union = parts[0]
     for part in parts[1:]:
         union = union.union(part)
@@ -106,22 +94,44 @@ def test_a_filter_gives_what_a_full_scan_filtered_by_spark_gives(
     flag: str, read_store: ReadStore, pristine_store: PristineStore
 ) -> None:
     store = pristine_store("clean")
-    read = read_store(store.root, topic="TopicA")
-    full = read.sparkSession.createDataFrame(read.toArrow())  # rows that know no source
-    conditions = predicates(golden_rows(store, "TopicA"))
-    found, expected = found_by(read, conditions), found_by(full, conditions)
-    assert found == expected
-    assert sum(bool(places) for places in expected.values()) > 20, "most predicates let something through"
+    asked = {"topic": "TopicA", "queueId": "0,1"}
+    golden = [row for row in golden_rows(store, "TopicA") if row["queue_id"] in (0, 1)]
+    conditions = predicates(golden)
+    frame = read_store(store.root, **asked)
+    full = frame.sparkSession.createDataFrame(frame.toArrow())  # rows that know no source
+    expected = found_by(lambda: full, conditions)
+    assert all(expected.values()), "each predicate lets something through"
+    assert found_by(lambda: frame, conditions) == expected, "one DataFrame, many filters"
+    some = conditions[:: 2 if flag == "true" else 6]
+    pushed = found_by(lambda: read_store(store.root, pushDown="true", **asked), some)
+    assert pushed == {text: expected[text] for text in some}, "a DataFrame for each filter"
 
 
 @pytest.mark.spark
-def test_filters_reach_the_reader_just_where_the_session_pushes_them(
+def test_filters_cut_the_plan_just_where_the_session_pushes_them_and_the_option_asks(
     flag: str, read_store: ReadStore, pristine_store: PristineStore
 ) -> None:
     """One queue is left of the read, and so one partition, without the source overriding `pushFilters`."""
-    frame = read_store(pristine_store("roll").root, topic="TopicOne").where("queue_id = 1")
-    assert frame.rdd.getNumPartitions() == (1 if flag == "true" else 3)
-    assert {row.queue_id for row in frame.select("queue_id").collect()} == {1}
+    root = pristine_store("roll").root
+    for option in ("true", "false"):
+        frame = read_store(root, topic="TopicOne", pushDown=option).where("queue_id = 1")
+        assert frame.rdd.getNumPartitions() == (1 if flag == option == "true" else 3)
+        assert {row.queue_id for row in frame.select("queue_id").collect()} == {1}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("flag", ["true"], indirect=True)
+def test_spark_still_shares_a_cut_between_all_uses_of_one_dataframe(
+    flag: str, read_store: ReadStore, pristine_store: PristineStore
+) -> None:
+    """Why option pushDown is off by default. When this fails, Spark was mended and the default can be another."""
+    store = pristine_store("roll")
+    count = sum(row["queue_id"] == 1 for row in golden_rows(store, "TopicOne"))
+    frame = read_store(store.root, topic="TopicOne", pushDown="true")
+    assert frame.where("queue_id = 1").count() == count
+    assert frame.count() == count, "and not all 250"
+    frame = read_store(store.root, topic="TopicOne")
+    assert (frame.where("queue_id = 1").count(), frame.count()) == (count, 250)
 
 
 def test_spark_takes_push_filters_for_not_overridden() -> None:
@@ -130,7 +140,7 @@ def test_spark_takes_push_filters_for_not_overridden() -> None:
     """
     from pyspark.sql.worker import plan_data_source_read
 
-    options = SourceOptions.parse({"path": "/", "topic": "T"}, "batch")
+    options = SourceOptions.parse({"path": "/", "topic": "T", "pushDown": "true"}, "batch")
     reader = BatchReader(options, options.column_names)
     assert "pushFilters" not in vars(BatchReader)
     assert reader.pushFilters.__func__ is DataSourceReader.pushFilters  # type: ignore[attr-defined]

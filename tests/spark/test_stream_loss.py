@@ -62,7 +62,7 @@ def test_a_position_at_the_minimum_is_no_loss(store: StoreBuilder) -> None:
     assert position["Topic"]["broker-a"]["0"]["before"] is not None
     store.delete_oldest_log_file()
     sent = [f"Topic/0/{first_left}", *store.send_many("Topic", 10)]
-    end, rows = next_batch(open_stream(store.root, **EARLIEST), position)
+    _, rows = next_batch(open_stream(store.root, **EARLIEST), position)
     assert bodies(rows) == sent
 
 

@@ -227,18 +227,19 @@ def test_places_outside_the_files_are_left_out(tmp_path: Path) -> None:
     assert found == [[message.commitlog_offset]]
 
 
-@pytest.mark.parametrize("read", ["message_at", "records", "walk"])
+@pytest.mark.parametrize("read", ["message_at", "bytes_at", "records", "walk"])
 def test_a_file_deleted_meanwhile_is_out_of_range(store: StoreBuilder, read: str) -> None:
     messages = [store.put(body=bytes(700)) for _ in range(12)]
     log = log_of(store.root / "commitlog")
     min((store.root / "commitlog").iterdir()).unlink()
+    reads: dict[str, Callable[[], object]] = {
+        "message_at": lambda: log.message_at(0, store.end),
+        "bytes_at": lambda: log.bytes_at(0, 10),
+        "records": lambda: list(log.records(np.array([0]), np.array([messages[0].size_bytes]))),
+        "walk": lambda: list(log.walk(0)),
+    }
     with pytest.raises(OffsetOutOfRangeError) as raised:
-        if read == "message_at":
-            log.message_at(0, store.end)
-        elif read == "records":
-            list(log.records(np.array([0]), np.array([messages[0].size_bytes])))
-        else:
-            list(log.walk(0))
+        reads[read]()
     assert raised.value.minimum == 4096
 
 
