@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.java_broker import Oracle, RunningBroker, send_arguments
 
@@ -27,6 +27,13 @@ MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 LOG_FILE_BYTES = 256 << 10
 QUEUE_FILE_BYTES = 2_000
 INDEX_ITEMS = 500
+
+# A broker on a loaded machine turns messages away that waited for 200 ms, or while a write took a second.
+UNHURRIED: dict[str, str | int] = {
+    "waitTimeMillsInSendQueue": 60_000,
+    "osPageCacheBusyTimeOutMills": 60_000,
+    "syncFlushTimeout": 60_000,
+}
 
 Queue = tuple[str, int]
 
@@ -114,8 +121,7 @@ def start_broker(
             name_server,
             commitlog_file_size_bytes=LOG_FILE_BYTES,
             consume_queue_file_size_bytes=QUEUE_FILE_BYTES,
-            maxIndexNum=INDEX_ITEMS,
-            **settings,
+            **{"maxIndexNum": INDEX_ITEMS, **UNHURRIED, **settings},
         )
     )
 
@@ -126,7 +132,7 @@ def receive_the_rest(stream: Stream, producers: Producers) -> list[dict[str, Any
         before = stream.count
         with stream.running():
             stream.wait_until(lambda: stream.count > before or not producers.are_sending())  # noqa: B023
-    assert producers.succeeded()
+    assert producers.succeeded(), producers.output()
     answers = producers.answers()
     with stream.running():
         stream.wait_until(lambda: stream.count >= len(answers))
@@ -160,6 +166,9 @@ class Producers:
 
     def succeeded(self) -> bool:
         return all(process.poll() == 0 for process in self._processes)
+
+    def output(self) -> str:
+        return "".join(log.read_text("utf-8") for log in self._oracle.directory.glob("Send-*.log"))
 
     def answers(self) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = []

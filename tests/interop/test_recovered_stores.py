@@ -92,14 +92,14 @@ def test_apache_finds_every_key_through_an_index_that_we_rebuilt(
 
 
 class Kill(NamedTuple):
-    """SIGKILL right after the `count`-th write, unlink, … (`verb`) of a path that begins with `prefix` under ROOT."""
+    """SIGKILL right after the `nth` write, unlink, … (`verb`) of a path that begins with `prefix` under ROOT."""
 
     verb: str
     prefix: str
-    count: int = 1
+    nth: int = 1
 
     def __str__(self) -> str:
-        return f"{self.count}. {self.verb} {self.prefix}"
+        return f"{self.nth}. {self.verb} {self.prefix}"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ class MortalFileSystem(LocalFileSystem):
     def __init__(self, root: Path, kill: Kill) -> None:
         self._root = root
         self._kill = kill
-        self._left = kill.count
+        self._left = kill.nth
 
     def create_file(self, path: str, size_bytes: int) -> None:
         super().create_file(path, size_bytes)
