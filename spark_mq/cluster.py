@@ -84,10 +84,10 @@ class Cluster:
             stores[name] = store
         return cls(stores)
 
-    def refresh(self) -> None:
-        """Look at what the brokers did meanwhile."""
-        for store in self.stores.values():
-            store.refresh()
+    def refresh(self) -> bool:
+        """Look at what the brokers did meanwhile; returns whether they did anything."""
+        changes = [store.refresh() for store in self.stores.values()]
+        return any(changes)
 
     @property
     def brokers(self) -> list[str]:

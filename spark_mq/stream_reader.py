@@ -47,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None
         self._group: GroupOffsets | None = None
         self._planned: dict[QueueId, int] = {}
+        self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
         self._reported = QueueOffsets()
         self._unread = UnreadBytes()
         self._request = request_of(options, self.column_names, nullable=nullable)
@@ -144,8 +145,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueueOffsets().moved_to(resolved.offsets, self.cluster.record_before)
 
     def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
-        if self._frozen is None:
-            self.cluster.refresh()
+        changed = self.cluster.refresh() if self._frozen is None else True
+        if not changed and start == self._caught_up:
+            if self._group is not None:
+                self._group.store(self._planned)
+            return start
+        self._caught_up = None
         available = self._available()
         if self._frozen is not None:
             self.cluster.refresh()
@@ -165,6 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._last_batch_ms = now_ms
         ends = self._planned = plan_end(starts, available, limits, self.cluster)
+        if ends == starts == start.next_offsets():
+            self._caught_up = start
         return start.moved_to(ends, self.cluster.record_before, broken=broken)
 
     def _limits(self, limit: ReadLimit) -> ReadLimits:
@@ -207,9 +214,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.cluster.refresh()
         ends = end.next_offsets()
         starts, _ = self._starts(start, ends)
+        self._check_ends(ends)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         return [QueuePartition(self._split(piece)) for piece in pieces]
+
+    def _check_ends(self, ends: dict[QueueId, int]) -> None:
+        """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
+        losses = [
+            f"queue {queue}: the batch ends at {end}, but the queue at {self.cluster.maximum(queue)}"
+            for queue, end in ends.items()
+            if self.cluster.facts(queue) is not None and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))
+        ]
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(*losses)
+        warn_of_losses(losses)
 
     def _split(self, piece: QueueRange) -> QueueSplit:
         queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]

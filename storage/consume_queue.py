@@ -29,12 +29,11 @@ class ConsumeQueue:
         self._configured_size = file_size_bytes
         self._open_files: dict[int, ReadableFile] = {}
         self._starts: list[int] = []
-        self._identities: dict[int, int] = {}
         self.file_size_bytes = file_size_bytes or 0
         self.list_files()
 
-    def list_files(self) -> bool:
-        """Look again which files there are; returns whether one is not the file that it was (a topic made again)."""
+    def list_files(self) -> None:
+        """Look again which files there are."""
         found = [
             entry
             for entry in self._file_system.list_directory(self.directory)
@@ -50,13 +49,7 @@ class ConsumeQueue:
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {self.file_size_bytes} bytes",
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
-        identities = {int(entry.name): entry.identity for entry in found}
-        replaced = any(identities.get(start, identity) != identity for start, identity in self._identities.items())
-        if replaced:
-            self.close()
-        self._identities = identities
-        self._starts = sorted(identities)
-        return replaced
+        self._starts = sorted(int(entry.name) for entry in found)
 
     @property
     def first_file_offset(self) -> int:
@@ -86,21 +79,20 @@ class ConsumeQueue:
             first = max(start, file_start // ENTRY_SIZE)
             last = min(end, (file_start + self.file_size_bytes) // ENTRY_SIZE)
             if first < last:
-                opened = self._open(file_start)
-                view = opened.view(first * ENTRY_SIZE - file_start, (last - first) * ENTRY_SIZE)
-                result[first - start : last - start] = decode_entries(view.tobytes())
+                found = self._read(file_start, first * ENTRY_SIZE - file_start, (last - first) * ENTRY_SIZE)
+                result[first - start : last - start] = decode_entries(found.tobytes())
         return result
 
-    def _open(self, file_start: int) -> ReadableFile:
-        opened = self._open_files.get(file_start)
-        if opened is None:
-            try:
-                opened = self._file_system.open_file(self.path_of(file_start))
-            except FileNotFoundError as error:
-                asked, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
-                raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, asked) from error
-            self._open_files[file_start] = opened
-        return opened
+    def _read(self, file_start: int, position: int, length: int) -> np.ndarray:
+        try:
+            opened = self._open_files.get(file_start)
+            if opened is None:
+                opened = self._file_system.open_small_reads(self.path_of(file_start))
+                self._open_files[file_start] = opened
+            return opened.view(position, length)
+        except FileNotFoundError as error:
+            asked, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
+            raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, asked) from error
 
     def written_end(self, start: int | None = None) -> int:
         """The first queue offset from `start` on that holds no entry; `start` None = where Java begins to look.

@@ -28,7 +28,7 @@ from storage.errors import (
 )
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
-from storage.files.remote import file_system_of
+from storage.files.remote import file_system_of, plain_path
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
 from storage.format.index import index_key
@@ -100,7 +100,7 @@ def open_store(
     `truncate_damage` cuts a damaged log where Java would. `clock` gives milliseconds.
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError.
     """
-    root = os.fspath(path).rstrip("/") or "/"
+    root = plain_path(os.fspath(path)).rstrip("/") or "/"
     files = file_system or file_system_of(root)
     settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
     return MessageStore(root, settings, files, clock or _now_ms, read_only=read_only, truncate_damage=truncate_damage)
@@ -290,6 +290,9 @@ class MessageStore:
         plan, check_crc = self.plan, self.config.commit_log.check_crc_on_recover
         self._tail = LogTail(self.log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
         self._ends = dict(plan.visible_ends)
+        self._greatest_ends = {
+            (queue.topic, queue.queue_id): queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues
+        }
         self._next_discovery_ms = 0
 
     def _find_queues(self) -> None:
@@ -307,17 +310,21 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return
-        known = 0 if queue.list_files() else self._ends[topic, queue_id]  # the files of a topic made again are others
-        start = max(known, queue.first_file_offset)
+        name = topic, queue_id
+        queue.list_files()
         try:
+            known = self._ends[name]
+            if queue.greatest_end(known) != self._greatest_ends.get(name, -1):
+                known = 0  # another record stands there: the topic was deleted and made again
+            start = max(known, queue.first_file_offset)
             end = queue.written_end(start)
             if end > start:
                 end = queue.visible_end(end, self.log, self.log_end)
         except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
             return
-        self._ends[topic, queue_id] = end
-        if queue.greatest_end(end) > self._tail.pending[topic, queue_id]:
-            del self._tail.pending[topic, queue_id]
+        self._ends[name], self._greatest_ends[name] = end, queue.greatest_end(end)
+        if self._greatest_ends[name] > self._tail.pending[name]:
+            del self._tail.pending[name]
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""
@@ -334,7 +341,13 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return 0
-        return queue.first_offset_at(self.log.minimum, self._ends[topic, queue_id])
+        try:
+            return queue.first_offset_at(self.log.minimum, self._ends[topic, queue_id])
+        except OffsetOutOfRangeError:  # its files expired, or the topic was deleted, since they were listed
+            self._next_discovery_ms = 0
+            self._find_queues()
+            queue.list_files()
+            return queue.first_offset_at(self.log.minimum, self._ends.get((topic, queue_id), 0))
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message."""
@@ -458,14 +471,30 @@ class MessageStore:
             return 0
         minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         low, high = minimum, maximum
+        first_not_before, last_before = maximum, minimum
         while low < high:
             middle = (low + high) // 2
-            store_time = self.store_time(queue, middle)
-            if store_time < timestamp_ms or (upper and store_time == timestamp_ms):
-                low = middle + 1
-            else:
+            offset = self._visible_from(queue, middle, high)
+            if offset is None:
                 high = middle
-        return max(minimum, low - 1) if upper else low
+                continue
+            store_time = self.store_time(queue, offset)
+            if store_time < timestamp_ms or (upper and store_time == timestamp_ms):
+                low, last_before = offset + 1, offset
+            else:
+                high, first_not_before = middle, offset
+        return last_before if upper else first_not_before
+
+    def _visible_from(self, queue: ConsumeQueue, start: int, end: int) -> int | None:
+        """The first offset in [start, end) with a message: offsets without one have no time to compare."""
+        block_size = 1
+        while start < end:
+            entries = queue.entries(start, min(end, start + block_size))
+            valid = valid_entries(entries, queue.topic, queue.queue_id, self.log, self.log_end)
+            if valid.any():
+                return start + int(np.argmax(valid))
+            start, block_size = start + len(entries), min(8 * block_size, SLICE_ROWS)
+        return None
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time of the message at a queue offset; −1 where none is."""

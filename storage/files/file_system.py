@@ -24,12 +24,9 @@ _CHUNK = 1 << 20
 
 
 class DirectoryEntry(NamedTuple):
-    """What a directory says of a name. `identity` tells a file from another that took its name; 0 where nobody knows."""
-
     name: str
     is_directory: bool
     size_bytes: int
-    identity: int = 0
 
 
 class ReadableFile(Protocol):
@@ -66,48 +63,88 @@ class FileSystem(Protocol):
         """A small file whole; None if it does not exist."""
         ...
 
-    def open_file(self, path: str) -> ReadableFile: ...
+    def open_file(self, path: str) -> ReadableFile:
+        """A file to read much of, whatever becomes of its name. FileNotFoundError if it is not there."""
+        ...
+
+    def open_small_reads(self, path: str) -> ReadableFile:
+        """A file to read a little of now and then; its views raise FileNotFoundError once it is deleted."""
+        ...
 
 
 class LocalFile:
-    """A local file through a read-only map made at the first view."""
+    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self.size_bytes = os.fstat(self._descriptor).st_size
-        self._map: np.ndarray | None = None
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            self.size_bytes = os.fstat(descriptor).st_size
+            if self.size_bytes:
+                self._map = np.frombuffer(mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ), np.uint8)
+            else:
+                self._map = np.empty(0, np.uint8)
+        finally:
+            os.close(descriptor)
 
     def view(self, position: int, length: int) -> np.ndarray:
-        if self._map is None:
-            if self.size_bytes == 0:
-                return np.empty(0, np.uint8)
-            mapped = mmap.mmap(self._descriptor, self.size_bytes, access=mmap.ACCESS_READ)
-            self._map = np.frombuffer(mapped, np.uint8)
         return self._map[position : position + length]
+
+    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._map, positions
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return _data_ranges(descriptor, position, self.size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Lets go of the map; views that were handed out stay valid."""
+        self._map = np.empty(0, np.uint8)
+
+
+class LocalSmallReads:
+    """A local file of which little is read: opened for each read, so that a store of many queues needs no descriptors."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size_bytes = os.stat(path).st_size
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return np.frombuffer(os.pread(descriptor, length, position), np.uint8)
+        finally:
+            os.close(descriptor)
 
     def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        ranges = []
-        while position < self.size_bytes:
-            try:
-                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    break
-                raise
-            position = os.lseek(self._descriptor, start, os.SEEK_HOLE)
-            ranges.append((start, position))
-        return ranges
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return _data_ranges(descriptor, position, self.size_bytes)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
-        """Frees the descriptor; views that were handed out stay valid."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        self._map = None
+        """Holds nothing."""
+
+
+def _data_ranges(descriptor: int, position: int, size_bytes: int) -> list[tuple[int, int]]:
+    ranges = []
+    while position < size_bytes:
+        try:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break
+            raise
+        position = os.lseek(descriptor, start, os.SEEK_HOLE)
+        ranges.append((start, position))
+    return ranges
 
 
 class LocalFileSystem:
@@ -124,7 +161,7 @@ class LocalFileSystem:
                     with suppress(FileNotFoundError):
                         is_directory = entry.is_dir()
                         size = 0 if is_directory else entry.stat().st_size
-                        found.append(DirectoryEntry(entry.name, is_directory, size, entry.inode()))
+                        found.append(DirectoryEntry(entry.name, is_directory, size))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)
@@ -138,6 +175,9 @@ class LocalFileSystem:
 
     def open_file(self, path: str) -> LocalFile:
         return LocalFile(path)
+
+    def open_small_reads(self, path: str) -> LocalSmallReads:
+        return LocalSmallReads(path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

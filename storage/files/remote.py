@@ -57,6 +57,9 @@ class RemoteFileSystem:
     def open_file(self, path: str) -> RemoteFile:
         return RemoteFile(self._inner, path)
 
+    def open_small_reads(self, path: str) -> RemoteFile:
+        return RemoteFile(self._inner, path)
+
 
 class RemoteFile:
     """A file read by ranges. Nothing is kept but the last block, for reads that lie close together, and of it nothing

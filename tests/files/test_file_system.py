@@ -38,17 +38,6 @@ def test_an_entry_that_vanishes_while_it_is_listed_does_not_take_the_others_alon
     assert [entry.name for entry in FILES.list_directory(str(tmp_path))] == ["kept"]
 
 
-def test_a_file_made_again_is_another_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    with path.open():
-        (before,) = FILES.list_directory(str(tmp_path))
-        (tmp_path / "new").touch()
-        (tmp_path / "new").rename(path)
-        (after,) = FILES.list_directory(str(tmp_path))
-    assert before.identity != after.identity
-
-
 def test_a_small_file_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     assert FILES.read_file(str(tmp_path / "file")) == b"content"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from storage import Message, MessageStore
-from storage.files.file_system import LocalFile, LocalFileSystem
+from storage.files.file_system import LocalFile, LocalFileSystem, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
 from storage.scan import scan_queue
@@ -39,12 +39,25 @@ class SteppingFile(LocalFile):
         return super().view(position, length)
 
 
+class SteppingReads(LocalSmallReads):
+    step: Step
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        self.step()
+        return super().view(position, length)
+
+
 class SteppingFileSystem(LocalFileSystem):
     def __init__(self, step: Step) -> None:
         self._step = step
 
     def open_file(self, path: str) -> LocalFile:
         file = SteppingFile(path)
+        file.step = self._step
+        return file
+
+    def open_small_reads(self, path: str) -> LocalSmallReads:
+        file = SteppingReads(path)
         file.step = self._step
         return file
 
