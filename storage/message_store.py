@@ -35,7 +35,7 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
-from storage.log_tail import LogTail
+from storage.queue_ends import QueueEnds
 from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
 from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
 from storage.store_layout import StoreLayout
@@ -43,7 +43,6 @@ from storage.store_layout import StoreLayout
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
 _LONG_MAX = 2**63 - 1
-_DISCOVERY_INTERVAL_MS = 1_000
 _T = TypeVar("_T")
 
 
@@ -153,7 +152,7 @@ class MessageStore:
         except BaseException:
             self._resources.close()
             raise
-        self._follow()
+        self._ends = self._ends_of_plan()
 
     # Opening and closing
 
@@ -199,6 +198,8 @@ class MessageStore:
     def _recover(self, file_system: LocalFileSystem, truncate_damage: bool) -> RecoveryReport:
         if self.plan.damage is not None and not truncate_damage:
             raise self.plan.damage
+        if self.plan.was_clean:
+            self._vouch_for_index(file_system)
         if not file_system.exists(self._abort):
             file_system.create_file(self._abort, 0)
             file_system.write(self._abort, 0, str(os.getpid()).encode())
@@ -222,6 +223,17 @@ class MessageStore:
         self.plan = replace(self.plan, visible_ends=ends, greatest_end=self.plan.log_end)
         self._write_checkpoint(file_system)
         return report
+
+    def _vouch_for_index(self, file_system: LocalFileSystem) -> None:
+        """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
+
+        A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
+        """
+        files = self.index.files() if self.config.index.message_index_enable else []
+        checkpoint = read_checkpoint(file_system, self.root)
+        if files and files[-1].header().end_time_ms > checkpoint.index_msg_timestamp:
+            index_time = files[-1].header().end_time_ms
+            write_checkpoint(file_system, self.root, checkpoint._replace(index_msg_timestamp=index_time))
 
     def _write_checkpoint(self, file_system: LocalFileSystem) -> None:
         """Log, queues and index are synced when this is called."""
@@ -263,68 +275,24 @@ class MessageStore:
         Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
         seen (a broker's recovery) is opened anew.
         """
-        before = self.log_end, dict(self._ends)
         self.log.list_files()
-        if self._tail.was_cut():
-            self._start_over()
-        else:
-            self._tail.advance()
-            self._find_queues()
-            for name in list(self._tail.pending):
-                self._refresh_queue(*name)
-        return (self.log_end, self._ends) != before
-
-    @property
-    def log_end(self) -> int:
-        """Where the validated log ends."""
-        return self._tail.end
-
-    def _start_over(self) -> None:
+        if not self._ends.log_was_cut():
+            return self._ends.follow()
         self.log.close()
         self.queues.close()
         self.queues = self.layout.consume_queues(self._file_system)
         self.plan = self._plan()
-        self._follow()
+        self._ends = self._ends_of_plan()
+        return True
 
-    def _follow(self) -> None:
-        plan, check_crc = self.plan, self.config.commit_log.check_crc_on_recover
-        self._tail = LogTail(self.log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
-        self._ends = dict(plan.visible_ends)
-        self._greatest_ends = {
-            (queue.topic, queue.queue_id): queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues
-        }
-        self._next_discovery_ms = 0
+    def _ends_of_plan(self) -> QueueEnds:
+        check_crc = self.config.commit_log.check_crc_on_recover
+        return QueueEnds(self.log, self.queues, self.plan, self._clock, check_crc=check_crc)
 
-    def _find_queues(self) -> None:
-        """List the queue directories, if a record names an unknown queue, and once a second for deleted topics."""
-        now_ms = self._clock()
-        if now_ms < self._next_discovery_ms and all(name in self._ends for name in self._tail.pending):
-            return
-        self._next_discovery_ms = now_ms + _DISCOVERY_INTERVAL_MS
-        for name in self.queues.discover():
-            self._tail.pending.setdefault(name, -1)
-        present = self.queues.names()
-        self._ends = {name: self._ends.get(name, 0) for name in present}
-
-    def _refresh_queue(self, topic: str, queue_id: int) -> None:
-        queue = self.queues.get(topic, queue_id)
-        if queue is None:
-            return
-        name = topic, queue_id
-        queue.list_files()
-        try:
-            known = self._ends[name]
-            if queue.greatest_end(known) != self._greatest_ends.get(name, -1):
-                known = 0  # another record stands there: the topic was deleted and made again
-            start = max(known, queue.first_file_offset)
-            end = queue.written_end(start)
-            if end > start:
-                end = queue.visible_end(end, self.log, self.log_end)
-        except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
-            return
-        self._ends[name], self._greatest_ends[name] = end, queue.greatest_end(end)
-        if self._greatest_ends[name] > self._tail.pending[name]:
-            del self._tail.pending[name]
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends."""
+        return self._ends.log_end
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""
@@ -339,26 +307,16 @@ class MessageStore:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset whose message the log still holds; the maximum if it holds none."""
         queue = self.queues.get(topic, queue_id)
-        if queue is None:
-            return 0
-        try:
-            return queue.first_offset_at(self.log.minimum, self._ends[topic, queue_id])
-        except OffsetOutOfRangeError:  # its files expired, or the topic was deleted, since they were listed
-            self._next_discovery_ms = 0
-            self._find_queues()
-            queue.list_files()
-            return queue.first_offset_at(self.log.minimum, self._ends.get((topic, queue_id), 0))
+        return 0 if queue is None else self._ends.minimum(queue)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message."""
-        return self._ends.get((topic, queue_id), 0)
+        return self._ends.maximum(topic, queue_id)
 
     @property
     def undispatched_bytes(self) -> int:
         """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
-        greatest = max(
-            (queue.greatest_end(self._ends[queue.topic, queue.queue_id]) for queue in self.queues), default=0
-        )
+        greatest = max((self._ends.greatest_end(queue) for queue in self.queues), default=0)
         return max(0, self.log_end - max(greatest, self.log.minimum)) if self.log.files else 0
 
     # Reading
@@ -504,7 +462,7 @@ class MessageStore:
     def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
         """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
         queue = self.queues.get(topic, queue_id)
-        if queue is None or not 0 <= offset < self._ends[topic, queue_id]:
+        if queue is None or not 0 <= offset < self.max_offset(topic, queue_id):
             return None
         entry = queue.entries(offset, offset + 1)
         if not valid_entries(entry, topic, queue_id, self.log, self.log_end)[0]:
