@@ -14,8 +14,8 @@ setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the int
 demo: setup ## read and stream a store that an Apache RocketMQ broker wrote
 	@$(VENV)/bin/spark-mq demo
 
-test: setup ## every test; what needs a JDK and Maven is skipped with the reason where they are absent
-	@$(VENV)/bin/python -m pytest $(ARGS)
+test: setup ## the tests; what needs a JDK and Maven is skipped with the reason where they are absent
+	@$(VENV)/bin/python -m pytest -m "not long" $(ARGS)
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)

@@ -15,8 +15,9 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_mq.conditions import from_storage_error
 from spark_mq.offsets import QueueId
-from spark_mq.rows import RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batch
+from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batch
 from storage.errors import OffsetOutOfRangeError, StorageError
+from storage.files.file_system import Scratch
 from storage.files.remote import file_system_of
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.java_hash import string_hash
@@ -83,6 +84,7 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
             split.queue.queue_id,
             request.decompress,
             split.broker_rank << 16,
+            all_properties=any(column.name in PROPERTY_COLUMNS for column in columns),
         )
         wanted = _wanted_rows(source, request)
         if wanted is not None and not wanted.all():
@@ -94,8 +96,9 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
 def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
     files, queue = file_system_of(split.layout.root), split.queue
     codes = _tags_codes(split.request.tags, queue.topic)
+    scratch = Scratch()
     while start < end:
-        log = split.layout.commit_log(files)
+        log = split.layout.commit_log(files, scratch)
         consume_queue = split.layout.consume_queue(files, queue.topic, queue.queue_id)
         ext = split.layout.consume_queue_ext(files, queue.topic, queue.queue_id) if codes is not None else None
         try:

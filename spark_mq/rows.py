@@ -21,6 +21,7 @@ from storage.scan import QueueSlice
 TIMESTAMP = pa.timestamp("us", "UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+PROPERTY_COLUMNS = {"properties", "headers"}  # that show all properties
 LOG_APPEND_TIME = 1  # Kafka's timestampType of a time that the broker set
 
 
@@ -34,6 +35,7 @@ class RowSource:
     queue_id: int
     decompress: bool = True
     partition_base: int = 0
+    all_properties: bool = False  # asked for as a column: single ones are then taken from the whole
 
     @property
     def records(self) -> Records:
@@ -45,7 +47,8 @@ class RowSource:
 
     @cached_property
     def properties(self) -> PropertyMaps | RegularProperties:
-        return decode_property_maps(self.records.raw_properties())
+        properties = decode_property_maps(self.records.raw_properties())
+        return properties.maps if self.all_properties and isinstance(properties, RegularProperties) else properties
 
     def take(self, rows: np.ndarray) -> None:
         """Keep only the rows of a mask."""

@@ -224,7 +224,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         losses = [
             f"queue {queue}: the batch ends at {end}, but the queue at {self.cluster.maximum(queue)}"
             for queue, end in ends.items()
-            if self.cluster.facts(queue) is not None and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))
+            if self.cluster.facts(queue) is not None
+            and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))
         ]
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)

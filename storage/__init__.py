@@ -1,4 +1,5 @@
 """Apache RocketMQ's message store in Python: the engine, without Spark. Start with `open_store`."""
+
 from __future__ import annotations
 
 from storage.config import StoreConfig

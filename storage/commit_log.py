@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
-from storage.files.file_system import FileSystem, ReadableFile
+from storage.files.file_system import FileSystem, ReadableFile, Scratch
 from storage.format.layout import view_at
 from storage.format.record import (
     BLANK,
@@ -45,12 +45,17 @@ class CommitLog:
     """The files of one log, whatever directories they lie in, opened when first needed."""
 
     def __init__(
-        self, file_system: FileSystem, directories: tuple[str, ...], file_size_bytes: int | None = None
+        self,
+        file_system: FileSystem,
+        directories: tuple[str, ...],
+        file_size_bytes: int | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
         """`file_size_bytes` None = find it from the files. Raises StoreRefusedError where lengths disagree (Java: load)."""
         self.directories = directories
         self._file_system = file_system
         self._configured_size = file_size_bytes
+        self._scratch = scratch
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()
@@ -150,7 +155,11 @@ class CommitLog:
 
     def _records_of_file(self, file: LogFile, offsets: np.ndarray, sizes: np.ndarray) -> Records:
         try:
-            return Records(*self.open_file(file).gather(offsets - file.start, sizes))
+            return Records(
+                *self.open_file(file).gather(
+                    offsets - file.start, np.maximum(sizes, MINIMUM_RECORD_SIZE), self._scratch
+                )
+            )
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error
 

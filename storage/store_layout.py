@@ -11,7 +11,7 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_ext import ConsumeQueueExt
 from storage.consume_queue_store import ConsumeQueueStore
-from storage.files.file_system import FileSystem
+from storage.files.file_system import FileSystem, Scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,9 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
 
-    def commit_log(self, file_system: FileSystem) -> CommitLog:
-        return CommitLog(file_system, self.log_directories, self.log_file_size_bytes)
+    def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
+        """The log. With `scratch`, records lie in that memory until the next ones are asked for."""
+        return CommitLog(file_system, self.log_directories, self.log_file_size_bytes, scratch)
 
     def consume_queues(self, file_system: FileSystem) -> ConsumeQueueStore:
         return ConsumeQueueStore(

@@ -39,8 +39,13 @@ class ReadableFile(Protocol):
         """`length` bytes as a `uint8` array, fewer where the file ends."""
         ...
 
-    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A buffer that holds all the ranges, and where each begins in it. `positions` ascend."""
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A buffer that holds all the ranges, and where each begins in it. `positions` ascend.
+
+        With `scratch` the buffer may be that memory, good until the next gather into it.
+        """
         ...
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
@@ -72,6 +77,38 @@ class FileSystem(Protocol):
         ...
 
 
+LOCAL_GAP_BYTES = 16 << 10
+
+
+class Scratch:
+    """Memory that one reader uses again and again, so that its pages are touched for the first time only once."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+
+    def take(self, size_bytes: int) -> np.ndarray:
+        """So many bytes, holding anything. What was taken before is overwritten."""
+        if len(self._buffer) < size_bytes:
+            self._buffer = np.empty(max(size_bytes, 2 * len(self._buffer)), np.uint8)
+        return self._buffer[:size_bytes]
+
+
+def coalesce(
+    positions: np.ndarray, sizes: np.ndarray, limit: int, gap_bytes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Runs [start, stop) that hold all ranges, gaps up to `gap_bytes` read along, and each range's place in the runs laid end to end.
+
+    `positions` ascend; nothing behind `limit` is in a run.
+    """
+    if not len(positions):
+        return positions, positions, positions
+    reach = np.maximum.accumulate(np.minimum(positions + sizes, limit))
+    first = np.concatenate(([0], np.flatnonzero(positions[1:] > reach[:-1] + gap_bytes) + 1))
+    starts, stops = positions[first], reach[np.append(first[1:], len(positions)) - 1]
+    shift = np.concatenate(([0], np.cumsum(stops - starts)[:-1])) - starts
+    return starts, stops, positions + np.repeat(shift, np.diff(np.append(first, len(positions))))
+
+
 class LocalFile:
     """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's."""
 
@@ -90,8 +127,26 @@ class LocalFile:
     def view(self, position: int, length: int) -> np.ndarray:
         return self._map[position : position + length]
 
-    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._map, positions
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if scratch is None:
+            return self._map, positions
+        starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
+        return self._read_runs(starts, stops, scratch), places
+
+    def _read_runs(self, starts: np.ndarray, stops: np.ndarray, scratch: Scratch) -> np.ndarray:
+        buffer = scratch.take(int((stops - starts).sum()))
+        view, filled = buffer.data, 0
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                while start < stop:
+                    count = os.preadv(descriptor, [view[filled : filled + stop - start]], start)
+                    start, filled = start + count, filled + count
+        finally:
+            os.close(descriptor)
+        return buffer
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -119,7 +174,9 @@ class LocalSmallReads:
         finally:
             os.close(descriptor)
 
-    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem
+from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, coalesce
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
 BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
@@ -89,19 +89,14 @@ class RemoteFile:
     def _read(self, start: int, end: int) -> np.ndarray:
         return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)
 
-    def gather(self, positions: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not len(positions):
-            return np.empty(0, np.uint8), positions
-        ends = np.minimum(positions + sizes, self.size_bytes)
-        reach = np.maximum.accumulate(ends)
-        first = np.concatenate(([0], np.flatnonzero(positions[1:] > reach[:-1] + COALESCE_GAP_BYTES) + 1))
-        starts = positions[first]
-        stops = reach[np.append(first[1:], len(positions)) - 1]
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        starts, stops, places = coalesce(positions, sizes, self.size_bytes, COALESCE_GAP_BYTES)
+        if not len(starts):
+            return np.empty(0, np.uint8), places
         fetched = self._inner.cat_ranges([self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise")
-        buffer = np.frombuffer(b"".join(fetched), np.uint8)
-        place = np.concatenate(([0], np.cumsum(stops - starts)))[:-1]
-        run = np.searchsorted(starts, positions, side="right") - 1
-        return buffer, positions - starts[run] + place[run]
+        return np.frombuffer(b"".join(fetched), np.uint8), places
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size_bytes)] if position < self.size_bytes else []

@@ -64,6 +64,28 @@ class PropertyMaps:
         return self.values.take(pa.array(taken, mask=taken < 0))
 
 
+class SequencedMaps(PropertyMaps):
+    """The same of messages whose names come in a few sequences: a property's place in its message follows from the sequence."""
+
+    def __init__(
+        self,
+        offsets: np.ndarray,
+        names: pa.StringArray,
+        values: pa.StringArray,
+        sequences: _Sequences,
+        codes: np.ndarray,
+    ) -> None:
+        super().__init__(offsets, names, values)
+        self._sequences = sequences
+        self._codes = codes
+
+    def values_of(self, name: str) -> pa.StringArray:
+        """The value of one property for every message, null where a message has none."""
+        places = self._sequences.kept_places(name.encode())[self._codes]
+        missing = places < 0
+        return self.values.take(pa.array(self.offsets[:-1] + places, mask=missing if missing.any() else None))
+
+
 class RegularProperties:
     """The same of messages whose entries are all regular: bytes, and where names and values begin and end in them.
 
@@ -134,7 +156,7 @@ class RegularProperties:
             place, starts, ends = place[kept], starts[kept], ends[kept]
             offsets = np.concatenate(([0], np.cumsum(sequences.kept_counts[codes]))).astype(np.int32)
         names = sequences.names.take(pa.array(sequences.name_codes[place]))
-        return PropertyMaps(offsets, names, _gather_strings(self._data, starts, ends))
+        return SequencedMaps(offsets, names, _gather_strings(self._data, starts, ends), sequences, codes)
 
     @property
     def offsets(self) -> np.ndarray:
@@ -165,6 +187,14 @@ class _Sequences:
         self.kept_counts = np.array([sum(keeps) for keeps in kept])
         self.names = pa.array([name.decode() for name in distinct], pa.string())
         self.name_codes = np.array([distinct[name] for names in split for name in names], np.int32)
+        self._kept_names = [
+            [name for name, keep in zip(names, keeps, strict=True) if keep]
+            for names, keeps in zip(split, kept, strict=True)
+        ]
+
+    def kept_places(self, name: bytes) -> np.ndarray:
+        """The place of a name among those that each sequence keeps; −1 where it has none."""
+        return np.array([names.index(name) if name in names else -1 for names in self._kept_names], np.int64)
 
 
 def decode_property_maps(raw: pa.Array) -> RegularProperties | PropertyMaps:

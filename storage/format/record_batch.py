@@ -192,7 +192,10 @@ class Records:
 
     def host_texts(self, name: str) -> pa.Array:
         """`born_host` or `store_host` as text. Distinct addresses are few, so each is formatted once."""
-        hosts = _byte_rows(self.column(name))
+        column = self.column(name)
+        if self._host_flags is None and len(self) and (column.view(np.int64) == column.view(np.int64)[0]).all():
+            return pa.repeat(pa.scalar(host_text(column[0].tobytes())), len(self))
+        hosts = _byte_rows(column)
         is_v6 = np.zeros((len(self), 1), np.uint8)
         if self._host_flags is not None:
             is_v6[:, 0] = self._host_flags & (BORN_HOST_V6 if name == "born_host" else STORE_HOST_V6) != 0

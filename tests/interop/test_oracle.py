@@ -51,6 +51,7 @@ def test_a_store_that_the_apache_classes_do_not_load_is_refused(
     assert refused.value.exit_code == 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_broker_takes_messages_and_leaves_a_clean_store(oracle: Oracle, tmp_path: Path) -> None:
     store = tmp_path / "store"
