@@ -41,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     asked = parse(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = Console(width=None if sys.stdout.isatty() else 130)
     only = set(asked.only)
     store = opening_store = None
     if only != {"kafka"}:
