@@ -96,6 +96,7 @@ def test_a_stream_beside_a_broker_sees_every_message_once_and_in_order(
         assert len(list((broker.store / rolled).iterdir())) > 2, f"{rolled} was to roll"
 
 
+@pytest.mark.long
 def test_so_does_a_stream_beside_a_broker_that_syncs_each_message(
     spark: SparkSession, oracle: Oracle, name_server: str, tmp_path: Path
 ) -> None:
