@@ -149,11 +149,7 @@ class LocalFile:
         return buffer
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            return _data_ranges(descriptor, position, self.size_bytes)
-        finally:
-            os.close(descriptor)
+        return _data_ranges(self.path, position, self.size_bytes)
 
     def close(self) -> None:
         """Lets go of the map; views that were handed out stay valid."""
@@ -180,27 +176,25 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            return _data_ranges(descriptor, position, self.size_bytes)
-        finally:
-            os.close(descriptor)
+        return _data_ranges(self.path, position, self.size_bytes)
 
     def close(self) -> None:
         """Holds nothing."""
 
 
-def _data_ranges(descriptor: int, position: int, size_bytes: int) -> list[tuple[int, int]]:
+def _data_ranges(path: str, position: int, size_bytes: int) -> list[tuple[int, int]]:
     ranges = []
-    while position < size_bytes:
-        try:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while position < size_bytes:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            ranges.append((start, position))
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data behind the position
             raise
-        position = os.lseek(descriptor, start, os.SEEK_HOLE)
-        ranges.append((start, position))
+    finally:
+        os.close(descriptor)
     return ranges
 
 

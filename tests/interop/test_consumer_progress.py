@@ -28,14 +28,6 @@ class Progress(NamedTuple):
     diff: int
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
 def consumer_progress(oracle: Oracle, broker: RunningBroker, group: str) -> dict[tuple[str, int], Progress]:
     """`mqadmin consumerProgress -g GROUP`, by (topic, queue id)."""
     mqadmin = "org.apache.rocketmq.tools.command.MQAdminStartup"

@@ -48,14 +48,6 @@ class Received(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
-@pytest.fixture(scope="module")
 def name_server(oracle: Oracle) -> Iterator[str]:
     with oracle.namesrv() as address:
         yield address

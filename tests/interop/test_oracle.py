@@ -14,14 +14,6 @@ from tests.support.java_broker import DumpRefusedError, Oracle, free_ports
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
 @pytest.mark.parametrize("name", ["clean", "crashed"])
 def test_a_dump_says_what_the_golden_lines_say(
     name: str, oracle: Oracle, pristine_store: Callable[[str], Fixture]

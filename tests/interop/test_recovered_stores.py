@@ -30,14 +30,6 @@ Place = tuple[str, int, int]  # topic, queue id, queue offset
 LONG_MAX = 2**63 - 1
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
 # Recovered
 
 
