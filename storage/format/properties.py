@@ -265,7 +265,7 @@ def _gather_strings(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> p
 
 def _decode_mixed(raw: pa.Array) -> PropertyMaps:
     """Rows that have an irregular entry go through `decode_properties`, the others through the fast path."""
-    irregular = np.array([_is_irregular(row) for row in raw.to_pylist()])
+    irregular = _irregular_rows(raw)
     regular = _regular(raw.filter(pa.array(~irregular)))
     assert regular is not None, "the two checks disagree"
     fast = regular.maps
@@ -286,10 +286,30 @@ def _decode_mixed(raw: pa.Array) -> PropertyMaps:
     )
 
 
-def _is_irregular(row: bytes) -> bool:
+def _irregular_rows(raw: pa.Array) -> np.ndarray:
+    """Which rows have an entry that is not `name 0x01 value 0x02` with one 0x01 and neither part empty, or malformed text."""
+    data, offsets = _bytes_and_offsets(raw)
+    separators = np.flatnonzero((data == NAME_VALUE_SEPARATOR) | (data == PROPERTY_SEPARATOR))
+    rows = np.searchsorted(offsets, separators, side="right") - 1
+    first = np.searchsorted(separators, offsets[:-1])
+    counts = np.bincount(rows, minlength=len(raw))
+    is_value_end = (np.arange(len(separators)) - first[rows]) % 2 == 1
+    part_starts = np.concatenate(([0], separators + 1))[:-1]
+    part_starts = np.maximum(part_starts, offsets[rows])
+    wrong = (data[separators] != np.where(is_value_end, PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR)) | (
+        separators == part_starts
+    )
+    irregular = (counts % 2 == 1) | ((counts == 0) & (np.diff(offsets) > 0))
+    irregular[rows[wrong]] = True
+    foreign = np.unique(np.searchsorted(offsets, np.flatnonzero(data >= 0x80), side="right") - 1)
+    for row in foreign[~irregular[foreign]].tolist():
+        irregular[row] = not _is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())
+    return irregular
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
-        row.decode()
+        text.decode()
     except UnicodeDecodeError:
-        return True
-    entries = [entry.split(b"\x01") for entry in row.removesuffix(b"\x02").split(b"\x02")] if row else []
-    return not all(len(parts) == 2 and parts[0] and parts[1] for parts in entries)
+        return False
+    return True
