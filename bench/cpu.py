@@ -6,24 +6,23 @@ They hold still where the clock's figures move with whatever else the machine do
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
-    """User and system time of each process that is there."""
-    return {pid: sum(map(int, fields[11:13])) / TICKS_PER_SECOND for pid in pids if (fields := _stat(pid))}
+def own_cpu_seconds(pid: int) -> float:
+    """User and system time of a process, without its children's."""
+    return _seconds(_stat(pid)[11:13])
 
 
-def cpu_seconds_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """What the processes of `after` took since `before`. A process that ended meanwhile is not counted."""
-    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+def cpu_seconds_below(pid: int) -> float:
+    """User and system time of all processes that `pid` and those below it have started and, if they ended, waited for."""
+    below = _descendants(pid)
+    return _seconds(_stat(pid)[13:15]) + sum(_seconds(_stat(child)[11:15]) for child in below)
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes below `pid`, at any depth."""
+def _descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -32,6 +31,10 @@ def descendants(pid: int) -> list[int]:
     for child in below:  # grows while it is walked
         below.extend(children.get(child, ()))
     return below
+
+
+def _seconds(ticks: list[str]) -> float:
+    return sum(map(int, ticks)) / TICKS_PER_SECOND
 
 
 def _stat(pid: int) -> list[str]:

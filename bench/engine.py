@@ -46,7 +46,7 @@ def engine_rows(store: Path, opening_store: Path | None) -> list[EngineRow]:
     return rows
 
 
-def _shown(figures: Sequence[float], form: str) -> str:
+def shown_figures(figures: Sequence[float], form: str) -> str:
     low, middle, high = (format(figure, form) for figure in (min(figures), median(figures), max(figures)))
     return f"{middle} ({low} - {high})"
 
@@ -63,10 +63,10 @@ def _decode_rate(store: MessageStore, columns: list[Column]) -> str:
         return done
 
     messages = decode()
-    return _shown([messages / seconds / 1_000 for seconds in _timed(decode)], ",.0f") + " k messages/s"
+    return shown_figures([messages / seconds / 1_000 for seconds in seconds_of(decode)], ",.0f") + " k messages/s"
 
 
-def _timed(work: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     """Seconds of each round."""
     seconds = []
     for _ in range(rounds):
@@ -104,11 +104,11 @@ def _rebuild_rate(store: Path) -> str:
         open_store(copy, read_only=False).close()
         rates.append(mebibytes / (time.perf_counter() - start))
     shutil.rmtree(copy)
-    return _shown(rates, ",.0f") + " MiB/s"
+    return shown_figures(rates, ",.0f") + " MiB/s"
 
 
 def _opening_time(store: Path) -> str:
-    return _shown([1_000 * seconds for seconds in _timed(lambda: open_store(store).close())], ",.0f") + " ms"
+    return shown_figures([1_000 * seconds for seconds in seconds_of(lambda: open_store(store).close())], ",.0f") + " ms"
 
 
 def _log_bytes(store: Path) -> int:
@@ -116,8 +116,8 @@ def _log_bytes(store: Path) -> int:
         return opened.log_end - opened.log.minimum
 
 
-def table(rows: Sequence[EngineRow]) -> Table:
-    shown = Table("engine alone, one core", "figure", title="Storage engine", caption="median (least - greatest)")
+def table(title: str, rows: Sequence[EngineRow]) -> Table:
+    shown = Table("engine alone, one core", "figure", title=title, caption="median (least - greatest)")
     for row in rows:
         shown.add_row(row.what, row.figure)
     return shown

@@ -1,10 +1,11 @@
-"""Spark's Kafka source over a Kafka broker of one node (KRaft), from Maven Central, on loopback.
+"""Spark's Kafka source and sink, and a Kafka broker of one node (KRaft) for them, from Maven Central, on loopback.
 
     HOME/kafka-jars/broker/           the broker's class path
     HOME/kafka-jars/spark/            what pyspark's own jars lack to speak with it
     HOME/kafka-jars/pom.xml           what they were fetched by; exists once all are there
     HOME/kafka-<messages>/data/       the broker's log directory: a topic with <messages> of `bench.messages`
     HOME/kafka-<messages>/loaded      exists once the topic holds all of them
+    HOME/kafka-sink/data/             that of the broker which the sink writes to: a topic at a time, emptied at the start
 
 HOME is the directory that every run's data stays in.
 """
@@ -18,14 +19,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.messages import BATCH_MESSAGES, QUEUES, TOPIC, bodies
+from bench.input_rows import message_rows
+from bench.messages import BATCH_MESSAGES, QUEUES, TOPIC
 from bench.ports import free_port
 
 START_TIMEOUT_S = 60.0
+DELETE_TIMEOUT_S = 60.0
 CLUSTER_ID = "c3BhcmtfbXEgYmVuY2guLg"  # any 16 bytes in Base64
 # A producer that fills its batches, as a busy one does: easier to read than with the default 16 KiB.
 PRODUCER = {"kafka.batch.size": "65536", "kafka.linger.ms": "5"}
@@ -49,8 +53,10 @@ class Broker:
     bootstrap: str
     """host:port"""
     pid: int
+    data: Path
+    """Its log directory: one below it for each partition."""
     loaded: Path
-    """A file that exists once the topic is complete."""
+    """A file that exists once the topic to be read is complete."""
 
 
 def fetch_jars(home: Path) -> Jars:
@@ -69,13 +75,13 @@ def fetch_jars(home: Path) -> Jars:
 
 
 @contextmanager
-def running_broker(home: Path, jars: Jars, messages: int) -> Iterator[Broker]:
-    """A broker over the data directory for `messages` messages, stopped at the end.
+def running_broker(directory: Path, jars: Jars) -> Iterator[Broker]:
+    """A broker whose data lies under `directory`, stopped at the end.
 
-    A directory whose topic an earlier run left unfinished is emptied first. Raises RuntimeError when the
-    broker does not start, with the place of its log.
+    Unless an earlier run has finished loading a topic there, the directory is emptied first. Raises RuntimeError
+    when the broker does not start, with the place of its log.
     """
-    directory = home.resolve() / f"kafka-{messages}"
+    directory = directory.resolve()
     loaded = directory / "loaded"
     if not loaded.exists():
         shutil.rmtree(directory, ignore_errors=True)
@@ -94,7 +100,7 @@ def running_broker(home: Path, jars: Jars, messages: int) -> Iterator[Broker]:
         )
     try:
         _await_start(broker, log)
-        yield Broker(f"127.0.0.1:{port}", broker.pid, loaded)
+        yield Broker(f"127.0.0.1:{port}", broker.pid, directory / "data", loaded)
     finally:
         broker.terminate()
         broker.wait()
@@ -115,6 +121,7 @@ def _properties(data: Path, port: int) -> str:
             f"num.partitions={QUEUES}",
             "offsets.topic.replication.factor=1",
             "log.retention.ms=-1",
+            "log.segment.delete.delay.ms=0",  # a topic that was deleted gives its disk back at once
             "",
         )
     )
@@ -132,27 +139,53 @@ def load_topic(spark: SparkSession, broker: Broker, messages: int) -> None:
     """Send messages 0 … `messages` - 1 through Spark's Kafka sink, unless an earlier run did."""
     if broker.loaded.exists():
         return
-    body = spark.createDataFrame(list(enumerate(bodies())), "body_id int, value binary")
-    number = f.col("id")
+    partition = (f.floor(f.col("number") / BATCH_MESSAGES) % QUEUES).cast("int").alias("partition")
+    rows = message_rows(spark, messages, QUEUES)
     (
-        spark.range(0, messages, 1, QUEUES)
-        .join(f.broadcast(body), number % body.count() == f.col("body_id"))
-        .select(
-            f.concat(f.lit("order-"), number.cast("string")).alias("key"),
-            "value",
-            (f.floor(number / BATCH_MESSAGES) % QUEUES).cast("int").alias("partition"),
-        )
+        rows.select(f.col("keys").alias("key"), f.col("body").alias("value"), partition)
         .write.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap)
-        .option("topic", TOPIC)
-        .options(**PRODUCER)
+        .options(**sink_options(broker, TOPIC))
         .save()
     )
     broker.loaded.touch()
 
 
-def read_topic(spark: SparkSession, broker: Broker) -> DataFrame:
+def read_topic(spark: SparkSession, broker: Broker, topic: str) -> DataFrame:
     """The whole topic by Spark's Kafka source with its default options, all seven columns."""
     return (
-        spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", TOPIC).load()
+        spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic).load()
     )
+
+
+def sink_options(broker: Broker, topic: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic} | PRODUCER
+
+
+def create_topic(spark: SparkSession, broker: Broker, topic: str) -> None:
+    with _admin(spark, broker) as (jvm, admin):
+        new = jvm.org.apache.kafka.clients.admin.NewTopic(topic, QUEUES, 1)
+        admin.createTopics(jvm.java.util.Collections.singletonList(new)).all().get()
+
+
+def delete_topic(spark: SparkSession, broker: Broker, topic: str) -> None:
+    """Delete it and wait until its files are gone."""
+    with _admin(spark, broker) as (jvm, admin):
+        admin.deleteTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
+    deadline = time.monotonic() + DELETE_TIMEOUT_S
+    while any(broker.data.glob(f"{topic}-*")):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the Kafka broker has not removed {topic} from {broker.data} in {DELETE_TIMEOUT_S} s")
+        time.sleep(0.1)
+
+
+@contextmanager
+def _admin(spark: SparkSession, broker: Broker) -> Iterator[tuple[Any, Any]]:
+    """The session's JVM and Kafka's administration client in it."""
+    jvm: Any = spark.sparkContext._jvm
+    properties = jvm.java.util.Properties()
+    properties.put("bootstrap.servers", broker.bootstrap)
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+    try:
+        yield jvm, admin
+    finally:
+        admin.close()

@@ -1,50 +1,52 @@
-"""Timing of whole reads into Spark's `noop` sink, the rounds interleaved, and the table of it.
+"""Timing of peers that take turns, and the table of it.
 
 Interleaved, because a machine's speed drifts: each ratio is taken within a round, and their median is shown.
 """
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 from rich.table import Table
 
-from bench.cpu import cpu_seconds, cpu_seconds_between, descendants
+from bench.cpu import cpu_seconds_below, own_cpu_seconds
 
-Source = Literal["kafka", "spark_mq", "ceiling"]
-Columns = Literal["kafka", "all"]
+Peer = Literal["kafka", "spark_mq", "ceiling"]
 
-NAMES: dict[Source, str] = {
-    "kafka": "Spark's Kafka source",
-    "spark_mq": "spark_mq",
-    "ceiling": "prebuilt batches (ceiling)",
-}
-BODY: dict[Columns, str] = {"kafka": "value", "all": "body"}
+
+class Case(Protocol):
+    """One peer in one of the ways that it is measured in."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the table shows. The second is the way: a case is compared with the ceiling of the same."""
+        ...
+
+    def prepare(self) -> None:
+        """Make what a round needs; not timed."""
+
+    def run(self) -> float:
+        """Move all messages once; return how many seconds that took."""
+        ...
+
+    def check(self) -> None:
+        """Raise RuntimeError unless the last run moved all messages, each once."""
+
+    def clear(self) -> None:
+        """Remove what a round has left; not timed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One source with one set of columns."""
-
-    source: Source
-    columns: Columns
-    frame: DataFrame
-    crc_sum: int | None
-    """Of all bodies; None where the bodies are a sample."""
-
-    def __str__(self) -> str:
-        return f"{self.source}, columns {self.columns}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What one read of all messages took."""
+class Timing:
+    """What moving all messages once took."""
 
     seconds: float
     jvm_cpu_seconds: float
@@ -56,21 +58,11 @@ class Reading:
 class Result:
     case: Case
     messages: int
-    readings: list[Reading] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
 
     def rates(self) -> list[float]:
         """Messages a second, round by round."""
-        return [self.messages / reading.seconds for reading in self.readings]
-
-
-def verify(case: Case, messages: int, body_size_bytes: int) -> None:
-    """Raise RuntimeError unless `case` reads `messages` bodies of this size, with its sum of CRCs if any."""
-    body = f.col(BODY[case.columns])
-    sums = (f.count("*"), f.sum(f.length(body)), f.sum(f.crc32(body)))
-    found = tuple(case.frame.agg(*sums).first() or ())
-    expected = (messages, messages * body_size_bytes, found[2] if case.crc_sum is None else case.crc_sum)
-    if found != expected:
-        raise RuntimeError(f"{case}: read (rows, bytes, sum of CRCs) {found}, expected {expected}")
+        return [self.messages / timing.seconds for timing in self.timings]
 
 
 def measure(
@@ -82,55 +74,57 @@ def measure(
     broker_pid: int | None,
     progress: Callable[[str], None],
 ) -> list[Result]:
-    """Read every case once a round, in turn; a round before the first warms the JVM up and is not counted."""
+    """Run every case once a round, in turn; a round before the first warms up, checks and is not counted."""
     assert spark.sparkContext._jvm is not None
     jvm_pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     results = [Result(case, messages) for case in cases]
     for number in range(rounds + 1):
         for result in results:
-            reading = _read(result.case.frame, jvm_pid, broker_pid)
-            what = f"round {number}" if number else "warm-up"
-            progress(f"{what}: {result.case}: {messages / reading.seconds / 1000:,.0f} k messages/s")
+            result.case.prepare()
+            os.sync()  # else the last case's dirty pages go to disk at this one's cost
+            timing = _time(result.case, jvm_pid, broker_pid)
             if number:
-                result.readings.append(reading)
+                result.timings.append(timing)
+            else:
+                result.case.check()
+            result.case.clear()
+            labels = ", ".join(filter(None, result.case.labels))
+            what = f"round {number}" if number else "warm-up, checked"
+            progress(f"{what}: {labels}: {messages / timing.seconds / 1000:,.0f} k messages/s")
     return results
 
 
-def _read(frame: DataFrame, jvm_pid: int, broker_pid: int | None) -> Reading:
-    def cpu_times() -> tuple[dict[int, float], ...]:
-        brokers = [] if broker_pid is None else [broker_pid]
-        return cpu_seconds([jvm_pid]), cpu_seconds(descendants(jvm_pid)), cpu_seconds(brokers)
+def _time(case: Case, jvm_pid: int, broker_pid: int | None) -> Timing:
+    def cpu_times() -> tuple[float, float, float]:
+        broker = 0.0 if broker_pid is None else own_cpu_seconds(broker_pid)
+        return own_cpu_seconds(jvm_pid), cpu_seconds_below(jvm_pid), broker
 
-    cpu_before, start = cpu_times(), time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    seconds, cpu_after = time.perf_counter() - start, cpu_times()
-    return Reading(seconds, *map(cpu_seconds_between, cpu_before, cpu_after))
+    before = cpu_times()
+    seconds = case.run()
+    return Timing(seconds, *(end - start for start, end in zip(before, cpu_times(), strict=True)))
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(title: str, headings: Sequence[str], results: Sequence[Result]) -> Table:
     """Rates as median (least - greatest); ratios as median of the rounds' own; processor time as median."""
-    by_case = {(result.case.source, result.case.columns): result for result in results}
-    shown = Table(
-        title="Reading into the noop sink",
-        caption="JVM, Python, broker: processor seconds for a million messages",
-    )
-    for heading in ("source", "columns"):
+    kafka = next((result for result in results if result.case.peer == "kafka"), None)
+    ceilings = {result.case.labels[1]: result for result in results if result.case.peer == "ceiling"}
+    shown = Table(title=title, caption="JVM, Python, broker: processor seconds for a million messages")
+    for heading in headings:
         shown.add_column(heading, no_wrap=True)
     for heading in ("k messages/s", "x Kafka", "of ceiling", "JVM", "Python", "broker"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         rates = [rate / 1000 for rate in result.rates()]
-        readings = result.readings
+        timings = result.timings
         shown.add_row(
-            NAMES[result.case.source],
-            result.case.columns,
+            *result.case.labels,
             f"{median(rates):,.0f} ({min(rates):,.0f} - {max(rates):,.0f})",
-            _ratio(result, by_case.get(("kafka", "kafka")), "{:.2f}"),
-            _ratio(result, by_case.get(("ceiling", result.case.columns)), "{:.0%}"),
-            _per_million([reading.jvm_cpu_seconds for reading in readings], result.messages),
-            _per_million([reading.python_cpu_seconds for reading in readings], result.messages),
-            _per_million([reading.broker_cpu_seconds for reading in readings], result.messages)
-            if result.case.source == "kafka"
+            _ratio(result, kafka, "{:.2f}"),
+            _ratio(result, ceilings.get(result.case.labels[1]), "{:.0%}"),
+            _per_million([timing.jvm_cpu_seconds for timing in timings], result.messages),
+            _per_million([timing.python_cpu_seconds for timing in timings], result.messages),
+            _per_million([timing.broker_cpu_seconds for timing in timings], result.messages)
+            if result.case.peer == "kafka"
             else "",
         )
     return shown

@@ -2,10 +2,11 @@
 
     body   bodies(...)[i % DISTINCT_BODIES], 1 KiB of JSON
     key    "order-<i>"
-    queue  (i // BATCH_MESSAGES) % QUEUES, so that a producer's batch lies in one queue
+    tag    TAGS[i // 7 % len(TAGS)], in RocketMQ only
+    queue  (i // BATCH_MESSAGES) % QUEUES, so that a producer's batch lies in one queue; where sinks write, they choose
 
-A RocketMQ message has a tag and two properties besides (LoadRocketMQ.java). Kafka's has no headers, which its
-source shows only when asked.
+A RocketMQ message that is to be read has two properties besides (LoadRocketMQ.java, which makes the same key and tag).
+Kafka's has no headers, which its source shows only when asked.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 
 TOPIC = "orders"
 QUEUES = 4
+TAGS = ("placed", "paid", "shipped", "returned")
 BATCH_MESSAGES = 32
 BODY_SIZE_BYTES = 1024
 DISTINCT_BODIES = 4096  # 4 MiB: more than a processor's near caches hold

@@ -1,6 +1,6 @@
-"""`make bench`: Spark reads a RocketMQ store, a Kafka topic and batches made before; their rates as a table.
+"""`make bench`: Spark's Kafka source and sink, ours, and Python ones that do nothing else; their rates as tables.
 
-Makes what it reads on the first run (README.md beside this file) and finds it again on the next.
+Makes what is read on the first run (README.md beside this file) and finds it again on the next.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import ceiling, engine, kafka_peer
-from bench.measure import BODY, Case, Columns, measure, table, verify
-from bench.messages import BODY_SIZE_BYTES, QUEUES, TOPIC, bodies, crc_sum
+from bench import engine, input_rows, kafka_peer, sinks, sources, write_engine
+from bench.kafka_peer import Jars
+from bench.measure import measure, table
+from bench.messages import TOPIC, bodies, crc_sum
 from bench.rocketmq_store import make_store
 from spark_mq.session import build_session
 
@@ -30,7 +31,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     home = Path(os.environ.get("SPARK_MQ_BENCH_HOME", ROOT / "build" / "bench"))
     oracle = ROOT / "tests" / "oracle" / "oracle.sh"
     parser = argparse.ArgumentParser(prog="bench/run.py", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--messages", type=int, default=2_000_000, help="of 1 KiB each (default %(default)s)")
+    parser.add_argument("direction", nargs="?", choices=("read", "write"), help="measure nothing else")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="to read, of 1 KiB (default %(default)s)")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="to write, of 1 KiB (default %(default)s)")
+    parser.add_argument(
+        "--batch-rows", type=int, default=2_000, help="an Arrow batch that Spark gives a sink (default %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure nothing else")
     parser.add_argument("--opening-store", action="store_true", help="make the 10 GiB store, for its opening time")
@@ -41,49 +47,57 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> None:
     asked = parse(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 130)
     only = set(asked.only)
-    store = opening_store = None
-    if only != {"kafka"}:
-        with console.status(f"a store of {asked.messages:,} messages by the Apache broker"):
-            store = make_store(asked.home, asked.oracle, asked.messages)
-    if asked.opening_store:
-        with console.status(f"a store of {OPENING_STORE_MESSAGES:,} messages by the Apache broker"):
-            opening_store = make_store(asked.home, asked.oracle, OPENING_STORE_MESSAGES)
-
+    console = Console(width=None if sys.stdout.isatty() else 130)
     if only != {"engine"}:
-        measure_sources(asked, store, console)
-    if store is not None and "engine" in only and (rows := engine.engine_rows(store, opening_store)):
-        console.print(engine.table(rows))
+        measure_peers(asked, console)
+    if "engine" in only and asked.direction != "write":
+        opening_store = find_store(asked, console, OPENING_STORE_MESSAGES) if asked.opening_store else None
+        rows = engine.engine_rows(find_store(asked, console, asked.messages), opening_store)
+        console.print(engine.table("Storage engine, reading", rows))
+    if "engine" in only and asked.direction != "read":
+        console.print(engine.table("Storage engine, writing", write_engine.engine_rows(asked.home)))
 
 
-def measure_sources(asked: argparse.Namespace, store: Path | None, console: Console) -> None:
-    """Print the table of the sources that were asked for."""
-    config = {"spark.driver.memory": "2g"}
+def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:
+    with console.status(f"a store of {messages:,} messages by the Apache broker"):
+        return make_store(asked.home, asked.oracle, messages)
+
+
+def measure_peers(asked: argparse.Namespace, console: Console) -> None:
+    """Print the tables of the sources and of the sinks that were asked for."""
+    config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(asked.batch_rows)}
+    jars = None
+    if "kafka" in asked.only:
+        with console.status("Kafka: jars"):
+            jars = kafka_peer.fetch_jars(asked.home)
+        config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
+    spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)
+    try:
+        if asked.direction != "write":
+            measure_sources(asked, spark, jars, console)
+        if asked.direction != "read":
+            measure_sinks(asked, spark, jars, console)
+    finally:
+        spark.stop()
+
+
+def measure_sources(asked: argparse.Namespace, spark: SparkSession, jars: Jars | None, console: Console) -> None:
+    cases = []
+    crcs = crc_sum(bodies(), asked.messages)
     with ExitStack() as resources:
         broker = None
-        if "kafka" in asked.only:
-            with console.status("Kafka: jars and broker"):
-                jars = kafka_peer.fetch_jars(asked.home)
-                broker = resources.enter_context(kafka_peer.running_broker(asked.home, jars, asked.messages))
-            config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
-        spark = build_session("spark_mq bench", master="local[2]", config=config)
-        resources.callback(spark.stop)
-
-        cases = []
-        crcs = crc_sum(bodies(), asked.messages)
-        if broker is not None:
+        if jars is not None:
             with console.status(f"Kafka: {asked.messages:,} messages"):
+                directory = asked.home / f"kafka-{asked.messages}"
+                broker = resources.enter_context(kafka_peer.running_broker(directory, jars))
                 kafka_peer.load_topic(spark, broker, asked.messages)
-            frame = kafka_peer.read_topic(spark, broker)
-            cases.append(Case("kafka", "kafka", frame, crcs))
-        if store is not None:
-            for columns in BODY:
-                cases += store_cases(asked, spark, store, columns, crcs)
-
-        for case in cases:
-            with console.status(f"checking {case}"):
-                verify(case, asked.messages, BODY_SIZE_BYTES)
+            topic = kafka_peer.read_topic(spark, broker, TOPIC)
+            cases.append(sources.SourceCase("kafka", "kafka", topic, asked.messages, crcs))
+        if {"spark_mq", "ceiling"} & set(asked.only):
+            store = find_store(asked, console, asked.messages)
+            ours = sources.store_cases(spark, store, asked.home, asked.messages, crcs)
+            cases += [case for case in ours if case.peer in asked.only]
         results = measure(
             spark,
             cases,
@@ -92,25 +106,26 @@ def measure_sources(asked: argparse.Namespace, store: Path | None, console: Cons
             broker_pid=broker.pid if broker else None,
             progress=console.print,
         )
-        console.print(table(results))
+    console.print(table(sources.TITLE, sources.HEADINGS, results))
 
 
-def store_cases(asked: argparse.Namespace, spark: SparkSession, store: Path, columns: Columns, crcs: int) -> list[Case]:
-    """Ours over `store` with these columns, and the ceiling of the same."""
-    ours = read_store(spark, store, columns)
-    cases = []
-    if "spark_mq" in asked.only:
-        cases.append(Case("spark_mq", columns, ours, crcs))
-    if "ceiling" in asked.only:
-        sample = asked.home / f"ceiling-{columns}.arrow"
-        frame = ceiling.read_prebuilt(ours, sample, rows=asked.messages, partitions=QUEUES)
-        cases.append(Case("ceiling", columns, frame, None))
-    return cases
-
-
-def read_store(spark: SparkSession, store: Path, columns: Columns) -> DataFrame:
-    reader = spark.read.format("spark_mq").option("path", str(store)).option("topic", TOPIC)
-    return (reader.option("columns", "kafka") if columns == "kafka" else reader).load()
+def measure_sinks(asked: argparse.Namespace, spark: SparkSession, jars: Jars | None, console: Console) -> None:
+    with console.status(f"{asked.rows:,} rows to write"):
+        rows = input_rows.write_input(spark, asked.home, asked.rows)
+    with ExitStack() as resources:
+        broker = None
+        if jars is not None:
+            with console.status("Kafka: broker"):
+                broker = resources.enter_context(kafka_peer.running_broker(asked.home / "kafka-sink", jars))
+        results = measure(
+            spark,
+            sinks.sink_cases(spark, asked.home, rows, broker, set(asked.only)),
+            messages=asked.rows,
+            rounds=asked.rounds,
+            broker_pid=broker.pid if broker else None,
+            progress=console.print,
+        )
+    console.print(table(sinks.TITLE, sinks.HEADINGS, results))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@
       NoGroupOffsetsError(group)                      SPARK_MQ_NO_GROUP_OFFSETS
       DataLossError(*losses)                          SPARK_MQ_DATA_LOSS
       AvailableNowError(rule, *queues)                SPARK_MQ_AVAILABLE_NOW_CHANGED
+      SinkModeError(mode)                             SPARK_MQ_SINK_MODE
+      SinkSchemaError(column, rule)                   SPARK_MQ_SINK_SCHEMA
+      InvalidRowError(partition, count, *rejections)  SPARK_MQ_INVALID_ROW
+      WriteFailedError(rule)                          SPARK_MQ_WRITE_FAILED
       StoreConditionError(condition, text, cure)      SPARK_MQ_STORE_…, one per kind of storage error
 
 A text begins with its condition in brackets, as Spark's own do, because Spark hands on nothing of a Python
@@ -19,7 +23,8 @@ error but its text: the name is what a user can search for and what a program ca
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from storage import errors
@@ -199,6 +204,67 @@ class AvailableNowError(SparkMqError):
         return f"{self.rule}: {names(self.queues)}; start the query again to fix new ends"
 
 
+class SinkModeError(SparkMqError):
+    """A way of writing that a log cannot do."""
+
+    condition = "SPARK_MQ_SINK_MODE"
+
+    def __init__(self, mode: str) -> None:
+        super().__init__(mode)
+        self.mode = mode
+
+    def describe(self) -> str:
+        return f"a commit log is only appended to, {self.mode} would replace what it holds; write in mode append"
+
+
+class SinkSchemaError(SparkMqError):
+    """The DataFrame has a column that the sink does not take, or lacks one that it needs."""
+
+    condition = "SPARK_MQ_SINK_SCHEMA"
+
+    def __init__(self, column: str, rule: str) -> None:
+        super().__init__(column, rule)
+        self.column = column
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"column {self.column}: {self.rule}"
+
+
+class InvalidRowError(SparkMqError):
+    """Rows that no broker would take, and `onInvalidRow` is fail: nothing of the batch was written.
+
+    `rejections` are (row of the task from 0, column, rule) of the first few; `count` says how many there were in the Arrow batch
+    that held the first.
+    """
+
+    condition = "SPARK_MQ_INVALID_ROW"
+
+    def __init__(self, partition: int, count: int, *rejections: tuple[int, str, str]) -> None:
+        super().__init__(partition, count, *rejections)
+        self.partition = partition
+        self.count = count
+        self.rejections = rejections
+
+    def describe(self) -> str:
+        listed = "; ".join(f"row {row}, column {column}: {rule}" for row, column, rule in self.rejections)
+        more = self.count - len(self.rejections)
+        return (
+            f"partition {self.partition}: {listed}{f'; and {more} more' if more > 0 else ''}. Nothing of the batch was written. "
+            "With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+        )
+
+
+class WriteFailedError(SparkMqError):
+    """A write that cannot be done as it was asked for; nothing of it is in the store."""
+
+    condition = "SPARK_MQ_WRITE_FAILED"
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(rule)
+        self.rule = rule
+
+
 class StoreConditionError(SparkMqError):
     """A storage error under its condition's name; the original is its `__cause__`."""
 
@@ -237,8 +303,13 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",
         _CONFIGURE + ", or filter without the option key",
     ),
-    errors.StoreLockedError: ("SPARK_MQ_STORE_LOCKED", "Only commitOffsets and writing need the lock"),
+    errors.StoreLockedError: (
+        "SPARK_MQ_STORE_LOCKED",
+        "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
+    ),
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
+    errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
+    errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
     errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
@@ -257,3 +328,14 @@ def from_storage_error(error: errors.StorageError) -> SparkMqError:
             condition, cure = _CONDITIONS[base]
             return StoreConditionError(condition, str(error), cure)
     raise TypeError(f"{type(error).__name__} is not a storage error")
+
+
+@contextmanager
+def writing_conditions(path: str) -> Iterator[None]:
+    """Turns what goes wrong while something is written for the store at `path` into its condition, a full disk among it."""
+    try:
+        yield
+    except errors.StorageError as error:
+        raise from_storage_error(error) from error
+    except OSError as error:
+        raise from_storage_error(errors.StoreNotWritableError(path, str(error))) from error

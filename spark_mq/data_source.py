@@ -1,4 +1,4 @@
-"""`format("spark_mq")`. Thin: Spark imports this in every worker it starts, so the readers are imported when asked for."""
+"""`format("spark_mq")`. Thin: Spark imports this in every worker it starts, so readers and writers are imported when asked for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from spark_mq.batch_reader import BatchReader
+    from spark_mq.batch_writer import BatchWriter
     from spark_mq.options import SourceOptions
     from spark_mq.stream_reader import StreamReader
+    from spark_mq.stream_writer import StreamWriter
 
 
 class SparkMqDataSource(DataSource):
-    """RocketMQ stores as rows. Options are parsed, and refused, when a reader or the schema is asked for."""
+    """RocketMQ stores as rows, and rows as RocketMQ's messages. Options are parsed, and refused, when one of these is asked for."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,6 +44,22 @@ class SparkMqDataSource(DataSource):
         options = self._source_options("streaming")
         check_schema(options, schema)
         return StreamReader(options, schema.names, nullable_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from spark_mq.batch_writer import BatchWriter
+        from spark_mq.sink_columns import columns_to_write
+        from spark_mq.sink_options import SinkOptions
+
+        options = SinkOptions.parse(self.options, "batch")
+        return BatchWriter(options, columns_to_write(schema, options, mode="overwrite" if overwrite else "append"))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from spark_mq.sink_columns import columns_to_write
+        from spark_mq.sink_options import SinkOptions
+        from spark_mq.stream_writer import StreamWriter
+
+        options = SinkOptions.parse(self.options, "streaming")
+        return StreamWriter(options, columns_to_write(schema, options, mode="complete" if overwrite else "append"))
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.options import SourceOptions

@@ -1,10 +1,7 @@
 """Options of the Spark source: names, meanings, defaults; parsed and checked once, at construction.
 
-Each option is declared by one field of `SourceOptions`: the field's name is the option's in snake_case, its
-annotation carries the parser, the mode it is valid in and the line of meaning that the README's table shows.
-Names are matched whatever their case (Spark lower-cases them). Unknown names are refused with the nearest
-known one: Spark hands a Python source its own options and nothing else. With `columns=kafka` the client
-options of a Kafka job (`kafka.*`) are accepted and ignored.
+Each option is declared by one field of `SourceOptions` (`option_table.py`). With `columns=kafka` the client options of a Kafka job
+(`kafka.*`) are accepted and ignored.
 
 Spark: KafkaSourceProvider.
 """
@@ -12,13 +9,14 @@ Spark: KafkaSourceProvider.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from spark_mq import option_values as values
 from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.offsets import EARLIEST, LATEST, NamedQueue, parse_assignment
+from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
 from spark_mq.read_limits import ReadLimits
 from spark_mq.starting_offsets import (
     AtGroup,
@@ -31,8 +29,6 @@ from spark_mq.starting_offsets import (
     TimePoint,
 )
 from spark_mq.subscription import Subscription
-
-Mode = Literal["batch", "streaming"]
 
 COLUMN_NAMES = (
     "topic",
@@ -60,29 +56,7 @@ COLUMN_NAMES = (
 KAFKA_COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 KAFKA_HEADERS = "headers"
 
-_NOT_YET = {"nameserver": ("nameServer", "not yet: the source reads stores, name one with the option path")}
-
-
-class Option(NamedTuple):
-    """What a field's annotation says of its option.
-
-    `parse(text, option name)` raises OptionError or OffsetJsonError; `shown` is the default as the README
-    spells it.
-    """
-
-    parse: Callable[[str, str], Any]
-    meaning: str
-    mode: Mode | None = None
-    shown: str = "-"
-
-
-class OptionRow(NamedTuple):
-    """One line of the README's option table; `mode` is "batch", "streaming" or "both"."""
-
-    name: str
-    default: str
-    mode: str
-    meaning: str
+_NOT_YET = {"nameServer": "not yet: the source reads stores, name one with the option path"}
 
 
 def parse_columns(text: str, option: str) -> tuple[str, ...]:
@@ -266,27 +240,14 @@ class SourceOptions:
 
         Raises UnknownOptionError, OptionError or OffsetJsonError.
         """
-        given: dict[str, str] = {}
-        for name, text in options.items():
-            if name.lower() in given:
-                raise OptionError(name, "is given twice")
-            given[name.lower()] = text
-        if not given or {"provider", "owner"} <= given.keys():  # a table is read, or made
-            rule = "Spark gives a table's options to no reader: use CREATE TEMPORARY VIEW, or .option(…)"
-            raise OptionError("path", rule)
+        given = given_options(options)
         kafka = given.get("columns", "").strip().lower() == "kafka"
-        parsed: dict[str, Any] = {}
-        for name, text in given.items():
-            if name in _NOT_YET:
-                raise OptionError(*_NOT_YET[name])
-            if kafka and name.startswith("kafka."):
-                continue
-            if name not in _DECLARED:
-                raise _unknown(name)
-            field, row, option = _DECLARED[name]
-            if mode is not None and option.mode not in (None, mode):
-                raise OptionError(row.name, f"is for {option.mode} queries only, this is a {mode} query")
-            parsed[field] = option.parse(text, row.name)
+        clients = [name for name in given if name.startswith("kafka.")]
+        if clients and not kafka:
+            raise UnknownOptionError(clients[0], None, "Kafka's client options are accepted with columns=kafka only")
+        for name in clients:
+            del given[name]
+        parsed = _TABLE.parse(given, mode)
         made = cls(**parsed)
         made._check()
         if mode == "batch":
@@ -393,32 +354,12 @@ class SourceOptions:
         return (*self.columns, KAFKA_HEADERS) if self.include_headers else self.columns
 
 
+_TABLE = OptionTable(SourceOptions, _NOT_YET)
+
+
 def option_rows() -> list[OptionRow]:
     """The README's option table, in the order of declaration."""
-    return [row for _, row, _ in _DECLARED.values()]
-
-
-def _declared() -> dict[str, tuple[str, OptionRow, Option]]:
-    """Lower-case name → (field, row of the table, declaration)."""
-    hints = get_type_hints(SourceOptions, include_extras=True)
-    declared = {}
-    for field in fields(SourceOptions):
-        option: Option = hints[field.name].__metadata__[0]
-        first, *rest = field.name.split("_")
-        name = first + "".join(word.capitalize() for word in rest)
-        row = OptionRow(name, option.shown, option.mode or "both", option.meaning)
-        declared[name.lower()] = (field.name, row, option)
-    return declared
-
-
-_DECLARED = _declared()
-
-
-def _unknown(name: str) -> UnknownOptionError:
-    known = [row.name for _, row, _ in _DECLARED.values()]
-    if name.startswith("kafka."):
-        return UnknownOptionError(name, None, "Kafka's client options are accepted with columns=kafka only")
-    return UnknownOptionError(name, values.nearest(name, known))
+    return _TABLE.rows()
 
 
 def _refuse_start_beyond_end(option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]) -> None:

@@ -9,6 +9,8 @@
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
       StoreLockedError(path)                        another writer has it; retriable
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
+      SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
+      TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
       CorruptRecordError(field, position, …)        bytes on disk are wrong
       MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
@@ -179,6 +181,44 @@ class StoreNotWritableError(StorageError):
 
     def describe(self) -> str:
         return f"store {self.path} cannot be written: {self.reason}"
+
+
+class SinkTakenError(StorageError):
+    """A sink's id belongs to one query: `owner` wrote under it last, and `query_id` is another.
+
+    A query gets a new id with a new checkpoint, so its batches begin at 0 again, and the ledger cannot tell what of them is done.
+    """
+
+    hint = (
+        "give the query a sinkId of its own, or sinkTakeover=true if its rows are to be written whatever stands there"
+    )
+
+    def __init__(self, path: str, sink_id: str, owner: str, query_id: str) -> None:
+        super().__init__(path, sink_id, owner, query_id)
+        self.path = path
+        self.sink_id = sink_id
+        self.owner = owner
+        self.query_id = query_id
+
+    def describe(self) -> str:
+        return (
+            f"sink {self.sink_id} of store {self.path} belongs to query {self.owner}, and this is query {self.query_id}"
+        )
+
+
+class TopicChangedError(StorageError):
+    """Rows were staged for a queue that the topic, as it is at the commit, does not offer for writing."""
+
+    hint = "nothing was written; start the query again, so that its rows are staged for the topic as it is"
+
+    def __init__(self, topic: str, queue_id: int, rule: str) -> None:
+        super().__init__(topic, queue_id, rule)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"rows are staged for queue {self.queue_id} of topic {self.topic}, but {self.rule}"
 
 
 class StoreDamagedError(StorageError):

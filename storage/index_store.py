@@ -88,10 +88,15 @@ class IndexFile:
         view = self._file.view(self._items_start + ITEM.itemsize, ITEM.itemsize * count)
         return np.frombuffer(view.tobytes(), ITEM)
 
+    def slots(self) -> np.ndarray:
+        """The newest item's number of every slot, int32; 0 = none."""
+        view = self._file.view(HEADER_SIZE, SLOT.itemsize * self._slot_count)
+        return np.frombuffer(view, SLOT).astype(np.int32)
+
     def reachable_items(self) -> np.ndarray:
         """Which items a look-up can reach through their slot: a mask over `items()`."""
         items = self.items()
-        slots = np.frombuffer(self._file.view(HEADER_SIZE, SLOT.itemsize * self._slot_count).tobytes(), SLOT)
+        slots = self.slots()
         reachable = np.zeros(len(items) + 1, bool)
         current = slots[(slots > 0) & (slots <= len(items))].astype(np.int64)
         while len(current):

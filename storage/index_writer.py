@@ -1,9 +1,9 @@
 """Entering keys into index files: many at once, new files as old ones fill up. Java: IndexService.buildIndex, IndexFile.putKey.
 
-Items go to the disk as they come; a file's header and then its slots when the file is full or at `finish`. Until then a
-reader sees the file as it was before. The header goes first: with slots that point behind the header's count Apache's
-classes would lose the older keys of these slots, while items that no slot points to yet are merely not found. The next
-recovery drops such a file, or takes its slots from its items.
+Items go to the disk as they come; header and slots at `flush`, or when the file is full. Until then a reader sees the file as
+it was before. The header goes first: with slots that point behind the header's count Apache's classes would lose the older keys
+of these slots, while items that no slot points to yet are merely not found. The next recovery drops such a file, or takes its
+slots from its items. Of the slots only the pages that changed are written.
 """
 
 from __future__ import annotations
@@ -18,19 +18,28 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
 from storage.index_store import IndexFile, IndexHeader, IndexStore
 
+_PAGE_SLOTS = 1024
+_MANY_PAGES = 512
+
 
 class IndexWriter:
     """Appends to the last index file of a store, and to new ones behind it."""
 
-    def __init__(self, file_system: LocalFileSystem, store: IndexStore, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, file_system: LocalFileSystem, store: IndexStore, clock: Callable[[], int], *, trust_slots: bool = False
+    ) -> None:
+        """With `trust_slots` the last file's slots are taken as they stand, else they are made again from its items."""
+        self._trust_slots = trust_slots
         self._file_system = file_system
         self._store = store
         self._clock = clock
-        self.written: list[str] = []
+        self.unsynced: set[str] = set()
+        """Files that hold what is not synced."""
+        self.has_new_file = False
         self.key_count = 0
         self._path: str | None = None
-        self._is_changed = False
         self._slots = np.empty(0, np.int32)
+        self._dirty_pages = np.empty(0, bool)
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
         files = store.files()
         self._last_name = files[-1].name if files else ""
@@ -67,18 +76,48 @@ class IndexWriter:
                 self._close_file()
         self.key_count += len(keys.key_hashes)
 
-    def finish(self) -> None:
-        """Header and slots of the open file onto the disk, and the directory."""
-        if self._path is not None:
-            self._close_file()
-        if self.written:
+    def flush(self) -> None:
+        """Header, then slots, of the open file: what was entered can be found from now on. Syncs nothing."""
+        if self._path is None or not self._dirty_pages.any():
+            return
+        self._write_header(self._path)
+        pages = np.flatnonzero(self._dirty_pages)
+        if len(pages) > _MANY_PAGES:
+            pages = np.arange(len(self._dirty_pages))
+        first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+        for run in np.split(pages, first_of_run[1:]):
+            start, end = int(run[0]) * _PAGE_SLOTS, (int(run[-1]) + 1) * _PAGE_SLOTS
+            slots = self._slots[start:end].astype(SLOT)
+            self._file_system.write(self._path, HEADER_SIZE + SLOT.itemsize * start, slots.view(np.uint8))
+        self._dirty_pages[:] = False
+
+    def sync(self) -> None:
+        """Everything flushed onto the disk, the entries of new files too."""
+        for path in sorted(self.unsynced):
+            self._file_system.sync(path)
+        if self.has_new_file:
             self._file_system.sync(self._store.directory)
+        self.unsynced.clear()
+        self.has_new_file = False
+
+    def finish(self) -> None:
+        """Flush and sync."""
+        self.flush()
+        self.sync()
 
     def _open(self, file: IndexFile) -> None:
         self._path = file.path
+        self._dirty_pages = np.zeros(-(-self._store.slot_count // _PAGE_SLOTS), bool)
+        if self._trust_slots:
+            self._slots = file.slots()
+            return
         slots = file.items()["key_hash"] % self._store.slot_count
         self._slots = np.zeros(self._store.slot_count, np.int32)
         self._slots[slots] = np.arange(1, len(slots) + 1, dtype=np.int32)  # of equal slots the newest item stays
+        differing = np.flatnonzero(self._slots != file.slots())
+        self._dirty_pages[differing // _PAGE_SLOTS] = True
+        if len(differing):
+            self.unsynced.add(file.path)
 
     def _create(self) -> None:
         """A new file, which takes over the end of the one before (Java: IndexFile's constructor)."""
@@ -94,7 +133,10 @@ class IndexWriter:
             before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
         )
         self._slots = np.zeros(self._store.slot_count, np.int32)
+        self._dirty_pages = np.zeros(-(-self._store.slot_count // _PAGE_SLOTS), bool)
         self._write_header(self._path)
+        self.unsynced.add(self._path)
+        self.has_new_file = True
 
     def _append_part(self, keys: IndexKeys) -> None:
         assert self._path is not None
@@ -117,7 +159,7 @@ class IndexWriter:
         items["time_difference_s"] = np.clip(differences, 0, 2**31 - 1)
         position = HEADER_SIZE + SLOT.itemsize * self._store.slot_count + ITEM.itemsize * header.index_count
         self._file_system.write(self._path, position, items.view(np.uint8))
-        self._is_changed = True
+        self.unsynced.add(self._path)
         self._header = IndexHeader(
             begin_ms,
             int(keys.store_times_ms[-1]),
@@ -136,16 +178,13 @@ class IndexWriter:
         previous = np.empty(len(order), np.int32)
         previous[order] = np.where(follows, np.roll(numbers_in_order, 1), self._slots[in_order])
         self._slots[in_order] = numbers_in_order  # of equal slots the last, the newest item, stays
+        self._dirty_pages[in_order // _PAGE_SLOTS] = True
         return previous
 
     def _close_file(self) -> None:
-        assert self._path is not None
-        if self._is_changed:
-            self._write_header(self._path)
-            self._file_system.write(self._path, HEADER_SIZE, self._slots.astype(SLOT).view(np.uint8))
-            self._file_system.sync(self._path)
-            self.written.append(self._path)
-        self._path, self._is_changed = None, False
+        """A full file is on the disk before the next one begins, as in Java."""
+        self.finish()
+        self._path = None
 
     def _write_header(self, path: str) -> None:
         header = self._header

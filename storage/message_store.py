@@ -10,13 +10,13 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.batch_commit import finish_open_intents, settle
 from storage.config import StoreConfig, commit_log_directories, load_config, refuse_for_reading, refuse_for_writing
 from storage.consume_queue import ConsumeQueue, valid_entries
 from storage.errors import (
@@ -26,19 +26,22 @@ from storage.errors import (
     StoreNotWritableError,
     StoreRefusedError,
 )
+from storage.failpoints import reach
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.format.checkpoint import Checkpoint
-from storage.format.delay_level import parse_delay_levels
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
+from storage.opening import close_cleanly, open_for_writing, read_plan, release
+from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
-from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
+from storage.recovery import RecoveryReport
 from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
+from storage.store_creation import create_store, is_empty_place
 from storage.store_layout import StoreLayout
+from storage.store_writer import StoreWriter
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
@@ -89,20 +92,41 @@ def open_store(
     config: StoreConfig | str | None = None,
     read_only: bool = True,
     truncate_damage: bool = False,
+    create: bool = False,
+    lock_timeout_ms: int = 0,
+    store_host: str | None = None,
+    broker_name: str | None = None,
+    flush_disk_type: str | None = None,
     file_system: FileSystem | None = None,
     clock: Callable[[], int] | None = None,
 ) -> MessageStore:
     """Open the store at ROOT = `path`, a directory or (for reading) any fsspec URL.
 
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
-    not configured are found from the files. Opening for writing takes the store's lock and recovers it (`recovery.py`);
-    `truncate_damage` cuts a damaged log where Java would. `clock` gives milliseconds.
+    not configured are found from the files. `clock` gives milliseconds.
+
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery.py`) and finishes
+    batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, `create`
+    makes an empty store where none is. `store_host` (address:port) is for a store without configuration and records, `broker_name`
+    and `flush_disk_type` come before the configuration's.
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError.
     """
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
     files = file_system or file_system_of(root)
     settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
-    return MessageStore(root, settings, files, clock or _now_ms, read_only=read_only, truncate_damage=truncate_damage)
+    return MessageStore(
+        root,
+        settings,
+        files,
+        clock or _now_ms,
+        read_only=read_only,
+        truncate_damage=truncate_damage,
+        create=create,
+        lock_timeout_ms=lock_timeout_ms,
+        store_host=store_host,
+        broker_name=broker_name,
+        flush_disk_type=flush_disk_type,
+    )
 
 
 def _now_ms() -> int:
@@ -121,21 +145,38 @@ class MessageStore:
         *,
         read_only: bool,
         truncate_damage: bool = False,
+        create: bool = False,
+        lock_timeout_ms: int = 0,
+        store_host: str | None = None,
+        broker_name: str | None = None,
+        flush_disk_type: str | None = None,
     ) -> None:
         self.root = root
         self.config = config
         self.read_only = read_only
         self.recovery: RecoveryReport | None = None
-        """What opening for writing mended; None of a read-only store."""
+        """What opening for writing mended; None of a read-only store, and where nothing was to be looked for."""
+        self.finished_batches = 0
+        """How many batches that were decided and not finished opening for writing has appended."""
         self._file_system = file_system
         self._clock = clock
         self._resources = ExitStack()
-        self._refuse_foreign_stores()
-        directories = commit_log_directories(root, config, is_directory=self._is_directory)
-        if not any(self._is_directory(directory) for directory in directories):
-            raise StoreNotFoundError(root, " or ".join(f"{directory}/" for directory in directories))
-        writable = None if read_only else self._begin_writing()
+        self._writer: StoreWriter | None = None
+        self._queue_ends: QueueEnds | None = None
         try:
+            self._refuse_foreign_stores()
+            writable = None
+            if not read_only:
+                if create:
+                    self._make_root()
+                self._refuse_missing_store(create)
+                writable = self._lock(lock_timeout_ms)
+                if create:
+                    create_store(root, config, writable)
+            directories = self._refuse_missing_store(False)
+            settings = None
+            if writable is not None:
+                settings = put_settings(root, config, writable, store_host, broker_name, flush_disk_type)
             self.layout = StoreLayout(
                 root,
                 tuple(directories),
@@ -146,13 +187,15 @@ class MessageStore:
             self.log = self.layout.commit_log(file_system)
             self.queues = self.layout.consume_queues(file_system)
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
-            self.plan = self._plan()
-            if writable is not None:
-                self.recovery = self._recover(writable, truncate_damage)
+            if writable is None or settings is None:
+                self.plan = read_plan(root, config, file_system, self.log, self.queues)
+            else:
+                self._open_for_writing(writable, settings, truncate_damage)
         except BaseException:
+            if self._writer is not None:
+                self._writer.close()
             self._resources.close()
             raise
-        self._ends = self._ends_of_plan()
 
     # Opening and closing
 
@@ -161,6 +204,20 @@ class MessageStore:
         return any(
             entry.name == name and entry.is_directory for entry in self._file_system.list_directory(parent or "/")
         )
+
+    def _make_root(self) -> None:
+        if not isinstance(self._file_system, LocalFileSystem):
+            raise StoreNotWritableError(self.root, "it does not lie on a local file system")
+        self._file_system.make_directories(self.root)
+
+    def _refuse_missing_store(self, may_be_empty: bool) -> tuple[str, ...]:
+        """The log's directories; StoreNotFoundError where there is no store, and none may be made."""
+        directories = commit_log_directories(self.root, self.config, is_directory=self._is_directory)
+        if any(self._is_directory(directory) for directory in directories):
+            return directories
+        if may_be_empty and is_empty_place(self.root, self._file_system):
+            return directories
+        raise StoreNotFoundError(self.root, " or ".join(f"{directory}/" for directory in directories))
 
     def _refuse_foreign_stores(self) -> None:
         reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
@@ -171,100 +228,73 @@ class MessageStore:
         if reasons:
             raise StoreRefusedError(self.root, "; ".join(reasons))
 
-    def _begin_writing(self) -> LocalFileSystem:
-        """Lock, note whether `abort` stands, set it: before anything is read for writing (STORE.md 13)."""
+    def _lock(self, timeout_ms: int) -> LocalFileSystem:
+        """The store's lock, before anything is read for writing (STORE.md 13)."""
         if not isinstance(self._file_system, LocalFileSystem):
             raise StoreNotWritableError(self.root, "it does not lie on a local file system")
         lock = f"{self.root}/lock"
-        self._resources.enter_context(self._file_system.locked(lock))
+        self._resources.enter_context(self._file_system.locked(lock, timeout_ms))
         self._file_system.write(lock, 0, b"lock")
         return self._file_system
 
-    @property
-    def _abort(self) -> str:
-        return f"{self.root}/abort"
-
-    def _plan(self) -> RecoveryPlan:
-        return plan_recovery(
-            self.log,
-            self.queues,
-            read_checkpoint(self._file_system, self.root),
-            was_clean=self._file_system.read_file(self._abort) is None,
-            check_crc=self.config.commit_log.check_crc_on_recover,
-            index_safe=self.config.index.message_index_enable and self.config.index.message_index_safe,
-            from_greatest_end=not self._file_system.is_local,
-        )
-
-    def _recover(self, file_system: LocalFileSystem, truncate_damage: bool) -> RecoveryReport:
-        if self.plan.damage is not None and not truncate_damage:
-            raise self.plan.damage
-        if self.plan.was_clean:
-            self._vouch_for_index(file_system)
-        if not file_system.exists(self._abort):
-            file_system.create_file(self._abort, 0)
-            file_system.write(self._abort, 0, str(os.getpid()).encode())
-            file_system.sync(self._abort)
-            file_system.sync(self.root)
-        report = apply_recovery(
-            self.plan,
+    def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, truncate_damage: bool) -> None:
+        index = self.index if self.config.index.message_index_enable else None
+        opening = open_for_writing(
+            self.root,
+            self.config,
             file_system,
             self.log,
             self.queues,
-            self.index if self.config.index.message_index_enable else None,
-            read_checkpoint(file_system, self.root),
-            delays_ms=parse_delay_levels(self.config.delay.message_delay_level),
-            queue_file_size_bytes=self.config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
-            clock=self._clock,
-            save_checkpoint=lambda checkpoint: write_checkpoint(file_system, self.root, checkpoint),
+            index,
+            self._clock,
             truncate_damage=truncate_damage,
         )
-        self.queues.discover()
-        ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in self.queues}
-        self.plan = replace(self.plan, visible_ends=ends, greatest_end=self.plan.log_end)
-        self._write_checkpoint(file_system)
-        return report
-
-    def _vouch_for_index(self, file_system: LocalFileSystem) -> None:
-        """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
-
-        A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
-        """
-        files = self.index.files() if self.config.index.message_index_enable else []
-        checkpoint = read_checkpoint(file_system, self.root)
-        if files and files[-1].header().end_time_ms > checkpoint.index_msg_timestamp:
-            index_time = files[-1].header().end_time_ms
-            write_checkpoint(file_system, self.root, checkpoint._replace(index_msg_timestamp=index_time))
-
-    def _write_checkpoint(self, file_system: LocalFileSystem) -> None:
-        """Log, queues and index are synced when this is called."""
-        before = read_checkpoint(file_system, self.root)
-        files = self.index.files() if self.config.index.message_index_enable else []
-        last = self.plan.last_store_time_ms
-        index_time = files[-1].header().end_time_ms if files else 0
-        write_checkpoint(
-            file_system,
-            self.root,
-            Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset),
+        self.plan, self.recovery = opening.plan, opening.report
+        self._writer = StoreWriter(
+            self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
+        self.finished_batches = finish_open_intents(self._writer)
+
+    @property
+    def writer(self) -> StoreWriter:
+        """The writing end. Raises StoreNotWritableError of a store that was opened for reading, or is closed."""
+        if self._writer is None:
+            raise StoreNotWritableError(self.root, "it is not open for writing", "open it with read_only=False")
+        return self._writer
+
+    def release(self) -> None:
+        """Give a store that was opened for writing back without closing it: `abort` stays, and the next opening is cheap.
+
+        What was appended under ASYNC_FLUSH may not be on the disk yet.
+        """
+        if self._writer is not None:
+            self._writer.checkpoint_if_due()
+            reach("before-release")
+            release(self._writer, self.index if self.config.index.message_index_enable else None)
+            self._writer = None
+        self.close()
 
     def close(self) -> None:
-        """Give everything back. A store that was opened for writing is then cleanly closed: no `abort`, lock free."""
-        if (
-            not self.read_only
-            and isinstance(self._file_system, LocalFileSystem)
-            and self._file_system.exists(self._abort)
-        ):
-            self._file_system.unlink(self._abort)
-            self._file_system.sync(self.root)
-        self.log.close()
-        self.queues.close()
-        self.index.close()
-        self._resources.close()
+        """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free."""
+        try:
+            if self._writer is not None:
+                settle(self._writer)
+                close_cleanly(self._writer)
+                self._writer = None
+        finally:
+            self.log.close()
+            self.queues.close()
+            self.index.close()
+            self._resources.close()
 
     def __enter__(self) -> MessageStore:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Closes; where an error is on its way, only lets go, so that it is not hidden by another."""
+        if kind is not None and self._writer is not None:
+            self._writer.close()
+            self._writer = None
         self.close()
 
     # What there is
@@ -281,9 +311,17 @@ class MessageStore:
         self.log.close()
         self.queues.close()
         self.queues = self.layout.consume_queues(self._file_system)
-        self.plan = self._plan()
-        self._ends = self._ends_of_plan()
+        self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
+        self._queue_ends = self._ends_of_plan()
         return True
+
+    @property
+    def _ends(self) -> QueueEnds:
+        if self._queue_ends is None:
+            self._queue_ends = self._ends_of_plan()
+        if self._writer is not None and self._queue_ends.log_end < self._writer.log_end:
+            self._queue_ends.follow()
+        return self._queue_ends
 
     def _ends_of_plan(self) -> QueueEnds:
         check_crc = self.config.commit_log.check_crc_on_recover

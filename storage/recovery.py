@@ -204,10 +204,12 @@ def apply_recovery(
     queue_file_size_bytes: int,
     clock: Callable[[], int],
     save_checkpoint: Callable[[Checkpoint], None],
+    trusted_index_time_ms: int | None,
     truncate_damage: bool = False,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
+    Index files that end after `trusted_index_time_ms` are made again after an unclean stop; None = all are trusted.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
     Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
@@ -215,7 +217,7 @@ def apply_recovery(
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
-    kept, dropped = _sound_index_files(index, plan, checkpoint) if index is not None else ([], [])
+    kept, dropped = _sound_index_files(index, plan, trusted_index_time_ms) if index is not None else ([], [])
     honest = checkpoint._replace(
         logics_msg_timestamp=0
         if plan.was_clean and plan.greatest_end < plan.log_end
@@ -364,14 +366,14 @@ class _QueueWriters:
 
 
 def _sound_index_files(
-    index: IndexStore, plan: RecoveryPlan, checkpoint: Checkpoint
+    index: IndexStore, plan: RecoveryPlan, trusted_time_ms: int | None
 ) -> tuple[list[IndexFile], list[IndexFile]]:
     """Which files are kept and which dropped: those that may not be on disk whole, reach behind the log's end, or hold nothing."""
     kept: list[IndexFile] = []
     dropped: list[IndexFile] = []
     for file in index.files():
         header = file.header()
-        unsynced = not plan.was_clean and header.end_time_ms > checkpoint.index_msg_timestamp
+        unsynced = not plan.was_clean and trusted_time_ms is not None and header.end_time_ms > trusted_time_ms
         if dropped or unsynced or header.end_commitlog_offset >= plan.log_end or header.index_count <= 1:
             dropped.append(file)
         else:

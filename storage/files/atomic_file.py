@@ -1,7 +1,7 @@
 """A small state file that is replaced whole, with its predecessor beside it as NAME.bak.
 
-Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak · NAME.tmp (new content), fsync, rename to NAME ·
-fsync of the directory. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
+Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak, fsync of the directory · NAME.tmp (new content), fsync,
+rename to NAME, fsync of the directory. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
 it the new one (or, where the directory was not synced yet, either); never half of one. Temporary files that a
 crash leaves are ignored by a broker and overwritten by the next write.
 
@@ -12,12 +12,12 @@ good NAME.bak.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from storage.errors import StateFileError
+from storage.files.file_system import LocalFileSystem
 
 _T = TypeVar("_T")
 
@@ -66,17 +66,15 @@ def read_with_backup(
         raise error from problem
 
 
-def write_with_backup(path: str, text: str) -> None:
+def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None = None) -> None:
     """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
     needed.
     """
-    directory = os.path.dirname(path) or "."
-    os.makedirs(directory, exist_ok=True)
-    old = read_file(path)
+    files = file_system or LocalFileSystem()
+    old = files.read_file(path)
     if old:
-        _replace(path + ".bak", old)
-    _replace(path, text.encode("utf-8"))
-    _sync_directory(directory)
+        files.replace(path + ".bak", old)
+    files.replace(path, text.encode("utf-8"))
 
 
 def read_file(path: str) -> bytes | None:
@@ -90,20 +88,3 @@ def read_file(path: str) -> bytes | None:
 
 def _decode(content: bytes) -> str:
     return content.decode("utf-8", errors="replace")
-
-
-def _replace(path: str, content: bytes) -> None:
-    temporary = path + ".tmp"
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

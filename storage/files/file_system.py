@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
@@ -21,6 +22,7 @@ import numpy as np
 from storage.errors import StoreLockedError
 
 _CHUNK = 1 << 20
+_LOCK_INTERVAL_S = 0.05
 
 
 class DirectoryEntry(NamedTuple):
@@ -198,6 +200,28 @@ def _data_ranges(path: str, position: int, size_bytes: int) -> list[tuple[int, i
     return ranges
 
 
+class LocalWriter:
+    """A file open for writing at positions."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR)
+
+    def write(self, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        """All of `data` at a position."""
+        view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
+        while view:
+            written = os.pwrite(self._descriptor, view, position)
+            view, position = view[written:], position + written
+
+    def sync(self) -> None:
+        """The content onto the disk, and the length; not the directory's entry."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 class LocalFileSystem:
     """The machine's own file system, for reading and for writing."""
 
@@ -244,14 +268,11 @@ class LocalFileSystem:
 
     def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
         """All of `data` at a position of an existing file."""
-        descriptor = os.open(path, os.O_RDWR)
+        writer = self.open_for_writing(path)
         try:
-            view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
-            while view:
-                written = os.pwrite(descriptor, view, position)
-                view, position = view[written:], position + written
+            writer.write(position, data)
         finally:
-            os.close(descriptor)
+            writer.close()
 
     def zero(self, path: str, position: int, length: int) -> None:
         """Zeros in place of what stands there; holes stay holes."""
@@ -271,22 +292,79 @@ class LocalFileSystem:
         finally:
             os.close(descriptor)
 
+    def open_for_writing(self, path: str) -> LocalWriter:
+        """An existing file to write to in many places."""
+        return LocalWriter(path)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
+
+        A crash leaves the old content or the new one, never a part.
+        """
+        directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
+        if not os.path.isdir(directory):
+            self.make_directories(directory)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.close(descriptor)
+        self.write(temporary, 0, content)
+        self.sync(temporary)
+        self.rename(temporary, path)
+        self.sync(directory)
+
+    def make_directories(self, path: str) -> None:
+        """A directory with its parents; each new one's entry is synced."""
+        parent = os.path.dirname(path) or "."
+        if not os.path.isdir(parent):
+            self.make_directories(parent)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+            self.sync(parent)
+
+    def rename(self, path: str, new_path: str) -> None:
+        """At once for every onlooker; durable when the caller has synced the directories."""
+        os.replace(path, new_path)
+
+    def reserve(self, path: str, position: int, length: int) -> None:
+        """Room on the disk for a part of an existing file; OSError (ENOSPC) if there is none. What it reads as does not change."""
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, position, length)
+        finally:
+            os.close(descriptor)
+
+    def identity(self, path: str) -> tuple[int, int, int] | None:
+        """What tells a file from another one of that name: device, number, length; None if there is none."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size
+
+    def boot_id(self) -> str:
+        """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
+        return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
     @contextmanager
-    def locked(self, path: str) -> Iterator[None]:
-        """Holds byte 0 of the file, as a running broker does, or raises StoreLockedError at once.
+    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
+        """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
 
         An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
-            try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-            except (BlockingIOError, PermissionError) as error:
-                raise StoreLockedError(path) from error
+            deadline = time.monotonic() + timeout_ms / 1_000
+            while True:
+                try:
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+                    break
+                except (BlockingIOError, PermissionError) as error:
+                    if time.monotonic() >= deadline:
+                        raise StoreLockedError(path, timeout_ms) from error
+                time.sleep(_LOCK_INTERVAL_S)
             yield
         finally:
             os.close(descriptor)

@@ -126,6 +126,7 @@ def test_every_byte_is_synced_before_its_rename_and_the_directory_after_the_last
     assert steps == [
         "sync topics.json.bak.tmp",
         "rename topics.json.bak.tmp topics.json.bak",
+        "sync directory",
         "sync topics.json.tmp",
         "rename topics.json.tmp topics.json",
         "sync directory",

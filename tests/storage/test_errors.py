@@ -14,6 +14,7 @@ from storage.errors import (
     MessageIllegalError,
     NameIllegalError,
     OffsetOutOfRangeError,
+    SinkTakenError,
     StateFileError,
     StorageError,
     StoreDamagedError,
@@ -21,6 +22,7 @@ from storage.errors import (
     StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
+    TopicChangedError,
 )
 
 EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
@@ -44,6 +46,8 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (IndexGeometryUnknownError("/s/index/1", 60040), ["/s/index/1", "60040", "maxHashSlotNum"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "(free space)"], True),
+    (SinkTakenError("/s", "sink-1", "query-a", "query-b"), ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"], False),
+    (TopicChangedError("T", 9, "the topic has 8 write queues"), ["queue 9", "topic T", "8 write queues"], False),
     (StoreDamagedError("/s/log", 12, "body CRC", 3, 1036), ["/s/log", "12", "body CRC", "3 intact"], False),
     (
         CorruptRecordError("magic", 40, "0xDAA320A7", "0x0", "/s/log"),

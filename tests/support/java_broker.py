@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +159,13 @@ class Oracle:
     def send(self, out: Path, broker: RunningBroker, topic: str, **options: str | int) -> list[dict[str, Any]]:
         """Plain messages to one topic. `options` as in Send.java (`queues`, `count`, `maxBody`, …)."""
         self.java("Send", out, *_pairs({**send_arguments(broker, topic), **options}))
+        return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+
+    def consume_all(
+        self, out: Path, broker: RunningBroker, topics: Sequence[str], **options: str | int
+    ) -> list[dict[str, Any]]:
+        """What a broker serves of these topics to a pulling consumer and to mqadmin's queries; lines as in ConsumeAll.java."""
+        self.java("ConsumeAll", out, *_pairs({"ns": broker.name_server, "topics": ",".join(topics), **options}))
         return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
     @contextmanager

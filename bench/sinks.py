@@ -1,0 +1,237 @@
+"""The sinks side by side: the same rows written by Spark's Kafka sink, ours and one that only counts.
+
+Each round writes to a fresh place, which is removed after it, so that disks do not fill. Ours keeps one thing: its
+staged files, which the next round finds in its pool, as a sink that has been writing for a while does.
+
+    HOME/sink-<flush>/store/      a round's store
+    HOME/sink-<flush>/used/       its staged files, between rounds
+    HOME/sink-checkpoint/         a streaming query's checkpoint, a round's
+    HOME/sink-counted             what the counting sink counted
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from bench import input_rows, kafka_peer
+from bench.ceiling_sink import CountingSink
+from bench.measure import Peer
+from bench.messages import QUEUES, TOPIC
+
+Mode = Literal["batch", "micro-batch"]
+Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+
+TITLE = "Writing the same rows"
+HEADINGS = ("sink", "as", "flushDiskType")
+NAMES: dict[Peer, str] = {
+    "kafka": "Spark's Kafka sink",
+    "spark_mq": "spark_mq",
+    "ceiling": "counts rows (ceiling)",
+}
+
+Sums = tuple[int, ...]
+"""Rows, bytes of bodies, sum of the bodies' and of the keys' CRC-32."""
+
+
+class Target(Protocol):
+    """Where a sink writes to, and what it asks for."""
+
+    format: str
+
+    def shaped(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns that the sink takes."""
+        ...
+
+    def prepare(self) -> dict[str, str]:
+        """A fresh place; the options that name it."""
+        ...
+
+    def check(self, expected: Sums) -> None:
+        """Raise RuntimeError unless the place holds these rows."""
+        ...
+
+    def clear(self) -> None:
+        """Remove the place."""
+        ...
+
+
+class KafkaTarget:
+    """A topic, another one each round. The tag is left out, as Kafka has none."""
+
+    format = "kafka"
+
+    def __init__(self, spark: SparkSession, broker: kafka_peer.Broker) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.numbers = count()
+        self.topic = ""
+
+    def shaped(self, rows: DataFrame) -> DataFrame:
+        return rows.select(f.col("keys").alias("key"), f.col("body").alias("value"))
+
+    def prepare(self) -> dict[str, str]:
+        self.topic = f"{TOPIC}-{next(self.numbers)}"
+        kafka_peer.create_topic(self.spark, self.broker, self.topic)
+        return kafka_peer.sink_options(self.broker, self.topic)
+
+    def check(self, expected: Sums) -> None:
+        found = sums_of(kafka_peer.read_topic(self.spark, self.broker, self.topic), f.col("value"), f.col("key"))
+        _compare(f"Kafka's topic {self.topic}", found, expected)
+
+    def clear(self) -> None:
+        kafka_peer.delete_topic(self.spark, self.broker, self.topic)
+
+
+class StoreTarget:
+    """A store under `directory`, new each round but for its recycled files."""
+
+    format = "spark_mq"
+
+    def __init__(self, spark: SparkSession, directory: Path, flush: Flush) -> None:
+        self.spark = spark
+        self.flush = flush
+        self.store = directory.resolve() / "store"
+        self.staged = self.store / "spark_mq" / "staged"
+        self.used = directory.resolve() / "used"
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def shaped(self, rows: DataFrame) -> DataFrame:
+        return rows
+
+    def prepare(self) -> dict[str, str]:
+        self.staged.mkdir(parents=True)
+        if self.used.exists():
+            self.used.rename(self.staged / "pool")
+        return {
+            "path": str(self.store),
+            "topic": TOPIC,
+            "queueNum": str(QUEUES),
+            "flushDiskType": self.flush,
+        }
+
+    def check(self, expected: Sums) -> None:
+        rows = self.spark.read.format("spark_mq").option("path", str(self.store)).option("topic", TOPIC).load()
+        _compare(str(self.store), sums_of(rows, f.col("body"), f.col("keys")), expected)
+
+    def clear(self) -> None:
+        self.used.mkdir()
+        for path in self.staged.glob("*/*"):
+            path.rename(self.used / path.name)
+        shutil.rmtree(self.store)
+
+
+class CountTarget:
+    """A file that the counting sink leaves its count in."""
+
+    format = "counting"
+
+    def __init__(self, spark: SparkSession, counted: Path) -> None:
+        spark.dataSource.register(CountingSink)
+        self.counted = counted.resolve()
+
+    def shaped(self, rows: DataFrame) -> DataFrame:
+        return rows
+
+    def prepare(self) -> dict[str, str]:
+        return {"counted": str(self.counted)}
+
+    def check(self, expected: Sums) -> None:
+        _compare("the counting sink", (int(self.counted.read_text()),), expected[:1])
+
+    def clear(self) -> None:
+        self.counted.unlink()
+
+
+@dataclass(slots=True)
+class SinkCase:
+    """One sink, given the rows of a Parquet directory as a batch or by a streaming query."""
+
+    spark: SparkSession
+    peer: Peer
+    mode: Mode
+    target: Target
+    rows: Path
+    expected: Sums
+    checkpoint: Path
+    flush: Flush | None = None
+    options: dict[str, str] = field(default_factory=dict, init=False)
+    """This round's."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return NAMES[self.peer], self.mode, self.flush or ""
+
+    def prepare(self) -> None:
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self.options = self.target.prepare()
+
+    def run(self) -> float:
+        return self._run_batch() if self.mode == "batch" else self._run_stream()
+
+    def check(self) -> None:
+        self.target.check(self.expected)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self.target.clear()
+
+    def _run_batch(self) -> float:
+        rows = self.target.shaped(self.spark.read.schema(input_rows.SCHEMA).parquet(str(self.rows)))
+        writer = rows.write.format(self.target.format).options(**self.options).mode("append")
+        start = time.perf_counter()
+        writer.save()
+        return time.perf_counter() - start
+
+    def _run_stream(self) -> float:
+        """Seconds of the one micro-batch, from the trigger to its entry in the checkpoint's commits."""
+        rows = self.target.shaped(self.spark.readStream.schema(input_rows.SCHEMA).parquet(str(self.rows)))
+        writer = rows.writeStream.format(self.target.format).options(**self.options)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+        if len(batches) != 1:
+            raise RuntimeError(f"{self.labels}: {len(batches)} micro-batches, not one")
+        return float(batches[0]["durationMs"]["triggerExecution"]) / 1_000
+
+
+def sink_cases(
+    spark: SparkSession, home: Path, rows: Path, broker: kafka_peer.Broker | None, only: set[str]
+) -> list[SinkCase]:
+    """A case for each peer of `only`, with what it is measured as."""
+    given = spark.read.schema(input_rows.SCHEMA).parquet(str(rows))
+    expected = sums_of(given, f.col("body"), f.col("keys"))
+    checkpoint = home.resolve() / "sink-checkpoint"
+
+    def case(peer: Peer, mode: Mode, target: Target, flush: Flush | None = None) -> SinkCase:
+        return SinkCase(spark, peer, mode, target, rows, expected, checkpoint, flush)
+
+    cases = []
+    modes: tuple[Mode, ...] = ("batch", "micro-batch")
+    flushes: tuple[Flush, ...] = ("ASYNC_FLUSH", "SYNC_FLUSH")
+    if broker is not None:
+        cases.append(case("kafka", "batch", KafkaTarget(spark, broker)))
+    if "spark_mq" in only:
+        for flush in flushes:
+            target = StoreTarget(spark, home / f"sink-{flush}", flush)
+            cases += [case("spark_mq", mode, target, flush) for mode in modes]
+    if "ceiling" in only:
+        counted = CountTarget(spark, home / "sink-counted")
+        cases += [case("ceiling", mode, counted) for mode in modes]
+    return cases
+
+
+def sums_of(rows: DataFrame, body: Column, key: Column) -> Sums:
+    return tuple(rows.agg(f.count("*"), f.sum(f.length(body)), f.sum(f.crc32(body)), f.sum(f.crc32(key))).first() or ())
+
+
+def _compare(where: str, found: Sums, expected: Sums) -> None:
+    if found != expected:
+        raise RuntimeError(f"{where}: (rows, bytes, sums of CRCs) {found}, expected {expected}")

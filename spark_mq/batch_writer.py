@@ -1,0 +1,40 @@
+"""The batch sink, `df.write.format("spark_mq").mode("append")`: a commit of its own, exactly once if the write is given a name.
+
+Spark gives a batch write no id, so a job that is run again is a new write, unless option `writeId` says which one it is.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from spark_mq.partition_writer import StagedRows, stage_rows
+from spark_mq.sink_columns import InputColumns
+from spark_mq.sink_commit import abort_rows, commit_rows
+from spark_mq.sink_options import SinkOptions
+from storage.batch_ledger import Batch
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write. Spark builds it once and sends copies to the tasks and to the commit, so that all of them know its id."""
+
+    def __init__(self, options: SinkOptions, columns: InputColumns) -> None:
+        self.options = options
+        self.columns = columns
+        name = options.write_id or str(uuid.uuid4())
+        self.batch = Batch(name, name, 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        task = TaskContext.get()
+        assert task is not None, "Spark calls this in a task"
+        return stage_rows(self.options, self.columns, self.batch, task.partitionId(), task.taskAttemptId(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit_rows(self.options, messages, self.batch.batch_id, mirrored=self.options.write_id is not None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        abort_rows(self.options, messages)

@@ -1,0 +1,136 @@
+"""What a writing task does: rows into one staged segment, and invalid rows to where the options say. Stateless; opens what it needs.
+
+The log is not touched: what a task leaves lies beside it until the batch's commit takes it over.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_mq.conditions import InvalidRowError, WriteFailedError, writing_conditions
+from spark_mq.dead_letters import DeadLetterWriter
+from spark_mq.sink_columns import InputColumns
+from spark_mq.sink_options import SinkOptions
+from storage.batch_ledger import Batch
+from storage.config import load_config
+from storage.files.file_system import LocalFileSystem
+from storage.format.record_block import encode_block
+from storage.message_rows import MessageRows
+from storage.message_rules import MessageRules
+from storage.put_settings import PutSettings, put_settings
+from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+
+_REJECTIONS_SHOWN = 5
+_MAX_PARTITIONS = 1 << 16  # a unique key has two bytes for it
+
+
+@dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What one task has staged: names and numbers; the rows lie in the files."""
+
+    batch: Batch
+    segment: StagedSegment | None
+    topics: tuple[str, ...]
+    dead_letters: tuple[str, str] | None
+
+
+def stage_rows(
+    options: SinkOptions,
+    columns: InputColumns,
+    batch: Batch,
+    partition: int,
+    attempt: int,
+    rows: Iterator[pa.RecordBatch],
+) -> StagedRows:
+    """Encode the rows of a task and stage them. Raises InvalidRowError, or a storage error's condition; nothing is staged then."""
+    with writing_conditions(options.root):
+        return _stage(options, columns, batch, partition, attempt, rows)
+
+
+def _stage(
+    options: SinkOptions,
+    columns: InputColumns,
+    batch: Batch,
+    partition: int,
+    attempt: int,
+    rows: Iterator[pa.RecordBatch],
+) -> StagedRows:
+    if partition >= _MAX_PARTITIONS:
+        raise WriteFailedError(f"partition {partition}: a write has at most {_MAX_PARTITIONS}; coalesce the rows")
+    files = LocalFileSystem()
+    settings = settings_of(options, files)
+    digest = sink_digest(batch.sink_id, batch.query_id)
+    prefix = digest[:4] + partition.to_bytes(2, "big") + (batch.batch_id % (1 << 32)).to_bytes(4, "big")
+    # A replay of the batch makes the same choices; small batches do not all begin with queue 0.
+    encoder = MessageRows(rules_of(settings, options), prefix, partition + batch.batch_id)
+    # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
+    name = f"{attempt}-{uuid.uuid4().hex}"
+    segment = SegmentWriter(files, options.root, digest.hex(), f"{batch.batch_id}-{partition}-{name}")
+    dead_letters = None
+    if options.dead_letter_path is not None:
+        labelled = f"{digest.hex()}-{batch.batch_id}"
+        dead_letters = DeadLetterWriter(
+            files, options.dead_letter_path, batch=labelled, partition=partition, attempt=name
+        )
+    topics: dict[str, None] = {}
+    try:
+        for frame in rows:
+            taken = frame.select(list(columns.names))
+            if columns.kafka:
+                from storage.kafka_columns import from_kafka_columns
+                taken = from_kafka_columns(taken)
+            prepared = encoder.prepare(taken, _now_ms())
+            if prepared.rejected:
+                if dead_letters is None:
+                    shown = prepared.rejected[:_REJECTIONS_SHOWN]
+                    raise InvalidRowError(partition, len(prepared.rejected), *shown)
+                dead_letters.append(frame.take(pa.array(prepared.rejected_indices)), prepared.rejected)
+            topics.update(dict.fromkeys(topic for topic, _ in prepared.messages.queues))
+            segment.append(encode_block(prepared.messages, settings.host))
+        return StagedRows(
+            batch,
+            segment.finish(),
+            tuple(topics),
+            None if dead_letters is None else dead_letters.finish(),
+        )
+    except BaseException:
+        segment.discard()
+        if dead_letters is not None:
+            dead_letters.discard()
+        raise
+
+
+def settings_of(options: SinkOptions, files: LocalFileSystem) -> PutSettings:
+    """What the store says of itself now, with what the options add."""
+    config = load_config(options.root, options.conf, read_bytes=files.read_file)
+    return put_settings(options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type)
+
+
+def rules_of(settings: PutSettings, options: SinkOptions) -> MessageRules:
+    """What a row must keep to: the store's limits and topics, and the options."""
+    return MessageRules(
+        topic=options.topic,
+        topics=settings.topics.topics,
+        create_topic=options.create_topic,
+        queue_count=options.queue_num,
+        broker_name=settings.broker_name,
+        cluster_name=settings.cluster,
+        region=settings.region,
+        trace_on=settings.trace_on,
+        max_message_size=settings.max_message_size,
+        log_file_size=settings.log_file_size_bytes,
+        host_size=len(settings.host),
+        compress_body_over=options.compress_body_over,
+        keep_unique_key=options.keep_unique_key,
+        strict_properties=options.strict_properties,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

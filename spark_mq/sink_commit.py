@@ -1,0 +1,88 @@
+"""The driver's side of a write: what all tasks have staged becomes one batch in the log, or is given back.
+
+The store is held for one commit and let go in between, so that several queries, and jobs, can take turns. The process in which
+Spark runs this may outlive a killed driver: everything is decided under the store's lock, from what the store itself says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_mq.conditions import WriteFailedError, writing_conditions
+from spark_mq.dead_letters import discard_staged
+from spark_mq.partition_writer import StagedRows
+from spark_mq.sink_options import SinkOptions
+from storage import open_store
+from storage.batch_commit import abort_batch, commit_batch
+from storage.errors import StoreLockedError
+from storage.files.file_system import LocalFileSystem
+
+
+def commit_rows(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, mirrored: bool
+) -> None:
+    """Append what the tasks have staged, once. A batch without a row does not touch the store.
+
+    Raises WriteFailedError, or a storage error's condition.
+    """
+    staged = [_staged(message) for message in messages]
+    segments = [rows.segment for rows in staged if rows.segment is not None]
+    dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
+    if not segments and not dead_letters:
+        return
+    batch = staged[0].batch
+    if any(rows.batch != batch for rows in staged) or batch.batch_id != batch_id:
+        raise WriteFailedError(
+            f"the tasks' rows are those of {sorted({rows.batch for rows in staged})}, not of batch {batch_id}"
+        )
+    topics = {topic: options.queue_num for rows in staged for topic in rows.topics} if options.create_topic else {}
+    with (
+        writing_conditions(options.root),
+        open_store(
+            options.root,
+            config=options.conf,
+            read_only=False,
+            create=True,
+            lock_timeout_ms=options.lock_timeout,
+            store_host=options.store_host,
+            broker_name=options.broker_name,
+            flush_disk_type=options.flush_disk_type,
+        ) as store,
+    ):
+        outcome = commit_batch(
+            store.writer,
+            batch,
+            segments,
+            topics=topics,
+            takeover=options.sink_takeover,
+            mirrored=mirrored,
+            dead_letters=dead_letters,
+        )
+        if outcome.already_done:
+            discard_staged(LocalFileSystem(), options.root, dead_letters)
+        store.release()
+
+
+def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Give back what tasks have staged for a write that failed, unless the commit had decided it already.
+
+    Where another writer holds the store it stays; the sink's next commit clears it away.
+    """
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    segments = [rows.segment for rows in staged if rows.segment is not None]
+    dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
+    if not segments and not dead_letters:
+        return
+    files = LocalFileSystem()
+    with writing_conditions(options.root), suppress(StoreLockedError), files.locked(f"{options.root}/lock"):
+        abort_batch(files, options.root, segments)
+        discard_staged(files, options.root, dead_letters)
+
+
+def _staged(message: WriterCommitMessage | None) -> StagedRows:
+    if not isinstance(message, StagedRows):
+        raise WriteFailedError(f"a task handed in {message!r:.80} in place of what it had staged")
+    return message

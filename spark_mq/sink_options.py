@@ -1,0 +1,207 @@
+"""Options of the Spark sink: names, meanings, defaults; parsed and checked once, at construction.
+
+Each option is declared by one field of `SinkOptions` (`option_table.py`). Of what Spark puts beside them, `checkpointLocation` and
+`queryName` are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from spark_mq import option_values as values
+from spark_mq.conditions import OptionError
+from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
+from storage.batch_ledger import GROUP_PREFIX
+from storage.errors import ConfigurationError, NameIllegalError
+from storage.files.remote import plain_path
+from storage.names import validate_broker_name, validate_group, validate_topic
+from storage.put_settings import parse_host
+
+OnInvalidRow = Literal["fail", "deadLetter"]
+FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+
+_ORDINARY = "not yet: the sink puts ordinary messages"
+_NOT_YET = {
+    "nameServer": "not yet: the sink writes stores, name one with the option path",
+    "transactional": f"{_ORDINARY}, a micro-batch is atomic without it",
+    "producerGroup": f"{_ORDINARY}, which belong to no producer group",
+    "sendBack": f"{_ORDINARY}; no consumer's message goes back for a retry",
+    "consumerGroup": f"{_ORDINARY}; no consumer's message goes back for a retry",
+    "maxReconsumeTimes": f"{_ORDINARY}; no consumer's message goes back for a retry",
+}
+_SPARKS_OWN = ("checkpointlocation", "queryname")
+
+
+def parse_store_host(text: str, option: str) -> str:
+    """`address:port` at which a broker could be reached."""
+    try:
+        parse_host(text, option)
+    except ConfigurationError as error:
+        raise OptionError(option, error.rule) from error
+    return text.strip()
+
+
+def parse_on_invalid_row(text: str, option: str) -> str:
+    return _one_of(text, option, get_args(OnInvalidRow))
+
+
+def parse_flush_disk_type(text: str, option: str) -> str:
+    return _one_of(text, option, get_args(FlushDiskType))
+
+
+def parse_topic(text: str, option: str) -> str:
+    try:
+        return validate_topic(values.parse_text(text, option))
+    except NameIllegalError as error:
+        raise OptionError(option, str(error)) from error
+
+
+def parse_broker_name(text: str, option: str) -> str:
+    try:
+        return validate_broker_name(values.parse_text(text, option))
+    except NameIllegalError as error:
+        raise OptionError(option, str(error)) from error
+
+
+def parse_sink_id(text: str, option: str) -> str:
+    """A name that can end a consumer group's."""
+    name = values.parse_text(text, option)
+    try:
+        validate_group(GROUP_PREFIX + name)
+    except NameIllegalError as error:
+        raise OptionError(option, f"it names a consumer group: {error}") from error
+    return name
+
+
+def _one_of(text: str, option: str, known: tuple[str, ...]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    found = by_lower.get(text.strip().lower())
+    if found is None:
+        raise OptionError(option, f"expected {' or '.join(known)}, found {text!r}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """How rows are to be written. `parse` makes it and refuses what makes no sense."""
+
+    path: Annotated[str, Option(values.parse_path, "the store: a local directory, made where it is missing")]
+    conf: Annotated[
+        str | None,
+        Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
+    ] = None
+    broker_name: Annotated[
+        str | None, Option(parse_broker_name, "the name of the store's broker", shown="as the store tells")
+    ] = None
+    store_host: Annotated[
+        str | None,
+        Option(
+            parse_store_host,
+            "`address:port` of the broker that will serve the store, for records and message ids; used where neither brokerIP1 in "
+            "broker.conf nor the last record tells",
+            shown="127.0.0.1:10911",
+        ),
+    ] = None
+    topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None
+    create_topic: Annotated[
+        bool, Option(values.parse_boolean, "make missing topics; else their rows are invalid", shown="true")
+    ] = True
+    queue_num: Annotated[int, Option(values.parse_positive_int, "queues of a topic that is made", shown="8")] = 8
+    flush_disk_type: Annotated[
+        FlushDiskType | None,
+        Option(
+            parse_flush_disk_type,
+            "SYNC_FLUSH syncs the log before a batch counts as done; with ASYNC_FLUSH the staged rows make it whole after a power loss",
+            shown="broker.conf's, else ASYNC_FLUSH",
+        ),
+    ] = None
+    lock_timeout: Annotated[
+        int,
+        Option(
+            values.parse_duration_ms, "how long to wait for a store that another writer or a broker holds", shown="60s"
+        ),
+    ] = 60_000
+    compress_body_over: Annotated[
+        int | None,
+        Option(values.parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
+    ] = None
+    keep_unique_key: Annotated[
+        bool,
+        Option(
+            values.parse_boolean, "keep the row's unique_key where it has one; else each gets a new one", shown="false"
+        ),
+    ] = False
+    strict_properties: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "properties that only brokers and clients set make a row invalid; else they are dropped",
+            shown="false",
+        ),
+    ] = False
+    on_invalid_row: Annotated[
+        OnInvalidRow,
+        Option(parse_on_invalid_row, "fail the batch, or deadLetter: put such rows aside and go on", shown="fail"),
+    ] = "fail"
+    dead_letter_path: Annotated[
+        str | None,
+        Option(
+            values.parse_path, "local directory for invalid rows, as Parquet with their error; appears with the batch"
+        ),
+    ] = None
+    write_id: Annotated[
+        str | None,
+        Option(parse_sink_id, "the name of this write: a second one of that name writes nothing", "batch"),
+    ] = None
+    sink_id: Annotated[
+        str | None,
+        Option(
+            parse_sink_id,
+            "the name under which the store keeps what it has taken; lets a lost checkpoint be noticed",
+            "streaming",
+            "the query's id",
+        ),
+    ] = None
+    sink_takeover: Annotated[
+        bool,
+        Option(values.parse_boolean, "let this query go on under a sinkId that another one used", "streaming", "false"),
+    ] = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], mode: Mode) -> SinkOptions:
+        """Parse and check. Raises UnknownOptionError or OptionError."""
+        given = given_options(options)
+        if mode == "streaming":
+            for name in _SPARKS_OWN:
+                given.pop(name, None)
+        parsed = _TABLE.parse(given, mode)
+        if "path" not in parsed:
+            raise OptionError("path", "give the store to write: save(path), start(path) or option path")
+        made = cls(**parsed)
+        made._check()
+        return made
+
+    @property
+    def root(self) -> str:
+        """The store's directory."""
+        return plain_path(self.path).rstrip("/") or "/"
+
+    def _check(self) -> None:
+        for option, path in (("path", self.path), ("deadLetterPath", self.dead_letter_path)):
+            scheme, separator, _ = (path or "").partition("://")
+            if separator and scheme not in ("file", "local"):
+                raise OptionError(option, f"{path} is remote; what appears as a whole or not at all must be local")
+        if (self.on_invalid_row == "deadLetter") != (self.dead_letter_path is not None):
+            raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter, give both or neither")
+        if self.sink_takeover and self.sink_id is None:
+            raise OptionError("sinkTakeover", "belongs to sinkId; a query's own id is never another's")
+
+
+_TABLE = OptionTable(SinkOptions, _NOT_YET)
+
+
+def sink_option_rows() -> list[OptionRow]:
+    """The README's table of sink options, in the order of declaration."""
+    return _TABLE.rows()

@@ -1,0 +1,356 @@
+"""Exactly once: a batch of staged segments goes into the log whole, and never twice (DESIGN 6).
+
+    the lock is held, the store is open (open intents are finished then)
+    1. has the ledger an END of this batch, or of a later one? then all is done
+    2. queues are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
+    3. INTENT, durably: the commit point
+    4. BEGIN · the segments · dispatch · dead letters · END · dispatch
+    5. the sink's last batch, as a consumer offset
+    6. intent dropped, segments given back: under SYNC_FLUSH now; under ASYNC_FLUSH by the next commit or close, when it has synced the log
+
+A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
+and whoever opens the store for writing next finishes the batch: the rows that follow its last BEGIN are compared with the segments,
+byte by byte but for what places make known, and appended from the first that is missing. Who wrote in between does not matter, nor
+how often this is interrupted. After a power loss the same, from what is left of the log.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.batch_ledger import (
+    BEGIN,
+    END,
+    GROUP_PREFIX,
+    QUEUE_ID,
+    TOPIC,
+    Batch,
+    BatchLedger,
+    LedgerMessage,
+    outgoing_ledger_message,
+)
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.errors import NameIllegalError, SinkTakenError, TopicChangedError
+from storage.failpoints import reach
+from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.file_system import LocalFileSystem
+from storage.format.record_block import BlockColumns, RecordRun, encode_block, stamp
+from storage.intent import Intent, drop_intent, load_intents, remove_undecided, save_intent
+from storage.placement import place, slices
+from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, list_segments, sink_digest
+from storage.store_writer import StoreWriter
+from storage.topics import PERM_WRITE
+
+_LEDGER_ROOM_BYTES = 64 << 10
+_COMPARED_BYTES = 4 << 20
+_FORGOTTEN_QUERY = "one whose ledger entries have expired"
+
+
+class CommitOutcome(NamedTuple):
+    """How a commit ended."""
+
+    already_done: bool
+    """The log held the batch before; nothing was written."""
+    row_count: int
+
+
+def commit_batch(
+    writer: StoreWriter,
+    batch: Batch,
+    segments: Sequence[StagedSegment],
+    *,
+    topics: Mapping[str, int],
+    takeover: bool = False,
+    mirrored: bool = True,
+    dead_letters: Sequence[tuple[str, str]] = (),
+) -> CommitOutcome:
+    """Append the rows of the segments, in their order, as one batch.
+
+    `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last batch
+    is kept as a consumer offset too. Raises SinkTakenError where another query owns the sink's id (unless `takeover`),
+    TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full: nothing is
+    written then. Any other error after the commit point leaves the batch to the next opening.
+    """
+    if not any(segment.rows for segment in segments):
+        return CommitOutcome(False, 0)
+    if _is_done(writer, batch, takeover):
+        _drop_staged(writer, batch, segments)
+        return CommitOutcome(True, 0)
+    with ExitStack() as resources:
+        readers = [
+            resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments
+        ]
+        _check_queues(writer, readers, topics)
+        writer.ensure_topics(topics)
+        writer.reserve(sum(segment.data_size_bytes for segment in segments) + _LEDGER_ROOM_BYTES)
+        settle(writer)
+        intent = Intent(
+            *batch, writer.log_end, tuple(segments), tuple((staged, final) for staged, final in dead_letters), mirrored
+        )
+        reach("before-intent")
+        save_intent(writer.file_system, writer.root, intent)
+        reach("after-intent")
+        _append(writer, intent, readers, _Progress(0, -1))
+    _finish(writer, intent)
+    return CommitOutcome(False, intent.row_count)
+
+
+def finish_open_intents(writer: StoreWriter) -> int:
+    """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were."""
+    remove_undecided(writer.file_system, writer.root)
+    unfinished = [intent for intent in load_intents(writer.file_system, writer.root) if not _has_end(writer, intent)]
+    for intent in unfinished:
+        _redo(writer, intent)
+    return len(unfinished)
+
+
+def settle(writer: StoreWriter) -> None:
+    """Sync the log and forget the intents whose batches are in it. All intents are finished when a store is open."""
+    intents = load_intents(writer.file_system, writer.root)
+    if not intents:
+        return
+    writer.sync_log()
+    for intent in intents:
+        _drop(writer, intent)
+
+
+def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[StagedSegment]) -> None:
+    """Give back segments that were staged for a commit that failed, but for those that an intent names. The caller holds the lock."""
+    named = {segment.path for intent in load_intents(file_system, root) for segment in intent.segments}
+    pool = SegmentPool(file_system, root)
+    for segment in segments:
+        if segment.path not in named:
+            pool.give_back(segment.path)
+
+
+def _redo(writer: StoreWriter, intent: Intent) -> None:
+    if writer.log_end < intent.lower_bound:  # a power loss took what was there; the batch begins anew before its bound
+        intent = intent._replace(lower_bound=writer.log_end)
+        save_intent(writer.file_system, writer.root, intent)
+    with ExitStack() as resources:
+        readers = [
+            resources.enter_context(SegmentReader(writer.file_system, writer.root, segment))
+            for segment in intent.segments
+        ]
+        for reader in readers:
+            reader.verify_data()
+        begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
+        there = _rows_behind(writer, begun[-1], readers) if begun else _Progress(0, -1)
+        writer.reserve(sum(segment.data_size_bytes for segment in intent.segments) + _LEDGER_ROOM_BYTES)
+        _append(writer, intent, readers, there)
+    _finish(writer, intent)
+
+
+class _Progress(NamedTuple):
+    """How much of a batch the log holds, and where the last of these rows stands; −1 if none was seen."""
+
+    row_count: int
+    last_place: int
+
+
+def _append(writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], there: _Progress) -> None:
+    """BEGIN, the rows that are not there yet, dead letters, END."""
+    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    now_ms, host, last_place = writer.clock(), writer.settings.host, there.last_place
+    if rest := _runs_from(readers, there.row_count):
+        begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
+        writer.append([encode_block(begin, host)])
+        reach("after-begin")
+        last_place = int(writer.append(rest)[-1].commitlog_offsets[-1])
+    for staged, final in intent.dead_letters:
+        with suppress(FileNotFoundError):  # done before a crash
+            writer.file_system.rename(staged, final)
+            writer.file_system.sync(posixpath.dirname(final))
+    reach("before-end")
+    last = last_place, intent.segments[-1].last_unique_key
+    end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
+    writer.append([encode_block(end, host)])
+    reach("after-end")
+
+
+def _finish(writer: StoreWriter, intent: Intent) -> None:
+    if writer.ends.ledger is not None:
+        others = writer.ends.ledger.pop(intent.sink_id, {})
+        writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
+    if intent.mirrored:
+        _mirror(writer, intent)
+    reach("after-mirror")
+    if writer.settings.sync_flush:
+        writer.sync_log()
+        reach("before-drop")
+        _drop(writer, intent)
+        reach("after-drop")
+    reach("after-commit")
+
+
+def _drop(writer: StoreWriter, intent: Intent) -> None:
+    """The batch is on the disk: what could do it again goes, and what other attempts at it have staged."""
+    drop_intent(writer.file_system, writer.root, intent)
+    _drop_staged(writer, Batch(intent.sink_id, intent.query_id, intent.batch_id), intent.segments)
+
+
+def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment]) -> None:
+    """Give back the segments, and whatever attempts at this batch or at earlier ones of the query have left beside them."""
+    named = {segment.path for intent in load_intents(writer.file_system, writer.root) for segment in intent.segments}
+    pool = SegmentPool(writer.file_system, writer.root)
+    directory = sink_digest(batch.sink_id, batch.query_id).hex()
+    left = {segment.path for segment in segments}
+    for path, _ in list_segments(writer.file_system, writer.root):
+        sink, _, name = path.partition("/")
+        number = name.partition("-")[0]
+        if sink == directory and number.isdigit() and int(number) <= batch.batch_id:
+            left.add(path)
+    for path in sorted(left - named):
+        pool.give_back(path)
+
+
+def _mirror(writer: StoreWriter, intent: Intent) -> None:
+    """The sink's next batch as a consumer offset: it outlives the ledger's messages, and slaves copy it."""
+    path = f"{writer.root}/config/{OFFSETS_FILE}"
+    table = _consumer_offsets(writer)
+    changed = table.with_offsets(
+        GROUP_PREFIX + intent.sink_id, {(TOPIC, QUEUE_ID): intent.batch_id + 1}, now_ms=writer.clock()
+    )
+    if changed is not table:
+        write_with_backup(path, changed.to_text(), writer.file_system)
+
+
+def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
+    path = f"{writer.root}/config/{OFFSETS_FILE}"
+    loaded = read_with_backup(path, ConsumerOffsets.load, read_bytes=writer.file_system.read_file)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    return loaded.value or ConsumerOffsets()
+
+
+def _ledger(writer: StoreWriter) -> BatchLedger:
+    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
+    return BatchLedger(writer.log, writer.queues.get(TOPIC, QUEUE_ID), end, writer.log_end)
+
+
+def _is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
+    """By the ledger's rules. Raises SinkTakenError."""
+    if writer.ends.ledger is None:
+        writer.ends.ledger = _ledger(writer).newest_ends()
+    queries = writer.ends.ledger.get(batch.sink_id) or _mirrored_query(writer, batch)
+    owner = next(iter(queries), batch.query_id)
+    if owner != batch.query_id and not takeover:
+        raise SinkTakenError(writer.root, batch.sink_id, owner, batch.query_id)
+    return batch.batch_id <= queries.get(batch.query_id, -1)
+
+
+def _mirrored_query(writer: StoreWriter, batch: Batch) -> dict[str, int]:
+    """What the mirror tells of a sink of which the log holds nothing any more: its last batch, but not whose it was.
+
+    A sink that is named after its query has no other. For a given name, a batch that goes on where the mirror ends is taken for the
+    same query's, an earlier one for another's.
+    """
+    next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + batch.sink_id, QUEUE_ID)
+    if next_batch is None or next_batch <= 0:
+        return {}
+    is_same = batch.sink_id == batch.query_id or batch.batch_id >= next_batch
+    return {batch.query_id if is_same else _FORGOTTEN_QUERY: next_batch - 1}
+
+
+def _has_end(writer: StoreWriter, intent: Intent) -> bool:
+    return any(message.kind == END for message in _messages_of(writer, intent))
+
+
+def _messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
+    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    return [message for message in _ledger(writer).messages_from(intent.lower_bound) if message.batch == batch]
+
+
+def _check_queues(writer: StoreWriter, readers: Sequence[RecordRun], topics: Mapping[str, int]) -> None:
+    """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
+    for topic, queue_id in sorted({name for reader in readers for name in reader.columns.queues}):
+        config = writer.settings.topics.topics.get(topic)
+        if config is None and topic not in topics:
+            raise TopicChangedError(topic, queue_id, "the topic is not there, and createTopic is false")
+        count = config.write_queue_count if config is not None else topics[topic]
+        if queue_id >= count:
+            raise TopicChangedError(topic, queue_id, f"the topic has {count} write queues")
+        if config is not None and not config.perm & PERM_WRITE:
+            raise TopicChangedError(topic, queue_id, f"the topic's permission is {config.perm}, without 2 (write)")
+        if topic in writer.queues.batch_topics:
+            raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
+
+
+class _Tail(NamedTuple):
+    """The rows of a run from one of them on."""
+
+    run: RecordRun
+    columns: BlockColumns
+    start: int
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        self.run.read(self.start + start, self.start + end, into)
+
+
+def _runs_from(readers: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
+    runs: list[RecordRun] = []
+    for reader in readers:
+        columns, skipped = reader.columns, min(first_row, reader.columns.row_count)
+        first_row -= skipped
+        if skipped == 0:
+            runs.append(reader)
+        elif skipped < columns.row_count:
+            keys = int(columns.key_counts[:skipped].sum())
+            rest = BlockColumns(
+                columns.queues,
+                columns.queue_codes[skipped:],
+                columns.sizes_bytes[skipped:],
+                columns.tags_codes[skipped:],
+                columns.key_counts[skipped:],
+                columns.key_hashes[keys:],
+            )
+            runs.append(_Tail(reader, rest, int(columns.sizes_bytes[:skipped].sum(dtype=np.int64))))
+    return [run for run in runs if run.columns.row_count]
+
+
+def _rows_behind(writer: StoreWriter, begin: LedgerMessage, readers: Sequence[RecordRun]) -> _Progress:
+    """How many rows of the batch the log holds up to those that follow this BEGIN, one behind the other, as they were staged."""
+    there, at = _Progress(begin.first_row, -1), begin.end
+    for run in _runs_from(readers, begin.first_row):
+        columns = run.columns
+        no_offsets = np.zeros(len(columns.queues), np.int64)
+        placed = place(
+            columns.sizes_bytes,
+            columns.queue_codes,
+            no_offsets,
+            at,
+            writer.file_end(at),
+            writer.settings.log_file_size_bytes,
+        )
+        count = _equal_rows(writer, run, placed.commitlog_offsets)
+        if count:
+            there = _Progress(there.row_count + count, int(placed.commitlog_offsets[count - 1]))
+        if count < columns.row_count:
+            break
+        at = placed.end
+    return there
+
+
+def _equal_rows(writer: StoreWriter, run: RecordRun, commitlog_offsets: np.ndarray) -> int:
+    """How many rows of a run, from its first, stand at these places."""
+    sizes = run.columns.sizes_bytes
+    sources = np.cumsum(sizes, dtype=np.int64) - sizes
+    inside = int(np.searchsorted(commitlog_offsets + sizes, writer.log_end, side="right"))
+    for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
+        start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
+        logged = np.frombuffer(writer.log.bytes_at(start, end - start), np.uint8).copy()
+        staged = np.empty(end - start, np.uint8)
+        run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
+        positions = commitlog_offsets[first:last] - start
+        unknown = np.zeros(last - first, np.int64)
+        stamp(logged, positions, unknown, unknown, 0, len(writer.settings.host))
+        differing = np.flatnonzero(logged != staged)
+        if len(differing):
+            return first + int(np.searchsorted(positions, differing[0], side="right")) - 1
+    return inside

@@ -1,0 +1,149 @@
+"""Appending to the commit log: stamp records, write them in slices that fit the cache, roll to new files. Java: CommitLog.
+
+A file appears at its full length, sparse, as a broker expects it; room on the disk is reserved before a commit begins, so that
+a full disk is an error then and not half-way. Nothing else may have touched the last file meanwhile: a broker that is
+*started* on this store recovers, and deletes files, before it finds the lock held.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+import numpy as np
+
+from storage.commit_log import FILE_NAME_DIGITS, CommitLog
+from storage.errors import StoreNotWritableError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
+from storage.format.record import BLANK, MAGIC_BLANK
+from storage.format.record_block import RecordRun, stamp
+from storage.placement import Filler, Placement, place, slices
+
+SLICE_BYTES = 4 << 20
+_FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
+
+
+class CommitLogWriter:
+    """The end of the log. `end` is where the next record goes."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        log: CommitLog,
+        end: int,
+        file_size_bytes: int,
+        directories: tuple[str, ...],
+    ) -> None:
+        self._file_system = file_system
+        self._log = log
+        self.end = end
+        self.file_size_bytes = file_size_bytes
+        self._directories = directories
+        self._scratch = Scratch()
+        self._writer: LocalWriter | None = None
+        self._identity: tuple[int, int, int] | None = None
+        self.unsynced: set[str] = set()
+        """Files, and directories with new entries, that hold what is not synced."""
+
+    def append(self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, host_size: int) -> Placement:
+        """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
+
+        Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
+        """
+        columns = run.columns
+        placement = place(
+            columns.sizes_bytes,
+            columns.queue_codes,
+            next_queue_offsets,
+            self.end,
+            self.file_end(self.end),
+            self.file_size_bytes,
+        )
+        sources = np.cumsum(columns.sizes_bytes, dtype=np.int64) - columns.sizes_bytes
+        fillers = list(placement.fillers)
+        for first, last in slices(placement.commitlog_offsets, columns.sizes_bytes, SLICE_BYTES):
+            offsets = placement.commitlog_offsets[first:last]
+            start = int(offsets[0])
+            while fillers and fillers[0].commitlog_offset < start:
+                self._write_filler(fillers.pop(0))
+            data = self._scratch.take(int(offsets[-1]) + int(columns.sizes_bytes[last - 1]) - start)
+            run.read(int(sources[first]), int(sources[first]) + len(data), data)
+            stamp(data, offsets - start, placement.queue_offsets[first:last], offsets, store_time_ms, host_size)
+            self._write(start, data)
+            if first:
+                reach("amid-records")
+        self.end = placement.end
+        return placement
+
+    def reserve(self, size_bytes: int) -> None:
+        """Make the files that so many more bytes need, with room on the disk for them.
+
+        Raises StoreNotWritableError where the disk is full; nothing was written then.
+        """
+        start, end = self.end, self.end + size_bytes
+        while start < end:
+            file_end = self.file_end(start)
+            path = self._path(file_end - self.file_size_bytes)
+            room_end = min(file_end, end)
+            try:
+                if not self._file_system.exists(path):
+                    self._file_system.create_file(path, self.file_size_bytes)
+                    self._log.list_files()
+                    self.unsynced |= {path, posixpath.dirname(path)}
+                self._file_system.reserve(path, start - (file_end - self.file_size_bytes), room_end - start)
+            except OSError as error:
+                reason = f"there is no room for {size_bytes} more bytes of log: {error.strerror}"
+                raise StoreNotWritableError(
+                    path, reason, "make room on the disk; nothing of this was written"
+                ) from error
+            start = room_end
+
+    def sync(self) -> None:
+        """Everything written so far onto the disk, the entries of new files too."""
+        if self._writer is not None and self._writer.path in self.unsynced:
+            self._writer.sync()
+            self.unsynced.discard(self._writer.path)
+        for path in sorted(self.unsynced, reverse=True):  # a file before its directory
+            self._file_system.sync(path)
+        self.unsynced.clear()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write_filler(self, filler: Filler) -> None:
+        self._write(filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK))
+
+    def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
+        start = self.file_end(commitlog_offset) - self.file_size_bytes
+        path = self._path(start)
+        if self._writer is None or self._writer.path != path:
+            self.close()
+            if not self._file_system.exists(path):
+                self._file_system.create_file(path, self.file_size_bytes)
+                self._log.list_files()
+                self.unsynced.add(posixpath.dirname(path))
+            self._writer = self._file_system.open_for_writing(path)
+            self._identity = self._file_system.identity(path)
+        if self._file_system.identity(path) != self._identity:
+            raise StoreNotWritableError(path, "another process replaced or deleted the log's last file", _FOREIGN)
+        self.unsynced.add(path)
+        self._writer.write(commitlog_offset - start, data)
+
+    def file_end(self, commitlog_offset: int) -> int:
+        """The end of the file that a place lies in; behind the last file as if there were more."""
+        files = self._log.files
+        if not files:
+            return commitlog_offset // self.file_size_bytes * self.file_size_bytes + self.file_size_bytes
+        number = self._log.file_index(commitlog_offset)
+        base = files[max(0, number)].start
+        return base + (commitlog_offset - base) // self.file_size_bytes * self.file_size_bytes + self.file_size_bytes
+
+    def _path(self, start: int) -> str:
+        """Where the file that begins at `start` lies, or will lie. Java: MultiPathMappedFileQueue."""
+        number = self._log.file_index(start)
+        if number >= 0 and self._log.files[number].start == start:
+            return self._log.files[number].path
+        directory = self._directories[start // self.file_size_bytes % len(self._directories)]
+        return f"{directory}/{start:0{FILE_NAME_DIGITS}d}"

@@ -1,0 +1,57 @@
+"""Named points at which a test kills the process: `SPARK_MQ_FAILPOINT=name` or `name:n` for the n-th time it is reached.
+
+The process ends by SIGKILL, as a crash ends it: nothing is flushed, no handler runs. With `SPARK_MQ_FAILPOINT_PAUSE=PATH` it
+makes that file instead and waits to be killed together with its driver. Without the first variable nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+ENVIRONMENT = "SPARK_MQ_FAILPOINT"
+ENVIRONMENT_PAUSE = "SPARK_MQ_FAILPOINT_PAUSE"
+
+COMMIT = (
+    "before-intent",
+    "after-intent",
+    "after-begin",
+    "amid-records",
+    "after-records",
+    "after-queues",
+    "after-index",
+    "before-end",
+    "after-end",
+    "after-mirror",
+    "after-commit",
+    "before-drop",
+    "after-drop",
+    "before-release",
+)
+"""The points of a commit, in the order in which it passes them."""
+STAGING = ("amid-staging", "after-staging")
+"""The points of a task."""
+
+_reached: dict[str, int] = {}
+
+
+def reach(name: str) -> None:
+    """Die here if a test has asked for it."""
+    asked = os.environ.get(ENVIRONMENT)
+    if asked is None:
+        return
+    wanted, _, time_text = asked.partition(":")
+    if wanted != name:
+        return
+    _reached[name] = _reached.get(name, 0) + 1
+    if _reached[name] != int(time_text or 1):
+        return
+    pause = os.environ.get(ENVIRONMENT_PAUSE)
+    if pause is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        with open(pause, "w", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+        while True:
+            time.sleep(60)

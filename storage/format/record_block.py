@@ -1,0 +1,171 @@
+"""Records made from columns, many at once: Arrow and NumPy columns in, one run of log bytes out. No Python loop over messages.
+
+    outgoing columns ─encode_block─▶ records back to back, with what placing and dispatching them needs beside ─stamp─▶ log bytes
+
+What is not known before a record has its place stays zero until `stamp` writes it: queue offset, place in the log, store time.
+Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. V1 records only: a topic has at most 127 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.java_hash import body_crc
+from storage.format.record import HEADERS, MAGIC_V1
+from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+
+_PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
+_PLACE_POSITION = 20
+_STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of a host
+_TIME = np.dtype(">i8")
+
+
+class OutgoingMessages(NamedTuple):
+    """n messages that have passed every rule and have their queues; columns of equal length."""
+
+    queues: tuple[tuple[str, int], ...]
+    """The distinct (topic, queue id)."""
+    queue_codes: np.ndarray
+    """int32, into `queues`."""
+    bodies: pa.Array
+    """binary or large_binary, as they will be stored; no nulls."""
+    properties: pa.Array
+    """binary or large_binary: the encoded property string of each, UNIQ_KEY and all; no nulls."""
+    flags: np.ndarray
+    """int32."""
+    sys_flags: np.ndarray
+    """int32, without the bits of hosts."""
+    born_times_ms: np.ndarray
+    """int64."""
+    tags_codes: np.ndarray
+    """int64: `string_hash` of TAGS, 0 without."""
+    key_counts: np.ndarray
+    """int32: how many index keys each message has."""
+    key_hashes: np.ndarray
+    """int32: `index_key_hash` of all keys, message after message."""
+
+
+class BlockColumns(NamedTuple):
+    """What placing and dispatching n records needs of them; columns of equal length, but for `key_hashes`."""
+
+    queues: tuple[tuple[str, int], ...]
+    queue_codes: np.ndarray  # int32
+    sizes_bytes: np.ndarray  # int32
+    tags_codes: np.ndarray  # int64
+    key_counts: np.ndarray  # int32
+    key_hashes: np.ndarray  # int32
+
+    @property
+    def row_count(self) -> int:
+        return len(self.queue_codes)
+
+
+class RecordBlock(NamedTuple):
+    """Records back to back, not stamped yet."""
+
+    columns: BlockColumns
+    data: np.ndarray
+    """uint8."""
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        """Copy bytes [start, end) of the records."""
+        into[:] = self.data[start:end]
+
+
+class RecordRun(Protocol):
+    """Records that lie somewhere back to back: a block in memory, or a staged segment."""
+
+    @property
+    def columns(self) -> BlockColumns: ...
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        """Copy bytes [start, end) of the records, not stamped yet."""
+        ...
+
+
+def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
+    """The records of these messages, born and stored at `host`: 4 or 16 bytes of address and 4 of port."""
+    count = len(messages.queue_codes)
+    host_size = len(host)
+    layout = HEADERS[BORN_HOST_V6 | STORE_HOST_V6 if host_size == 20 else 0]
+    topics = [topic.encode() for topic, _ in messages.queues]
+    body_sizes = pc.binary_length(messages.bodies).to_numpy().astype(np.int64)
+    property_sizes = pc.binary_length(messages.properties).to_numpy().astype(np.int64)
+    topic_sizes = np.array([len(topic) for topic in topics], np.int64)[messages.queue_codes]
+    sizes = layout.itemsize + body_sizes + 1 + topic_sizes + 2 + property_sizes
+    header = np.zeros(count, layout)
+    header["size_bytes"] = sizes
+    header["magic"] = MAGIC_V1
+    header["body_crc"] = body_crcs(messages.bodies)
+    header["queue_id"] = np.array([queue_id for _, queue_id in messages.queues], np.int32)[messages.queue_codes]
+    header["flag"] = messages.flags
+    header["sys_flag"] = messages.sys_flags | (BORN_HOST_V6 | STORE_HOST_V6 if host_size == 20 else 0)
+    header["born_time_ms"] = messages.born_times_ms
+    header["born_host"] = header["store_host"] = np.frombuffer(host, f"V{host_size}")[0]
+    header["body_size_bytes"] = body_sizes
+    names = pa.array([bytes([len(topic)]) + topic for topic in topics], pa.large_binary())
+    distinct = set(topics)
+    named: pa.Array | pa.Scalar = names[0] if len(distinct) == 1 else names.take(pa.array(messages.queue_codes))
+    joined = pc.binary_join_element_wise(
+        _fixed_binary(header.view(np.uint8), count, layout.itemsize),
+        messages.bodies.cast(pa.large_binary()),
+        named,
+        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
+        messages.properties.cast(pa.large_binary()),
+        pa.scalar(b"", pa.large_binary()),
+    )
+    columns = BlockColumns(
+        messages.queues,
+        messages.queue_codes,
+        sizes.astype(np.int32),
+        messages.tags_codes,
+        messages.key_counts,
+        messages.key_hashes,
+    )
+    return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
+
+
+def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:
+    offsets = np.arange(0, count * width + 1, width, dtype=np.int64)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def body_crcs(bodies: pa.Array) -> np.ndarray:
+    """`body_crc` of each body, int32."""
+    offset_type = np.int64 if pa.types.is_large_binary(bodies.type) else np.int32
+    _, offsets_buffer, data_buffer = bodies.buffers()
+    width = np.dtype(offset_type).itemsize
+    offsets = np.frombuffer(offsets_buffer, offset_type, len(bodies) + 1, offset=width * bodies.offset).tolist()
+    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    return np.fromiter(
+        (body_crc(data[start:end]) for start, end in zip(offsets, offsets[1:], strict=False)), np.int32, len(bodies)
+    )
+
+
+def stamp(
+    data: np.ndarray,
+    positions: np.ndarray,
+    queue_offsets: np.ndarray,
+    commitlog_offsets: np.ndarray,
+    store_time_ms: int,
+    host_size: int,
+) -> None:
+    """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
+    if not len(positions):
+        return
+    place = np.empty(len(positions), _PLACE)
+    place["queue_offset"] = queue_offsets
+    place["commitlog_offset"] = commitlog_offsets
+    _scatter(data, positions + _PLACE_POSITION, place.view("V16"))
+    times = np.full(len(positions), store_time_ms, _TIME)
+    _scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def _scatter(data: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
+    width = values.dtype.itemsize
+    rows = np.ndarray((len(data) - width + 1,), values.dtype, data, strides=(1,))
+    rows[positions] = values

@@ -1,0 +1,79 @@
+"""Unique keys and index key hashes of outgoing messages, many at once.
+
+    | 20 hex digits: who writes | 12 hex digits: rank |     32 characters, as long as the Java client's
+
+The index hashes `topic#key`. Of two joined strings, hash(a + b) = hash(a)·31^length(b) + hash(b) modulo 2^32, so that nothing is
+put together to be hashed. Java: MessageClientIDSetter, IndexService.buildKey, String.hashCode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from storage.format.java_hash import string_hashes
+from storage.format.texts import bytes_and_offsets
+
+PREFIX_BYTES = 10
+RANK_BYTES = 6
+UNIQUE_KEY_LENGTH = 2 * (PREFIX_BYTES + RANK_BYTES)
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_PAIRS = np.stack((np.repeat(_DIGITS, 16), np.tile(_DIGITS, 16)), axis=1).copy().view(np.uint16)[:, 0]
+_RANK_LENGTH = 2 * RANK_BYTES
+_RANK_POWERS = np.array([pow(31, _RANK_LENGTH - 1 - i, 1 << 32) for i in range(_RANK_LENGTH)], np.uint32)
+_PREFIX_POWER = np.uint32(pow(31, _RANK_LENGTH, 1 << 32))
+
+
+class UniqueKeys:
+    """The keys of ranks `first_rank` to `first_rank + count` under a prefix of 10 bytes."""
+
+    def __init__(self, prefix: bytes, first_rank: int, count: int) -> None:
+        if len(prefix) != PREFIX_BYTES:
+            raise ValueError(f"a unique key's prefix has {PREFIX_BYTES} bytes, not {len(prefix)}")
+        if first_rank + count > 1 << 8 * RANK_BYTES:
+            raise OverflowError(f"rank {first_rank + count} needs more than {RANK_BYTES} bytes")
+        ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
+        self._digits = np.empty((count, UNIQUE_KEY_LENGTH), np.uint8)
+        self._digits[:, : 2 * PREFIX_BYTES] = np.frombuffer(prefix.hex().upper().encode(), np.uint8)
+        self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[ranks[:, 8 - RANK_BYTES :]].view(np.uint8)
+        self._prefix = prefix.hex().upper()
+
+    def texts(self) -> pa.Array:
+        """The keys, large_string."""
+        count = len(self._digits)
+        offsets = np.arange(0, (count + 1) * UNIQUE_KEY_LENGTH, UNIQUE_KEY_LENGTH, dtype=np.int64)
+        return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(self._digits))
+
+    def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
+        """`String.hashCode` of each key behind a text with the given hash (uint32, one or n), uint32."""
+        prefix = pa.array([self._prefix], pa.large_string())
+        before = hashes_behind(np.atleast_1d(hashes), prefix.take(pa.array(np.zeros(np.size(hashes), np.int64))))
+        ranks = self._digits[:, 2 * PREFIX_BYTES :].astype(np.uint32) @ _RANK_POWERS
+        return before * _PREFIX_POWER + ranks
+
+
+def hashes_behind(hashes: np.ndarray, texts: pa.Array) -> np.ndarray:
+    """`String.hashCode` of each text behind another one with the given hash (uint32), uint32. Texts are large_string without nulls."""
+    lengths = _utf16_lengths(texts)
+    powers = np.full(int(lengths.max(initial=0)) + 1, 31, np.uint32)
+    powers[0] = 1
+    return hashes * np.cumprod(powers, dtype=np.uint32)[lengths] + string_hashes(texts).view(np.uint32)
+
+
+def _utf16_lengths(texts: pa.Array) -> np.ndarray:
+    """Java's `String.length` of each."""
+    data, offsets = bytes_and_offsets(texts)
+    if not len(data) or data.max() < 0x80:
+        return np.diff(offsets)
+    units = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)
+    return np.diff(np.concatenate(([0], np.cumsum(units)))[offsets])
+
+
+def index_hashes(hashes: np.ndarray) -> np.ndarray:
+    """From `String.hashCode` (uint32) to what the index holds: the absolute value, 0 for the one that has none. int32.
+
+    Java: IndexFile.indexKeyHashMethod.
+    """
+    values = np.abs(hashes.view(np.int32))
+    values[values < 0] = 0
+    return values

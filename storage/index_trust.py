@@ -1,0 +1,45 @@
+"""What of the index is known to be on the disk, kept where only this package looks: ROOT/spark_mq/index_synced.json.
+
+Before a commit's first index write the checkpoint's `indexMsgTimestamp` is raised to the store time of that commit, because a broker
+deletes, on an unclean start, every index file that ends later. So the field runs ahead of what is synced. After a killed
+process that is right, for the system still has every byte. After a power loss it is not: then this file's time counts, and what
+is younger is entered again from the log.
+"""
+
+from __future__ import annotations
+
+import json
+
+from storage.files.file_system import LocalFileSystem
+
+
+def _path(root: str) -> str:
+    return f"{root}/spark_mq/index_synced.json"
+
+
+def save_index_trust(file_system: LocalFileSystem, root: str, synced_time_ms: int) -> None:
+    """Index files that end at or before this store time are on the disk. Durable on return."""
+    document = {"bootId": file_system.boot_id(), "indexSyncedTime": synced_time_ms}
+    file_system.replace(_path(root), json.dumps(document).encode())
+
+
+def drop_index_trust(file_system: LocalFileSystem, root: str) -> None:
+    """All of the index is on the disk, and the checkpoint says so."""
+    if file_system.exists(_path(root)):
+        file_system.unlink(_path(root))
+
+
+def trusted_index_time(file_system: LocalFileSystem, root: str, index_msg_timestamp: int) -> int | None:
+    """Until which end time index files may be kept after an unclean stop; None = all of them may.
+
+    `index_msg_timestamp` is the checkpoint's, which is believed where this package has never run ahead of it.
+    """
+    content = file_system.read_file(_path(root))
+    if content is None:
+        return index_msg_timestamp
+    try:
+        document = json.loads(content)
+        boot_id, synced = document["bootId"], int(document["indexSyncedTime"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+    return None if boot_id == file_system.boot_id() else min(synced, index_msg_timestamp)

@@ -1,0 +1,189 @@
+"""Rows become messages: one task's rows, batch after batch, with keys and queues of their own.
+
+    rows ─prepare─▶ OutgoingMessages (record_block.encode_block makes records of them), and the rows that are no messages
+
+What depends on the rows before is kept here: a row's number, its rank, whose turn it is among a topic's queues. A task that is run
+again on the same rows makes the same keys and takes the same queues. Pure: no clock, no disk.
+Java: SelectMessageQueueByHash, MessageClientIDSetter, SendMessageProcessor, CommitLog.checkMessageAndReturnSize.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.java_hash import string_hashes
+from storage.format.property_encoding import encode_columns, leading_properties
+from storage.format.record_block import OutgoingMessages
+from storage.format.texts import is_valid
+from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
+from storage.message_columns import MessageColumns, read_columns
+from storage.message_rules import MessageRules
+
+_TOPICS_REMEMBERED = 4_096
+
+
+class RejectedRow(NamedTuple):
+    """A row that is no message: its number in the task, from 0, and the column and rule that it breaks."""
+
+    row: int
+    column: str
+    rule: str
+
+    def describe(self) -> str:
+        """In one sentence."""
+        return f"row {self.row}, column {self.column}: {self.rule}"
+
+
+class Prepared(NamedTuple):
+    """A batch of rows, judged."""
+
+    messages: OutgoingMessages
+    rejected: tuple[RejectedRow, ...]
+    """In the order of the rows."""
+    rejected_indices: np.ndarray
+    """Where the rejected rows stand in the batch."""
+
+
+class MessageRows:
+    """Makes messages of one task's rows. `key_prefix` are the first 10 bytes of their unique keys.
+
+    Rows that are rejected take no rank and no turn.
+    """
+
+    def __init__(self, rules: MessageRules, key_prefix: bytes, round_robin_start: int = 0) -> None:
+        self._rules = rules
+        self._key_prefix = key_prefix
+        self._start = round_robin_start
+        self._turns: dict[str, int] = {}  # by topic: how many rows took the queue whose turn it was
+        self._rank = 0
+        self._row_count = 0
+        self._leading = leading_properties(rules.region, rules.trace_on, rules.cluster_name)
+        self._target = lru_cache(_TOPICS_REMEMBERED)(rules.target)
+
+    def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Prepared:
+        """The messages of a batch that has a column `body` and any of `message_columns.COLUMNS`."""
+        first_row = self._row_count
+        self._row_count += len(batch)
+        columns, rejections = read_columns(batch, self._rules, self._target, now_ms)
+        rejected_indices = np.array(sorted(rejections), np.int64)
+        if len(rejected_indices):
+            columns = columns.without(rejected_indices)
+        rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in rejected_indices.tolist())
+        return Prepared(self._messages(columns), rejected, rejected_indices)
+
+    def _messages(self, columns: MessageColumns) -> OutgoingMessages:
+        unique = UniqueKeys(self._key_prefix, self._rank, len(columns))
+        self._rank += len(columns)
+        queues, queue_codes = self._queues(columns)
+        unique_texts = unique.texts()
+        prefixes = np.array([target.key_prefix_hash for target in columns.targets], np.uint32)
+        if len(prefixes) > 1:
+            prefixes = prefixes[columns.target_codes]
+        unique_hashes = unique.hashes_behind(prefixes)
+        if columns.unique_keys is not None:
+            unique_texts = pc.coalesce(columns.unique_keys, unique_texts)
+            unique_hashes = hashes_behind(prefixes, unique_texts)
+        key_counts, key_hashes = _index_keys(index_hashes(unique_hashes), columns.keys, prefixes)
+        properties = {
+            "UNIQ_KEY": unique_texts,
+            "TAGS": columns.tags,
+            "KEYS": columns.keys,
+            "__SHARDINGKEY": columns.sharding_keys,
+        }
+        return OutgoingMessages(
+            queues=queues,
+            queue_codes=queue_codes,
+            bodies=columns.bodies,
+            properties=encode_columns(self._leading, properties, columns.maps),
+            flags=columns.flags,
+            sys_flags=columns.sys_flags,
+            born_times_ms=columns.born_times_ms,
+            tags_codes=_tags_codes(columns),
+            key_counts=key_counts,
+            key_hashes=key_hashes,
+        )
+
+    def _queues(self, columns: MessageColumns) -> tuple[tuple[tuple[str, int], ...], np.ndarray]:
+        """The distinct queues, and which of them each row goes to."""
+        counts = np.array([target.queue_count for target in columns.targets], np.int64)
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        codes = columns.target_codes
+        queue_ids = columns.queue_ids.copy()
+        if columns.sharding_keys is not None:
+            hashed = np.flatnonzero((queue_ids < 0) & is_valid(columns.sharding_keys))
+            hashes = string_hashes(columns.sharding_keys.take(pa.array(hashed))).astype(np.int64)
+            queue_ids[hashed] = np.abs(hashes) % counts[codes[hashed]]  # = |Java's remainder|
+        turning = np.flatnonzero(queue_ids < 0)
+        if len(turning):
+            queue_ids[turning] = (self._start + self._take_turns(columns, codes[turning])) % counts[codes[turning]]
+        places = firsts[codes] + queue_ids
+        used = np.flatnonzero(np.bincount(places, minlength=int(firsts[-1])))
+        renumbered = np.empty(int(firsts[-1]), np.int32)
+        renumbered[used] = np.arange(len(used))
+        owners = np.searchsorted(firsts, used, side="right") - 1
+        queues = tuple(
+            (columns.targets[owner].topic, place)
+            for owner, place in zip(owners.tolist(), (used - firsts[owners]).tolist(), strict=True)
+        )
+        return queues, renumbered[places]
+
+    def _take_turns(self, columns: MessageColumns, codes: np.ndarray) -> np.ndarray:
+        """For each of these rows, how many rows of its topic took a turn before it."""
+        order = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes, minlength=len(columns.targets))
+        before = np.array([self._turns.get(target.topic, 0) for target in columns.targets], np.int64)
+        turns = np.empty(len(codes), np.int64)
+        turns[order] = np.arange(len(codes)) + np.repeat(before - (np.cumsum(sizes) - sizes), sizes)
+        for target, taken in zip(columns.targets, sizes.tolist(), strict=True):
+            if taken:
+                self._turns[target.topic] = self._turns.get(target.topic, 0) + taken
+        return turns
+
+
+def _tags_codes(columns: MessageColumns) -> np.ndarray:
+    if columns.tags is None:
+        return np.zeros(len(columns), np.int64)
+    return string_hashes(columns.tags).astype(np.int64)
+
+
+def _index_keys(
+    unique_hashes: np.ndarray, keys: pa.Array | None, prefixes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many index keys each message has, and all their hashes: the unique key's, then those of KEYS, each once."""
+    count = len(unique_hashes)
+    if keys is None or keys.null_count == count:
+        return np.ones(count, np.int32), unique_hashes
+    rows, texts = _single_keys(keys)
+    hashes = index_hashes(hashes_behind(prefixes if len(prefixes) == 1 else prefixes[rows], texts))
+    new = hashes != unique_hashes[rows]
+    if len(rows) > 1 and (rows[1:] == rows[:-1]).any():
+        _, first = np.unique(rows << 32 | hashes, return_index=True)
+        is_first = np.zeros(len(rows), bool)
+        is_first[first] = True
+        new &= is_first
+    rows, hashes = rows[new], hashes[new]
+    counts = 1 + np.bincount(rows, minlength=count)
+    found = np.empty(count + len(rows), np.int32)
+    is_unique = np.zeros(len(found), bool)
+    is_unique[np.cumsum(counts) - counts] = True
+    found[is_unique] = unique_hashes
+    found[~is_unique] = hashes
+    return counts.astype(np.int32), found
+
+
+def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """The keys that the texts hold between their blanks, and the row of each."""
+    present = np.flatnonzero(is_valid(keys))
+    texts = keys if len(present) == len(keys) else keys.take(pa.array(present))
+    if not pc.any(pc.match_substring(texts, " ")).as_py():
+        return present, texts
+    lists = pc.split_pattern(texts, " ")
+    rows = np.repeat(present, pc.list_value_length(lists).to_numpy())
+    singles = lists.flatten()
+    filled = pc.greater(pc.binary_length(singles), 0)
+    return rows[filled.to_numpy(zero_copy_only=False)], singles.filter(filled)

@@ -1,0 +1,97 @@
+"""What a store takes as a message: the rules that rows are held to, and the topics that they may go to.
+
+Java: Validators, TopicValidator, HookUtils.checkBeforePutMessage, SendMessageProcessor.preSend, MessageExtEncoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from storage.errors import NameIllegalError
+from storage.format.java_hash import string_hash
+from storage.format.sys_flag import MULTI_TAGS
+from storage.names import TOPIC_LENGTH_LIMIT, is_retry_or_dead_letter_topic, is_system_topic, validate_topic
+from storage.topics import PERM_WRITE, TopicConfig
+
+DEFAULT_QUEUE_COUNT = 8
+
+
+class TopicTarget(NamedTuple):
+    """A topic as rows need to know it. Where `refusal` says why it takes no message, the rest means nothing."""
+
+    topic: str
+    queue_count: int = 1
+    is_new: bool = False
+    needs_keys: bool = False
+    sys_flag: int = 0
+    key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRules:
+    """What tasks must know of store and options to make messages of rows; a value that is sent to them."""
+
+    topic: str | None = None
+    """Where rows go that name no topic."""
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    """The topics that there are."""
+    create_topic: bool = True
+    queue_count: int = DEFAULT_QUEUE_COUNT
+    """Write queues of a topic that is created."""
+    broker_name: str | None = None
+    cluster_name: str = "DefaultCluster"
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+    max_message_size: int = 4 * 1024 * 1024
+    """Bytes of a body as stored."""
+    log_file_size: int = 1024 * 1024 * 1024
+    """Bytes; a record and the filler behind it must fit into one file."""
+    host_size: int = 8
+    """Bytes of the store's address and port: 8, or 20 for IPv6."""
+    compress_body_over: int | None = None
+    """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
+    keep_unique_key: bool = False
+    strict_properties: bool = False
+
+    def target(self, topic: str | None) -> TopicTarget:
+        """What is to be known of the topic that a row names; None where it names none."""
+        name = self.topic if topic is None else topic
+        if name is None:
+            return TopicTarget("", refusal="it is null, and the option topic is not given")
+        refusal = self._refusal(name)
+        if refusal is not None:
+            return TopicTarget(name, refusal=refusal)
+        config = self.topics.get(name)
+        return TopicTarget(
+            name,
+            queue_count=self.queue_count if config is None else config.write_queue_count,
+            is_new=config is None,
+            needs_keys=config is not None and config.attributes.get("cleanup.policy") == "COMPACTION",
+            sys_flag=MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0,
+            key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
+        )
+
+    def _refusal(self, topic: str) -> str | None:
+        if is_retry_or_dead_letter_topic(topic):
+            # The place to lift this is where messages are sent back: such a topic belongs to one consumer group.
+            return f"{topic!r} belongs to a consumer group, whose failed messages it takes"
+        try:
+            validate_topic(topic)
+        except NameIllegalError as error:
+            return error.describe()
+        assert len(topic) <= TOPIC_LENGTH_LIMIT, "a topic's length has one byte in the record"
+        if is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
+            return f"{topic!r} is a system topic, which a broker keeps for itself"
+        config = self.topics.get(topic)
+        if config is None:
+            return None if self.create_topic else f"there is no topic {topic!r}, and createTopic is false"
+        if config.attributes.get("queue.type") == "BatchCQ":
+            return f"topic {topic!r} has batch consume queues (queue.type=BatchCQ), which are not supported"
+        if not config.perm & PERM_WRITE:
+            return f"nobody may write to topic {topic!r} (perm {config.perm})"
+        if config.write_queue_count < 1:
+            return f"topic {topic!r} has no write queues"
+        return None

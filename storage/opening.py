@@ -1,0 +1,183 @@
+"""Opening a store for writing, letting go of it, closing it. Java: DefaultMessageStore.load, start and shutdown.
+
+    open:     the hint holds → its ends;  else the reading passes of recovery · `abort` · the writing passes · checkpoint
+    release:  hint written, `abort` stays: the store is between two commits
+    close:    log, queues, index synced · checkpoint · `abort` deleted
+
+The caller holds the store's lock from before the first to after the last.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.commit_log import CommitLog
+from storage.config import StoreConfig
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.format.checkpoint import Checkpoint
+from storage.format.delay_level import parse_delay_levels
+from storage.hint import Hint, drop_hint, holds, index_end, load_hint, save_hint
+from storage.index_store import IndexStore
+from storage.index_trust import drop_index_trust, trusted_index_time
+from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
+from storage.store_writer import StoreEnds, StoreWriter
+
+
+class Opening(NamedTuple):
+    """What opening for writing found, and what it mended: None where the hint held."""
+
+    plan: RecoveryPlan
+    report: RecoveryReport | None
+    ends: StoreEnds
+
+
+def read_plan(
+    root: str, config: StoreConfig, file_system: FileSystem, log: CommitLog, queues: ConsumeQueueStore
+) -> RecoveryPlan:
+    """The reading passes of recovery; changes nothing."""
+    return plan_recovery(
+        log,
+        queues,
+        read_checkpoint(file_system, root),
+        was_clean=file_system.read_file(_abort(root)) is None,
+        check_crc=config.commit_log.check_crc_on_recover,
+        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        from_greatest_end=not file_system.is_local,
+    )
+
+
+def open_for_writing(
+    root: str,
+    config: StoreConfig,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    clock: Callable[[], int],
+    *,
+    truncate_damage: bool,
+) -> Opening:
+    """Bring the store into a state to append to; `abort` stands then. Raises StoreDamagedError unless `truncate_damage`."""
+    hint = load_hint(file_system, root)
+    if hint is not None and holds(hint, file_system, root, log, index):
+        return _opening_of_hint(hint)
+    plan = read_plan(root, config, file_system, log, queues)
+    if plan.damage is not None and not truncate_damage:
+        raise plan.damage
+    if plan.was_clean:
+        _vouch_for_index(file_system, root, index)
+    drop_hint(file_system, root)
+    file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    checkpoint = read_checkpoint(file_system, root)
+    report = apply_recovery(
+        plan,
+        file_system,
+        log,
+        queues,
+        index,
+        checkpoint,
+        delays_ms=parse_delay_levels(config.delay.message_delay_level),
+        queue_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
+        clock=clock,
+        save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
+        trusted_index_time_ms=trusted_index_time(file_system, root, checkpoint.index_msg_timestamp),
+        truncate_damage=truncate_damage,
+    )
+    queues.discover()
+    ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in queues}
+    plan = replace(plan, visible_ends=ends, greatest_end=plan.log_end)
+    _write_checkpoint(file_system, root, plan, index)
+    drop_index_trust(file_system, root)
+    return Opening(
+        plan,
+        report,
+        StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
+    )
+
+
+def _opening_of_hint(hint: Hint) -> Opening:
+    ends = {(topic, queue_id): end for topic, queues in hint.queue_ends.items() for queue_id, end in queues.items()}
+    plan = RecoveryPlan(False, hint.log_end, hint.log_end, hint.log_end, hint.last_record, None, None, ends, dict(ends))
+    found = StoreEnds(
+        hint.log_end,
+        hint.last_record,
+        dict(ends),
+        set(hint.unsynced),
+        hint.checkpointed_ms,
+        hint.ledger,
+        index_is_sound=True,
+    )
+    return Opening(plan, None, found)
+
+
+def release(writer: StoreWriter, index: IndexStore | None) -> None:
+    """Leave the store as it is, `abort` and all, with a hint for whoever opens it next. After a failed write without one."""
+    writer.close()
+    if writer.failure is not None:
+        return
+    files, ends = writer.file_system, writer.ends
+    queue_ends: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), end in ends.queue_ends.items():
+        queue_ends.setdefault(topic, {})[queue_id] = end
+    last_file = (
+        writer.log.files[max(0, writer.log.file_index(max(0, ends.log_end - 1)))].path if writer.log.files else None
+    )
+    identity = None if last_file is None else files.identity(last_file)
+    save_hint(
+        files,
+        writer.root,
+        Hint(
+            abort=(files.read_file(_abort(writer.root)) or b"").decode(errors="replace"),
+            boot_id=files.boot_id(),
+            log_end=ends.log_end,
+            last_record=ends.last_record,
+            log_file=None if last_file is None or identity is None else (last_file, identity),
+            index_file=index_end(index),
+            queue_ends=queue_ends,
+            unsynced=tuple(sorted(writer.unsynced_paths())),
+            checkpointed_ms=ends.checkpointed_ms,
+            ledger=ends.ledger,
+        ),
+    )
+
+
+def close_cleanly(writer: StoreWriter) -> None:
+    """Everything onto the disk, then no `abort`. After a failed write `abort` stays, and the next opening recovers."""
+    if writer.failure is None:
+        writer.checkpoint()
+        drop_hint(writer.file_system, writer.root)
+        writer.file_system.unlink(_abort(writer.root))
+        writer.file_system.sync(writer.root)
+    writer.close()
+
+
+def _abort(root: str) -> str:
+    return f"{root}/abort"
+
+
+def _vouch_for_index(file_system: LocalFileSystem, root: str, index: IndexStore | None) -> None:
+    """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
+
+    A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
+    """
+    files = index.files() if index is not None else []
+    checkpoint = read_checkpoint(file_system, root)
+    if files and files[-1].header().end_time_ms > checkpoint.index_msg_timestamp:
+        index_time = files[-1].header().end_time_ms
+        write_checkpoint(file_system, root, checkpoint._replace(index_msg_timestamp=index_time))
+
+
+def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPlan, index: IndexStore | None) -> None:
+    """Log, queues and index are synced when this is called."""
+    before = read_checkpoint(file_system, root)
+    files = index.files() if index is not None else []
+    last = plan.last_store_time_ms
+    index_time = files[-1].header().end_time_ms if files else 0
+    checkpoint = Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset)
+    write_checkpoint(file_system, root, checkpoint)
