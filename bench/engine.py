@@ -46,7 +46,7 @@ def engine_rows(store: Path, opening_store: Path | None) -> list[EngineRow]:
     return rows
 
 
-def shown_figures(figures: Sequence[float], form: str) -> str:
+def shown(figures: Sequence[float], form: str) -> str:
     low, middle, high = (format(figure, form) for figure in (min(figures), median(figures), max(figures)))
     return f"{middle} ({low} - {high})"
 
@@ -63,7 +63,7 @@ def _decode_rate(store: MessageStore, columns: list[Column]) -> str:
         return done
 
     messages = decode()
-    return shown_figures([messages / seconds / 1_000 for seconds in seconds_of(decode)], ",.0f") + " k messages/s"
+    return shown([messages / seconds / 1_000 for seconds in seconds_of(decode)], ",.0f") + " k messages/s"
 
 
 def seconds_of(work: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
@@ -104,11 +104,11 @@ def _rebuild_rate(store: Path) -> str:
         open_store(copy, read_only=False).close()
         rates.append(mebibytes / (time.perf_counter() - start))
     shutil.rmtree(copy)
-    return shown_figures(rates, ",.0f") + " MiB/s"
+    return shown(rates, ",.0f") + " MiB/s"
 
 
 def _opening_time(store: Path) -> str:
-    return shown_figures([1_000 * seconds for seconds in seconds_of(lambda: open_store(store).close())], ",.0f") + " ms"
+    return shown([1_000 * seconds for seconds in seconds_of(lambda: open_store(store).close())], ",.0f") + " ms"
 
 
 def _log_bytes(store: Path) -> int:
@@ -117,7 +117,7 @@ def _log_bytes(store: Path) -> int:
 
 
 def table(title: str, rows: Sequence[EngineRow]) -> Table:
-    shown = Table("engine alone, one core", "figure", title=title, caption="median (least - greatest)")
+    made = Table("engine alone, one core", "figure", title=title, caption="median (least - greatest)")
     for row in rows:
-        shown.add_row(row.what, row.figure)
-    return shown
+        made.add_row(row.what, row.figure)
+    return made

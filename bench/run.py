@@ -56,7 +56,9 @@ def main(arguments: list[str]) -> None:
         rows = engine.engine_rows(find_store(asked, console, asked.messages), opening_store)
         console.print(engine.table("Storage engine, reading", rows))
     if "engine" in only and asked.direction != "read":
-        console.print(engine.table("Storage engine, writing", write_engine.engine_rows(asked.home)))
+        rows = write_engine.engine_rows(asked.home, asked.batch_rows)
+        console.print(engine.table("Storage engine, writing, 1 KiB bodies", rows))
+        console.print(write_engine.scaling_table(write_engine.scaling(asked.home, asked.batch_rows)))
 
 
 def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:

@@ -1,10 +1,8 @@
 """The sinks side by side: the same rows written by Spark's Kafka sink, ours and one that only counts.
 
-Each round writes to a fresh place, which is removed after it, so that disks do not fill. Ours keeps one thing: its
-staged files, which the next round finds in its pool, as a sink that has been writing for a while does.
+Each round writes to a fresh place, which is removed after it, so that disks do not fill.
 
-    HOME/sink-<flush>/store/      a round's store
-    HOME/sink-<flush>/used/       its staged files, between rounds
+    HOME/sink-<flush>/            a round's store (recycled.py)
     HOME/sink-checkpoint/         a streaming query's checkpoint, a round's
     HOME/sink-counted             what the counting sink counted
 """
@@ -25,6 +23,7 @@ from bench import input_rows, kafka_peer
 from bench.ceiling_sink import CountingSink
 from bench.measure import Peer
 from bench.messages import QUEUES, TOPIC
+from bench.recycled import RecycledStore
 
 Mode = Literal["batch", "micro-batch"]
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -98,34 +97,26 @@ class StoreTarget:
     def __init__(self, spark: SparkSession, directory: Path, flush: Flush) -> None:
         self.spark = spark
         self.flush = flush
-        self.store = directory.resolve() / "store"
-        self.staged = self.store / "spark_mq" / "staged"
-        self.used = directory.resolve() / "used"
-        shutil.rmtree(directory, ignore_errors=True)
+        self.store = RecycledStore(directory)
 
     def shaped(self, rows: DataFrame) -> DataFrame:
         return rows
 
     def prepare(self) -> dict[str, str]:
-        self.staged.mkdir(parents=True)
-        if self.used.exists():
-            self.used.rename(self.staged / "pool")
+        self.store.prepare()
         return {
-            "path": str(self.store),
+            "path": str(self.store.path),
             "topic": TOPIC,
             "queueNum": str(QUEUES),
             "flushDiskType": self.flush,
         }
 
     def check(self, expected: Sums) -> None:
-        rows = self.spark.read.format("spark_mq").option("path", str(self.store)).option("topic", TOPIC).load()
-        _compare(str(self.store), sums_of(rows, f.col("body"), f.col("keys")), expected)
+        rows = self.spark.read.format("spark_mq").option("path", str(self.store.path)).option("topic", TOPIC).load()
+        _compare(str(self.store.path), sums_of(rows, f.col("body"), f.col("keys")), expected)
 
     def clear(self) -> None:
-        self.used.mkdir()
-        for path in self.staged.glob("*/*"):
-            path.rename(self.used / path.name)
-        shutil.rmtree(self.store)
+        self.store.clear()
 
 
 class CountTarget:

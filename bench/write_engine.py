@@ -1,11 +1,180 @@
-"""The storage engine alone, writing: encode on one core, commit of staged segments."""
+"""The storage engine alone, writing: what a task does with its rows, and the commit, each on one core.
+
+HOME/write-engine/store/    what a measurement writes, removed after it
+HOME/write-engine/used/     its staged files, which the next one finds in its pool
+"""
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
-from bench.engine import EngineRow
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from bench.engine import EngineRow, shown
+from bench.messages import BODY_SIZE_BYTES, DISTINCT_BODIES, QUEUES, TAGS, TOPIC, bodies
+from bench.recycled import RecycledStore
+from storage import open_store
+from storage.batch_commit import commit_batch
+from storage.batch_ledger import Batch
+from storage.config import load_config
+from storage.files.file_system import LocalFileSystem
+from storage.format.record_block import encode_block
+from storage.message_rows import MessageRows
+from storage.message_rules import MessageRules
+from storage.put_settings import put_settings
+from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+
+ROUNDS = 3
+ROWS = 500_000
+SMALL_BODY_SIZE_BYTES = 100
+BATCH_SIZES = (10**4, 10**5, 10**6, 10**7)
+QUEUE_COUNTS = (4, 32, 250, 1_000)
+ROWS_OVER_QUEUES = 10**6
+SINK = "bench"
+KEY_PREFIX = bytes(10)
 
 
-def engine_rows(home: Path) -> list[EngineRow]:
-    return []
+class Written(NamedTuple):
+    """What writing one batch took, its parts one after the other."""
+
+    rows: int
+    log_bytes: int
+    encode_s: float
+    """Rows to records, in memory."""
+    stage_s: float
+    """Records into a staged file, and that onto the disk."""
+    commit_s: float
+    """The store opened, the batch appended, entered into queues and index, the store let go."""
+
+
+class Scaling(NamedTuple):
+    """One line of the table of costs per row."""
+
+    rows: int
+    queues: int
+    written: list[Written]
+
+
+def engine_rows(home: Path, batch_rows: int) -> list[EngineRow]:
+    """Encoding and committing rows with bodies of 1 KiB, `batch_rows` of them in an Arrow batch."""
+    pa.set_cpu_count(1)
+    store = RecycledStore(home / "write-engine")
+    found = {
+        flush: _rounds(store, ROWS, BODY_SIZE_BYTES, QUEUES, batch_rows, flush)
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
+    }
+    encoded = found["ASYNC_FLUSH"]
+    rows = [EngineRow("encode", shown([one.rows / one.encode_s / 1_000 for one in encoded], ",.0f") + " k rows/s")]
+    staged = [one.rows / (one.encode_s + one.stage_s) / 1_000 for one in encoded]
+    rows.append(EngineRow("encode and stage, synced", shown(staged, ",.0f") + " k rows/s"))
+    for flush, written in found.items():
+        rates = shown([one.rows / one.commit_s / 1_000 for one in written], ",.0f")
+        sizes = shown([one.log_bytes / one.commit_s / 2**20 for one in written], ",.0f")
+        rows.append(EngineRow(f"commit, {flush}", f"{rates} k rows/s"))
+        rows.append(EngineRow("", f"{sizes} MiB/s of log"))
+    return rows
+
+
+def scaling(home: Path, batch_rows: int) -> list[Scaling]:
+    """Costs over the size of a commit's batch, and over the number of queues; bodies of 100 bytes."""
+    store = RecycledStore(home / "write-engine")
+    shapes = [(rows, QUEUES) for rows in BATCH_SIZES] + [(ROWS_OVER_QUEUES, queues) for queues in QUEUE_COUNTS]
+    return [
+        Scaling(rows, queues, _rounds(store, rows, SMALL_BODY_SIZE_BYTES, queues, batch_rows, "ASYNC_FLUSH"))
+        for rows, queues in dict.fromkeys(shapes)
+    ]
+
+
+def _rounds(store: RecycledStore, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> list[Written]:
+    rounds = ROUNDS if rows <= ROWS_OVER_QUEUES else 1
+    written = []
+    for number in range(rounds + 1):
+        store.prepare()
+        one = _write(str(store.path), rows, body_size, queues, batch_rows, flush)
+        store.clear()
+        if number or rounds == 1:  # the first warms up
+            written.append(one)
+        if rounds == 1:
+            break
+    return written
+
+
+def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> Written:
+    """One batch into a store that exists and has the topic, as a streaming query's second one finds it."""
+    first, _, _ = _stage(root, 0, batch_rows, body_size, queues, batch_rows)
+    _commit(root, 0, first, queues, flush)
+    segment, encode_s, stage_s = _stage(root, 1, rows, body_size, queues, batch_rows)
+    commit_s = _commit(root, 1, segment, queues, flush)
+    with open_store(root) as store:
+        there = sum(store.max_offset(TOPIC, queue_id) for queue_id in store.queue_ids(TOPIC))
+    if there != batch_rows + rows:
+        raise RuntimeError(f"{root}: {there} messages, expected {batch_rows + rows}")
+    return Written(rows, segment.data_size_bytes, encode_s, stage_s, commit_s)
+
+
+def _stage(
+    root: str, batch_id: int, rows: int, body_size: int, queues: int, batch_rows: int
+) -> tuple[StagedSegment, float, float]:
+    """The rows as a segment; seconds of encoding and of writing."""
+    files = LocalFileSystem()
+    settings = put_settings(root, load_config(root, read_bytes=files.read_file), files)
+    rules = MessageRules(topic=TOPIC, topics=settings.topics.topics, queue_count=queues)
+    encoder = MessageRows(rules, KEY_PREFIX)
+    segment = SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), f"{batch_id}-0-0")
+    encode_s = stage_s = 0.0
+    for batch in _batches(rows, body_size, batch_rows):
+        start = time.perf_counter()
+        block = encode_block(encoder.prepare(batch, 0).messages, settings.host)
+        encoded = time.perf_counter()
+        segment.append(block)
+        encode_s += encoded - start
+        stage_s += time.perf_counter() - encoded
+    start = time.perf_counter()
+    staged = segment.finish()
+    assert staged is not None, "there are rows"
+    return staged, encode_s, stage_s + time.perf_counter() - start
+
+
+def _commit(root: str, batch_id: int, segment: StagedSegment, queues: int, flush: str) -> float:
+    start = time.perf_counter()
+    with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
+        commit_batch(store.writer, Batch(SINK, SINK, batch_id), [segment], topics={TOPIC: queues})
+        store.release()
+    return time.perf_counter() - start
+
+
+def _batches(rows: int, body_size: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows with a key and a tag, as Spark hands them to a sink."""
+    distinct = pa.array([body[:body_size] for body in bodies()], pa.binary())
+    tags = pa.array(TAGS)
+    for start in range(0, rows, batch_rows):
+        numbers = np.arange(start, min(start + batch_rows, rows))
+        columns = {
+            "keys": pc.binary_join_element_wise("order-", pc.cast(pa.array(numbers), pa.string()), ""),
+            "tags": tags.take(pa.array(numbers // 7 % len(TAGS))),
+            "body": distinct.take(pa.array(numbers % DISTINCT_BODIES)),
+        }
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def scaling_table(lines: list[Scaling]) -> Table:
+    """Microseconds a row: medians."""
+    caption = "microseconds a row, 100-byte bodies with a key and a tag, ASYNC_FLUSH"
+    made = Table(title="Cost per row", caption=caption)
+    for heading in ("rows a commit", "queues", "encode", "stage", "commit", "in all"):
+        made.add_column(heading, justify="right")
+    for line in lines:
+        parts = [
+            1e6 * median(seconds) / line.rows
+            for seconds in zip(*((one.encode_s, one.stage_s, one.commit_s) for one in line.written), strict=True)
+        ]
+        made.add_row(f"{line.rows:,}", f"{line.queues:,}", *(f"{part:.2f}" for part in [*parts, sum(parts)]))
+    return made

@@ -21,6 +21,7 @@ from storage.batch_ledger import Batch
 from storage.config import load_config
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import encode_block
+from storage.kafka_rows import from_kafka_columns
 from storage.message_rows import MessageRows
 from storage.message_rules import MessageRules
 from storage.put_settings import PutSettings, put_settings
@@ -46,64 +47,73 @@ def stage_rows(
     batch: Batch,
     partition: int,
     attempt: int,
-    rows: Iterator[pa.RecordBatch],
+    frames: Iterator[pa.RecordBatch],
 ) -> StagedRows:
-    """Encode the rows of a task and stage them. Raises InvalidRowError, or a storage error's condition; nothing is staged then."""
-    with writing_conditions(options.root):
-        return _stage(options, columns, batch, partition, attempt, rows)
+    """Encode the rows of a task and stage them.
 
-
-def _stage(
-    options: SinkOptions,
-    columns: InputColumns,
-    batch: Batch,
-    partition: int,
-    attempt: int,
-    rows: Iterator[pa.RecordBatch],
-) -> StagedRows:
+    Raises InvalidRowError, WriteFailedError, or a storage error's condition; what was staged is given back then.
+    """
     if partition >= _MAX_PARTITIONS:
         raise WriteFailedError(f"partition {partition}: a write has at most {_MAX_PARTITIONS}; coalesce the rows")
-    files = LocalFileSystem()
-    settings = settings_of(options, files)
-    digest = sink_digest(batch.sink_id, batch.query_id)
-    prefix = digest[:4] + partition.to_bytes(2, "big") + (batch.batch_id % (1 << 32)).to_bytes(4, "big")
-    # A replay of the batch makes the same choices; small batches do not all begin with queue 0.
-    encoder = MessageRows(rules_of(settings, options), prefix, partition + batch.batch_id)
-    # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
-    name = f"{attempt}-{uuid.uuid4().hex}"
-    segment = SegmentWriter(files, options.root, digest.hex(), f"{batch.batch_id}-{partition}-{name}")
-    dead_letters = None
-    if options.dead_letter_path is not None:
-        labelled = f"{digest.hex()}-{batch.batch_id}"
-        dead_letters = DeadLetterWriter(
-            files, options.dead_letter_path, batch=labelled, partition=partition, attempt=name
-        )
-    topics: dict[str, None] = {}
+    with writing_conditions(options.root):
+        writer = _PartitionWriter(options, columns, batch, partition, attempt)
     try:
-        for frame in rows:
-            taken = frame.select(list(columns.names))
-            if columns.kafka:
-                from storage.kafka_columns import from_kafka_columns
-                taken = from_kafka_columns(taken)
-            prepared = encoder.prepare(taken, _now_ms())
-            if prepared.rejected:
-                if dead_letters is None:
-                    shown = prepared.rejected[:_REJECTIONS_SHOWN]
-                    raise InvalidRowError(partition, len(prepared.rejected), *shown)
-                dead_letters.append(frame.take(pa.array(prepared.rejected_indices)), prepared.rejected)
-            topics.update(dict.fromkeys(topic for topic, _ in prepared.messages.queues))
-            segment.append(encode_block(prepared.messages, settings.host))
-        return StagedRows(
-            batch,
-            segment.finish(),
-            tuple(topics),
-            None if dead_letters is None else dead_letters.finish(),
-        )
+        for frame in frames:
+            with writing_conditions(options.root):
+                writer.append(frame)
+        with writing_conditions(options.root):
+            return writer.finish()
     except BaseException:
-        segment.discard()
-        if dead_letters is not None:
-            dead_letters.discard()
+        writer.discard()
         raise
+
+
+class _PartitionWriter:
+    def __init__(self, options: SinkOptions, columns: InputColumns, batch: Batch, partition: int, attempt: int) -> None:
+        files = LocalFileSystem()
+        settings = settings_of(options, files)
+        digest = sink_digest(batch.sink_id, batch.query_id)
+        prefix = digest[:4] + partition.to_bytes(2, "big") + (batch.batch_id % (1 << 32)).to_bytes(4, "big")
+        # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
+        name = f"{attempt}-{uuid.uuid4().hex}"
+        self._columns = columns
+        self._batch = batch
+        self._partition = partition
+        self._host = settings.host
+        # A replay of the batch makes the same choices; small batches do not all begin with queue 0.
+        self._rows = MessageRows(rules_of(settings, options), prefix, partition + batch.batch_id)
+        self._topics: dict[str, None] = {}
+        self._segment = SegmentWriter(files, options.root, digest.hex(), f"{batch.batch_id}-{partition}-{name}")
+        self._dead_letters = None
+        if options.dead_letter_path is not None:
+            self._dead_letters = DeadLetterWriter(
+                files,
+                options.dead_letter_path,
+                batch=f"{digest.hex()}-{batch.batch_id}",
+                partition=partition,
+                attempt=name,
+            )
+
+    def append(self, frame: pa.RecordBatch) -> None:
+        taken = frame.select(list(self._columns.names))
+        prepared = self._rows.prepare(from_kafka_columns(taken) if self._columns.kafka else taken, _now_ms())
+        if prepared.rejected:
+            if self._dead_letters is None:
+                shown = prepared.rejected[:_REJECTIONS_SHOWN]
+                raise InvalidRowError(self._partition, len(prepared.rejected), *shown)
+            self._dead_letters.append(frame.take(pa.array(prepared.rejected_indices)), prepared.rejected)
+        self._topics.update(dict.fromkeys(topic for topic, _ in prepared.messages.queues))
+        self._segment.append(encode_block(prepared.messages, self._host))
+
+    def finish(self) -> StagedRows:
+        # In this order: a finished file of dead letters can still be discarded, a finished segment cannot.
+        dead_letters = None if self._dead_letters is None else self._dead_letters.finish()
+        return StagedRows(self._batch, self._segment.finish(), tuple(self._topics), dead_letters)
+
+    def discard(self) -> None:
+        self._segment.discard()
+        if self._dead_letters is not None:
+            self._dead_letters.discard()
 
 
 def settings_of(options: SinkOptions, files: LocalFileSystem) -> PutSettings:

@@ -193,8 +193,10 @@ class SinkOptions:
             scheme, separator, _ = (path or "").partition("://")
             if separator and scheme not in ("file", "local"):
                 raise OptionError(option, f"{path} is remote; what appears as a whole or not at all must be local")
-        if (self.on_invalid_row == "deadLetter") != (self.dead_letter_path is not None):
-            raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter, give both or neither")
+        if self.on_invalid_row == "deadLetter" and self.dead_letter_path is None:
+            raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
+        if self.dead_letter_path is not None and self.on_invalid_row != "deadLetter":
+            raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
         if self.sink_takeover and self.sink_id is None:
             raise OptionError("sinkTakeover", "belongs to sinkId; a query's own id is never another's")
 

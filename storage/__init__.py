@@ -6,5 +6,15 @@ from storage.config import StoreConfig
 from storage.errors import StorageError
 from storage.format.record import Message
 from storage.message_store import GetResult, GetStatus, MessageStore, open_store
+from storage.put import PutResult
 
-__all__ = ["GetResult", "GetStatus", "Message", "MessageStore", "StorageError", "StoreConfig", "open_store"]
+__all__ = [
+    "GetResult",
+    "GetStatus",
+    "Message",
+    "MessageStore",
+    "PutResult",
+    "StorageError",
+    "StoreConfig",
+    "open_store",
+]

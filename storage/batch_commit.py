@@ -6,7 +6,7 @@
     3. INTENT, durably: the commit point
     4. BEGIN · the segments · dispatch · dead letters · END · dispatch
     5. the sink's last batch, as a consumer offset
-    6. intent dropped, segments given back: under SYNC_FLUSH now; under ASYNC_FLUSH by the next commit or close, when it has synced the log
+    6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, when it has synced the log
 
 A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
 and whoever opens the store for writing next finishes the batch: the rows that follow its last BEGIN are compared with the segments,
@@ -43,7 +43,7 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import BlockColumns, RecordRun, encode_block, stamp
 from storage.intent import Intent, drop_intent, load_intents, remove_undecided, save_intent
 from storage.placement import place, slices
-from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, list_segments, sink_digest
+from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, delete_orphans, sink_digest
 from storage.store_writer import StoreWriter
 from storage.topics import PERM_WRITE
 
@@ -77,7 +77,7 @@ def commit_batch(
     TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full: nothing is
     written then. Any other error after the commit point leaves the batch to the next opening.
     """
-    if not any(segment.rows for segment in segments):
+    if not dead_letters and not any(segment.rows for segment in segments):
         return CommitOutcome(False, 0)
     if _is_done(writer, batch, takeover):
         _drop_staged(writer, batch, segments)
@@ -168,7 +168,7 @@ def _append(writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], t
             writer.file_system.rename(staged, final)
             writer.file_system.sync(posixpath.dirname(final))
     reach("before-end")
-    last = last_place, intent.segments[-1].last_unique_key
+    last = (last_place, intent.segments[-1].last_unique_key) if intent.row_count else None
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
     writer.append([encode_block(end, host)])
     reach("after-end")
@@ -196,18 +196,17 @@ def _drop(writer: StoreWriter, intent: Intent) -> None:
 
 
 def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment]) -> None:
-    """Give back the segments, and whatever attempts at this batch or at earlier ones of the query have left beside them."""
+    """Give back the segments, and delete what other attempts at this batch, or at earlier ones of the query, have left beside them.
+
+    Only what a commit was told of is known to be finished and can be used again: a forgotten attempt may be writing still.
+    """
     named = {segment.path for intent in load_intents(writer.file_system, writer.root) for segment in intent.segments}
     pool = SegmentPool(writer.file_system, writer.root)
+    for segment in segments:
+        if segment.path not in named:
+            pool.give_back(segment.path)
     directory = sink_digest(batch.sink_id, batch.query_id).hex()
-    left = {segment.path for segment in segments}
-    for path, _ in list_segments(writer.file_system, writer.root):
-        sink, _, name = path.partition("/")
-        number = name.partition("-")[0]
-        if sink == directory and number.isdigit() and int(number) <= batch.batch_id:
-            left.add(path)
-    for path in sorted(left - named):
-        pool.give_back(path)
+    delete_orphans(writer.file_system, writer.root, directory, batch.batch_id, keep=named)
 
 
 def _mirror(writer: StoreWriter, intent: Intent) -> None:

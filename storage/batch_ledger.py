@@ -1,10 +1,10 @@
 """The ledger: which batches of which sinks the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0, two messages a batch.
 
     BEGIN  {"sink", "query", "batch", "rows", "from"}    the rows from number `from` on follow it directly
-    END    {"sink", "query", "batch", "rows", "last"}    all rows stand before it, the last [commitlog_offset, unique key]
+    END    {"sink", "query", "batch", "rows", "last"}    all rows stand before it; `last` is the last one's place and unique key
 
-Ordinary messages: TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's clean-ups away, and no entry in topics.json is
-needed. Anybody may send to the topic, so an END counts only if the last row that it names stands where it says, or has expired.
+Ordinary messages: TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's clean-ups away, and no entry in
+topics.json is needed. Anybody may send to the topic, so an END counts only if the last row that it names stands where it says, or has expired.
 A cut of the log takes the END with the rows before it, so an END in the log means that its rows are there.
 """
 

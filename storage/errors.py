@@ -13,6 +13,7 @@
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
       CorruptRecordError(field, position, …)        bytes on disk are wrong
+      RowIllegalError(row, column, rule, more)      a row that is no message
       MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
       OffsetOutOfRangeError(topic, queue_id, …)     the asked offset is not in the queue
 
@@ -286,6 +287,24 @@ class MessageIllegalError(StorageError):
 
     def describe(self) -> str:
         return f"illegal message: {self.what} is {self.actual}, the limit is {self.limit}"
+
+
+class RowIllegalError(StorageError):
+    """Rows that cannot be messages; nothing of the call was appended.
+
+    `row` counts from 0 in the table given, `more` is how many other rows are refused too.
+    """
+
+    def __init__(self, row: int, column: str, rule: str, more: int = 0) -> None:
+        super().__init__(row, column, rule, more)
+        self.row = row
+        self.column = column
+        self.rule = rule
+        self.more = more
+
+    def describe(self) -> str:
+        others = f"; {self.more} more rows are refused" if self.more else ""
+        return f"row {self.row}, column {self.column}: {self.rule}{others}"
 
 
 class OffsetOutOfRangeError(StorageError):

@@ -171,8 +171,10 @@ class IndexWriter:
 
     def _previous_items(self, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """For each new item the one before it in its slot; moves the slots on to the newest."""
-        order = np.argsort(slots, kind="stable")
-        in_order, numbers_in_order = slots[order], numbers[order]
+        # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
+        ranked = np.sort(slots.astype(np.int64) << 32 | np.arange(len(slots)))
+        order, in_order = ranked & 0xFFFFFFFF, ranked >> 32
+        numbers_in_order = numbers[order]
         follows = np.zeros(len(order), bool)
         follows[1:] = in_order[1:] == in_order[:-1]
         previous = np.empty(len(order), np.int32)

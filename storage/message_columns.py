@@ -109,7 +109,7 @@ def read_columns(
     """
     given = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
     rejections = Rejections()
-    targets, codes = _targets(given.get("topic"), len(batch), target, rejections)
+    targets, codes = _targets(given.get("topic"), len(batch), rules.topic, target, rejections)
     bodies, sys_flags = _bodies(given["body"], rules.compress_body_over, rejections)
     tags = _text("tags", given.get("tags"), CONTROL_CHARACTERS, rejections)
     keys = _text("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
@@ -147,14 +147,21 @@ def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: lis
 
 
 def _targets(
-    topics: pa.Array | None, count: int, target: Callable[[str | None], TopicTarget], rejections: Rejections
+    topics: pa.Array | None,
+    count: int,
+    default: str | None,
+    target: Callable[[str | None], TopicTarget],
+    rejections: Rejections,
 ) -> tuple[tuple[TopicTarget, ...], np.ndarray]:
     """The distinct topics, and which of them each row names."""
     if topics is None or topics.null_count == count:
         targets: tuple[TopicTarget, ...] = (target(None),)
         codes = np.zeros(count, np.int32)
     else:
-        encoded = as_texts(topics).dictionary_encode("encode")
+        texts = as_texts(topics)
+        if texts.null_count and default is not None:
+            texts = texts.fill_null(default)  # one topic, whether a row names it or not
+        encoded = texts.dictionary_encode("encode")
         names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
         # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
         targets = tuple(target(None if name is None else name.decode(errors="replace")) for name in names)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from storage.batch_commit import finish_open_intents, settle
 from storage.config import StoreConfig, commit_log_directories, load_config, refuse_for_reading, refuse_for_writing
@@ -34,7 +35,9 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
+from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
+from storage.put import PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery import RecoveryReport
@@ -129,6 +132,13 @@ def open_store(
     )
 
 
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.record_batch(
+        [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns], names=table.column_names
+    )
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -162,6 +172,7 @@ class MessageStore:
         self._clock = clock
         self._resources = ExitStack()
         self._writer: StoreWriter | None = None
+        self._putter: Putter | None = None
         self._queue_ends: QueueEnds | None = None
         try:
             self._refuse_foreign_stores()
@@ -192,8 +203,7 @@ class MessageStore:
             else:
                 self._open_for_writing(writable, settings, truncate_damage)
         except BaseException:
-            if self._writer is not None:
-                self._writer.close()
+            self._let_go()
             self._resources.close()
             raise
 
@@ -255,6 +265,59 @@ class MessageStore:
         )
         self.finished_batches = finish_open_intents(self._writer)
 
+    # Writing
+
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        born_time_ms: int | None = None,
+        queue_id: int | None = None,
+        sharding_key: str | None = None,
+        queue_count: int = DEFAULT_QUEUE_COUNT,
+        create_topic: bool = True,
+    ) -> PutResult:
+        """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
+
+        Without `queue_id` and `sharding_key` the topic's write queues take turns; a topic that is not there is made with
+        `queue_count` queues. Raises RowIllegalError, StoreNotWritableError, OSError.
+        """
+        listed = None if keys is None or isinstance(keys, str) else list(keys)
+        columns = {
+            "topic": pa.array([topic], pa.string()),
+            "body": pa.array([body], pa.binary()),
+            "tags": pa.array([tags], pa.string()),
+            "keys": pa.array([listed], pa.list_(pa.string())) if listed is not None else pa.array([keys], pa.string()),
+            "properties": pa.array([list((properties or {}).items())], pa.map_(pa.string(), pa.string())),
+            "flag": pa.array([flag], pa.int32()),
+            "born_timestamp": pa.array([born_time_ms], pa.timestamp("ms", "UTC")),
+            "queue_id": pa.array([queue_id], pa.int32()),
+            "sharding_key": pa.array([sharding_key], pa.string()),
+        }
+        results = self.put_batch(pa.record_batch(columns), queue_count=queue_count, create_topic=create_topic)
+        return PutResult(**results.to_pylist()[0])
+
+    def put_batch(self, rows: pa.RecordBatch | pa.Table, **rules: Any) -> pa.RecordBatch:
+        """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
+
+        Columns are those of the Spark sink (`message_columns.COLUMNS`), `rules` the keywords of `put.message_rules`.
+        Raises RowIllegalError with nothing appended, StoreNotWritableError, OSError.
+        """
+        if self._putter is None:
+            self._putter = Putter(self.writer)
+        if isinstance(rows, pa.Table):
+            rows = _one_batch(rows)
+        return self._putter.put(rows, **rules)
+
+    def flush(self) -> None:
+        """Everything put so far onto the disk. Java: DefaultMessageStore.flush."""
+        self.writer.sync_log()
+
     @property
     def writer(self) -> StoreWriter:
         """The writing end. Raises StoreNotWritableError of a store that was opened for reading, or is closed."""
@@ -292,10 +355,15 @@ class MessageStore:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes; where an error is on its way, only lets go, so that it is not hidden by another."""
-        if kind is not None and self._writer is not None:
+        if kind is not None:
+            self._let_go()
+        self.close()
+
+    def _let_go(self) -> None:
+        """Append nothing more, and leave the rest to the next opening."""
+        if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self.close()
 
     # What there is
 

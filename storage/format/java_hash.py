@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
+CRC_MASK = 0x7FFFFFFF
 _INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
@@ -77,4 +78,4 @@ def index_key_hashes(keys: pa.Array) -> np.ndarray:
 
 def body_crc(body: bytes | memoryview | np.ndarray) -> int:
     """CRC-32 of a stored body as a record holds it: the top bit cleared. Java: UtilAll.crc32."""
-    return isal_zlib.crc32(body) & 0x7FFFFFFF
+    return isal_zlib.crc32(body) & CRC_MASK

@@ -183,7 +183,7 @@ def encode_columns(
     parts: list[pa.Array | pa.Scalar] = []
     text = "".join(f"{name}\x01{value}\x02" for name, value in leading.items())
     for name, values in columns.items():
-        if values is None or values.null_count == len(values):
+        if values is None:
             continue
         before, after = f"{name}\x01", "\x02"
         if values.null_count:

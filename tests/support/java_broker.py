@@ -165,7 +165,8 @@ class Oracle:
         self, out: Path, broker: RunningBroker, topics: Sequence[str], **options: str | int
     ) -> list[dict[str, Any]]:
         """What a broker serves of these topics to a pulling consumer and to mqadmin's queries; lines as in ConsumeAll.java."""
-        self.java("ConsumeAll", out, *_pairs({"ns": broker.name_server, "topics": ",".join(topics), **options}))
+        ends = {"ns": broker.name_server, "broker": broker.address}
+        self.java("ConsumeAll", out, *_pairs({**ends, "topics": ",".join(topics), **options}))
         return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
     @contextmanager

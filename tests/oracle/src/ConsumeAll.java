@@ -11,7 +11,7 @@ import org.apache.rocketmq.remoting.protocol.route.QueueData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** ConsumeAll OUT.jsonl topics=A,B [key=value ...]: everything that a broker serves of these topics, to a consumer and to the tools.
- *  ns (127.0.0.1:9876), lookUps (20: so many of each topic's KEYS, and of its unique keys, are looked up, spread over its messages).
+ *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), lookUps (20: so many of each topic's KEYS, and of its unique keys, are looked up, spread over its messages).
  *  Lines, by `type`: `listed` (a topic that the name server lists, as in mqadmin topicList; with its queue numbers if it was asked for), `queue` (ends, as the broker
  *  says them), `message` (pulled, from each queue's least offset to its greatest, in order), `lookUp` (as mqadmin queryMsgByKey and queryMsgByUniqueKey).
  *  Exit 0 when each queue was pulled to its end, 1 when not. */
@@ -29,6 +29,7 @@ public class ConsumeAll {
     String ns = opt.getOrDefault("ns", "127.0.0.1:9876");
     List<String> topics = List.of(opt.get("topics").split(","));
     DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("admin" + System.nanoTime()); admin.start();
+    if (admin.examineBrokerClusterInfo().getBrokerAddrTable().isEmpty()) register(admin, opt.getOrDefault("broker", "127.0.0.1:10911"));
     Send.awaitCluster(admin);
     for (String topic : topics) for (int i = 0; i < 120 && !Send.routed(admin, topic); i++) Thread.sleep(250);
     DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("ConsumeAllGroup"); consumer.setNamesrvAddr(ns); consumer.setInstanceName("pull" + System.nanoTime()); consumer.start();
@@ -48,6 +49,12 @@ public class ConsumeAll {
       }
     } catch (Exception e) { e.printStackTrace(); status = 1; }
     System.out.flush(); Runtime.getRuntime().halt(status); // a client's own shutdown takes ten seconds
+  }
+
+  /** A broker that has started before it was connected to the name server tries again after ten seconds; one whose permission is set registers at once. */
+  static void register(DefaultMQAdminExt admin, String broker) throws Exception {
+    Properties permission = new Properties(); permission.setProperty("brokerPermission", "6");
+    admin.updateBrokerConfig(broker, permission);
   }
 
   /** Adds the messages' KEYS; whether the end was reached. */

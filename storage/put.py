@@ -1,0 +1,128 @@
+"""Putting messages into an open store, one or a table of them. Java: DefaultMessageStore.putMessage, putMessages.
+
+A call is appended whole or not at all, as far as the process lives; after a crash a part of it may stand in the log, in order. What
+is to be there exactly once goes through staged segments and an intent (`batch_commit.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import RowIllegalError
+from storage.format.message_id import hex_strings
+from storage.format.properties import decode_property_maps
+from storage.format.record_block import OutgoingMessages, encode_block
+from storage.message_rows import MessageRows
+from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules
+from storage.placement import Placement
+from storage.put_settings import PutSettings
+from storage.store_writer import StoreWriter
+
+INDEX_LEASE_MS = 1_000
+"""How far the checkpoint's index time runs ahead, so that not every put writes it."""
+
+
+class PutResult(NamedTuple):
+    """Where a message stands. Java: PutMessageResult, SendResult."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    commitlog_offset: int
+    msg_id: str
+    """The offset message id."""
+    unique_key: str
+    store_time_ms: int
+
+
+def message_rules(
+    settings: PutSettings,
+    *,
+    topic: str | None = None,
+    queue_count: int = DEFAULT_QUEUE_COUNT,
+    create_topic: bool = True,
+    compress_body_over: int | None = None,
+    keep_unique_key: bool = False,
+    strict_properties: bool = False,
+) -> MessageRules:
+    """The rules for rows that go into a store of these settings."""
+    return MessageRules(
+        topic=topic,
+        topics=settings.topics.topics,
+        create_topic=create_topic,
+        queue_count=queue_count,
+        broker_name=settings.broker_name,
+        cluster_name=settings.cluster,
+        region=settings.region,
+        trace_on=settings.trace_on,
+        max_message_size=settings.max_message_size,
+        log_file_size=settings.log_file_size_bytes,
+        host_size=len(settings.host),
+        compress_body_over=compress_body_over,
+        keep_unique_key=keep_unique_key,
+        strict_properties=strict_properties,
+    )
+
+
+class Putter:
+    """Makes messages of rows and appends them. Keys and turns go on from call to call while the rules stay the same."""
+
+    def __init__(self, writer: StoreWriter) -> None:
+        self._writer = writer
+        self._rules: MessageRules | None = None
+        self._rows: MessageRows | None = None
+
+    def put(self, batch: pa.RecordBatch, **rules: object) -> pa.RecordBatch:
+        """Append the rows; returns for each, in their order, the fields of `PutResult`.
+
+        Columns are those of `message_columns.COLUMNS`; `rules` the options of `message_rules`.
+        Raises RowIllegalError for the first row that is no message, with nothing appended; StoreNotWritableError, OSError.
+        """
+        settings = self._writer.settings
+        wanted = message_rules(settings, **rules)  # type: ignore[arg-type]
+        if self._rows is None or wanted != self._rules:
+            prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
+            self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))
+        prepared = self._rows.prepare(batch, self._writer.clock())
+        if prepared.rejected:
+            first = prepared.rejected[0]
+            raise RowIllegalError(
+                int(prepared.rejected_indices[0]), first.column, first.rule, len(prepared.rejected) - 1
+            )
+        messages = prepared.messages
+        if not len(messages.queue_codes):
+            return _results(messages, None, settings.host, 0)
+        block = encode_block(messages, settings.host)
+        self._writer.reserve(len(block.data))
+        self._writer.ensure_topics({topic: wanted.queue_count for topic, _ in messages.queues})
+        placement = self._writer.append([block], index_lease_ms=INDEX_LEASE_MS)[0]
+        last = self._writer.ends.last_record
+        assert last is not None, "something was appended"
+        return _results(messages, placement, settings.host, last.store_time_ms)
+
+
+def _results(
+    messages: OutgoingMessages, placement: Placement | None, host: bytes, store_time_ms: int
+) -> pa.RecordBatch:
+    count = len(messages.queue_codes)
+    codes = pa.array(messages.queue_codes)
+    nothing = np.empty(0, np.int64)
+    offsets = nothing if placement is None else placement.commitlog_offsets
+    ids = np.empty((count, len(host) + 8), np.uint8)
+    ids[:, : len(host)] = np.frombuffer(host, np.uint8)
+    ids[:, len(host) :] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    columns = (
+        pa.array([topic for topic, _ in messages.queues], pa.string()).take(codes),
+        pa.array([queue_id for _, queue_id in messages.queues], pa.int32()).take(codes),
+        pa.array(nothing if placement is None else placement.queue_offsets),
+        pa.array(offsets),
+        hex_strings(ids),
+        decode_property_maps(messages.properties.cast(pa.binary())).values_of("UNIQ_KEY"),
+        pa.array(np.full(count, store_time_ms)),
+    )
+    return pa.record_batch(list(columns), names=list(PutResult._fields))

@@ -1,0 +1,151 @@
+"""Which columns the sink takes of a frame, and which it refuses, from the schema alone."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_mq.conditions import SinkModeError, SinkSchemaError
+from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SINK_COLUMNS, InputColumns, columns_to_write
+from spark_mq.sink_options import SinkOptions
+from storage import kafka_rows, message_columns
+
+OPTIONS = SinkOptions(path="/store")
+TEXT_MAP = MapType(StringType(), StringType())
+HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+
+
+def take(*, options: SinkOptions = OPTIONS, mode: str = "append", **columns: DataType) -> InputColumns:
+    schema = StructType()
+    for name, kind in columns.items():
+        schema.add(name, kind)
+    return columns_to_write(schema, options, mode=mode)
+
+
+def test_all_columns_that_messages_are_made_of_can_be_given_and_no_other_is_promised() -> None:
+    assert set(SINK_COLUMNS) == set(message_columns.COLUMNS)
+    assert set(KAFKA_SINK_COLUMNS) <= set(kafka_rows.COLUMNS)
+
+
+def test_columns_are_taken_in_the_frames_order() -> None:
+    assert take(tags=StringType(), body=BinaryType()) == InputColumns(("tags", "body"), kafka=False)
+    assert take(value=StringType(), topic=StringType()) == InputColumns(("value", "topic"), kafka=True)
+
+
+def test_the_sources_columns_go_straight_into_the_sink() -> None:
+    ours = dict.fromkeys(("topic", "broker_name", "msg_id", "unique_key", "tags", "keys"), StringType())
+    numbers = dict.fromkeys(("queue_offset", "prepared_transaction_offset", "commitlog_offset"), LongType())
+    small = dict.fromkeys(("queue_id", "flag", "sys_flag", "reconsume_times", "body_crc", "store_size"), IntegerType())
+    times = dict.fromkeys(("born_timestamp", "store_timestamp"), TimestampType())
+    hosts = dict.fromkeys(("born_host", "store_host"), StringType())
+    taken = take(**ours, **numbers, **small, **times, **hosts, body=BinaryType(), properties=TEXT_MAP)
+    assert set(taken.names) == set(SINK_COLUMNS) - {"sharding_key", "unique_key"}
+    assert not taken.kafka
+
+
+def test_kafkas_rows_go_straight_into_the_sink() -> None:
+    taken = take(
+        key=BinaryType(),
+        value=BinaryType(),
+        topic=StringType(),
+        partition=IntegerType(),
+        offset=LongType(),
+        timestamp=TimestampType(),
+        timestampType=IntegerType(),
+        headers=HEADERS,
+    )
+    assert taken == InputColumns(("key", "value", "topic", "partition", "headers"), kafka=True)
+
+
+def test_a_unique_key_is_taken_only_where_it_is_to_be_kept() -> None:
+    columns = {"body": BinaryType(), "unique_key": StringType()}
+    assert take(**columns).names == ("body",)
+    assert take(options=SinkOptions(path="/s", keep_unique_key=True), **columns).names == ("body", "unique_key")
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("body", (BinaryType(), StringType())),
+        ("keys", (StringType(), ArrayType(StringType()))),
+        ("flag", (IntegerType(), ShortType(), LongType())),
+        ("queue_id", (IntegerType(), LongType())),
+        ("properties", (TEXT_MAP,)),
+        ("born_timestamp", (TimestampType(),)),
+        ("sharding_key", (StringType(),)),
+    ],
+)
+def test_types_that_fit(name: str, kinds: tuple[DataType, ...]) -> None:
+    for kind in kinds:
+        assert name in take(**{"body": BinaryType(), name: kind}).names
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rule"),
+    [
+        ("body", IntegerType(), "it is INT, expected BINARY or STRING"),
+        ("topic", BinaryType(), "expected STRING"),
+        ("keys", ArrayType(IntegerType()), "expected STRING or ARRAY<STRING>"),
+        ("properties", MapType(StringType(), BinaryType()), "expected MAP<STRING, STRING>"),
+        ("properties", StringType(), "expected MAP<STRING, STRING>"),
+        ("flag", DoubleType(), "expected INT"),
+        ("queue_id", BooleanType(), "expected INT"),
+        ("born_timestamp", TimestampNTZType(), "expected TIMESTAMP"),
+        ("born_timestamp", LongType(), "expected TIMESTAMP"),
+    ],
+)
+def test_a_type_that_does_not_fit_is_refused_by_the_columns_name(name: str, kind: DataType, rule: str) -> None:
+    with pytest.raises(SinkSchemaError, match=f"column {name}: ") as caught:
+        take(**{"body": BinaryType(), name: kind})
+    assert rule in str(caught.value)
+
+
+def test_headers_are_kafkas_or_refused() -> None:
+    other = ArrayType(StructType().add("value", BinaryType()).add("key", StringType()))
+    for kind in (TEXT_MAP, other, ArrayType(StringType())):
+        with pytest.raises(SinkSchemaError, match="column headers: "):
+            take(value=BinaryType(), headers=kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("tag", "tags"), ("Body2", "body"), ("shardingkey", "sharding_key"), ("zzz", None)]
+)
+def test_an_unknown_column_is_refused_with_the_nearest_known_one(name: str, nearest: str | None) -> None:
+    with pytest.raises(SinkSchemaError, match="takes no such column") as caught:
+        take(**{"body": BinaryType(), name: StringType()})
+    assert caught.value.column == name
+    assert ("did you mean" in str(caught.value)) == (nearest is not None)
+    if nearest is not None:
+        assert str(caught.value).endswith(f"did you mean {nearest}?")
+
+
+def test_ours_and_kafkas_names_are_not_mixed() -> None:
+    with pytest.raises(SinkSchemaError, match="column value: "):
+        take(body=BinaryType(), value=BinaryType())
+    with pytest.raises(SinkSchemaError, match="column tags: "):
+        take(value=BinaryType(), tags=StringType())
+
+
+def test_a_body_is_needed() -> None:
+    with pytest.raises(SinkSchemaError, match="column body: it is missing; the frame has topic"):
+        take(topic=StringType())
+
+
+def test_modes_but_append_are_refused_by_name() -> None:
+    for mode in ("overwrite", "complete"):
+        with pytest.raises(SinkModeError, match=mode):
+            take(mode=mode, body=BinaryType())
