@@ -10,13 +10,19 @@ from pathlib import Path
 
 
 class RecycledStore:
-    """DIRECTORY/store, written and removed round by round; DIRECTORY/used between rounds. What an earlier run left there goes."""
+    """DIRECTORY/store, written and removed round by round; DIRECTORY/used between rounds. A context manager that removes all."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory.resolve() / "store"
         self._staged = self.path / "spark_mq" / "staged"
         self._used = directory.resolve() / "used"
-        shutil.rmtree(directory, ignore_errors=True)
+
+    def __enter__(self) -> RecycledStore:
+        self._remove()  # what a killed run has left
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
 
     def prepare(self) -> None:
         """Nothing but the pool is there."""
@@ -30,3 +36,6 @@ class RecycledStore:
         for path in self._staged.glob("*/*"):
             path.rename(self._used / path.name)
         shutil.rmtree(self.path)
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.path.parent, ignore_errors=True)

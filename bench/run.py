@@ -19,6 +19,7 @@ from bench import engine, input_rows, kafka_peer, sinks, sources, write_engine
 from bench.kafka_peer import Jars
 from bench.measure import measure, table
 from bench.messages import TOPIC, bodies, crc_sum
+from bench.recycled import RecycledStore
 from bench.rocketmq_store import make_store
 from spark_mq.session import build_session
 
@@ -56,9 +57,10 @@ def main(arguments: list[str]) -> None:
         rows = engine.engine_rows(find_store(asked, console, asked.messages), opening_store)
         console.print(engine.table("Storage engine, reading", rows))
     if "engine" in only and asked.direction != "read":
-        rows = write_engine.engine_rows(asked.home, asked.batch_rows)
-        console.print(engine.table("Storage engine, writing, 1 KiB bodies", rows))
-        console.print(write_engine.scaling_table(write_engine.scaling(asked.home, asked.batch_rows)))
+        with RecycledStore(asked.home / "write-engine") as recycled:
+            rows = write_engine.engine_rows(recycled, asked.batch_rows)
+            console.print(engine.table("Storage engine, writing, 1 KiB bodies", rows))
+            console.print(write_engine.scaling_table(write_engine.scaling(recycled, asked.batch_rows)))
 
 
 def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:
@@ -121,7 +123,7 @@ def measure_sinks(asked: argparse.Namespace, spark: SparkSession, jars: Jars | N
                 broker = resources.enter_context(kafka_peer.running_broker(asked.home / "kafka-sink", jars))
         results = measure(
             spark,
-            sinks.sink_cases(spark, asked.home, rows, broker, set(asked.only)),
+            sinks.sink_cases(spark, asked.home, rows, broker, asked.only, resources),
             messages=asked.rows,
             rounds=asked.rounds,
             broker_pid=broker.pid if broker else None,

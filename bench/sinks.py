@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -49,8 +51,8 @@ class Target(Protocol):
         """The rows with the columns that the sink takes."""
         ...
 
-    def prepare(self) -> dict[str, str]:
-        """A fresh place; the options that name it."""
+    def prepare(self, mode: Mode) -> dict[str, str]:
+        """A fresh place; the options that name it, and that make the sink as safe as it can be."""
         ...
 
     def check(self, expected: Sums) -> None:
@@ -76,7 +78,7 @@ class KafkaTarget:
     def shaped(self, rows: DataFrame) -> DataFrame:
         return rows.select(f.col("keys").alias("key"), f.col("body").alias("value"))
 
-    def prepare(self) -> dict[str, str]:
+    def prepare(self, mode: Mode) -> dict[str, str]:
         self.topic = f"{TOPIC}-{next(self.numbers)}"
         kafka_peer.create_topic(self.spark, self.broker, self.topic)
         return kafka_peer.sink_options(self.broker, self.topic)
@@ -90,26 +92,22 @@ class KafkaTarget:
 
 
 class StoreTarget:
-    """A store under `directory`, new each round but for its recycled files."""
+    """A store, new each round but for its recycled files."""
 
     format = "spark_mq"
 
-    def __init__(self, spark: SparkSession, directory: Path, flush: Flush) -> None:
+    def __init__(self, spark: SparkSession, store: RecycledStore, flush: Flush) -> None:
         self.spark = spark
+        self.store = store
         self.flush = flush
-        self.store = RecycledStore(directory)
 
     def shaped(self, rows: DataFrame) -> DataFrame:
         return rows
 
-    def prepare(self) -> dict[str, str]:
+    def prepare(self, mode: Mode) -> dict[str, str]:
         self.store.prepare()
-        return {
-            "path": str(self.store.path),
-            "topic": TOPIC,
-            "queueNum": str(QUEUES),
-            "flushDiskType": self.flush,
-        }
+        options = {"path": str(self.store.path), "topic": TOPIC, "queueNum": str(QUEUES), "flushDiskType": self.flush}
+        return options | {"writeId": "bench"} if mode == "batch" else options  # a query has an id of its own
 
     def check(self, expected: Sums) -> None:
         rows = self.spark.read.format("spark_mq").option("path", str(self.store.path)).option("topic", TOPIC).load()
@@ -131,7 +129,7 @@ class CountTarget:
     def shaped(self, rows: DataFrame) -> DataFrame:
         return rows
 
-    def prepare(self) -> dict[str, str]:
+    def prepare(self, mode: Mode) -> dict[str, str]:
         return {"counted": str(self.counted)}
 
     def check(self, expected: Sums) -> None:
@@ -162,7 +160,7 @@ class SinkCase:
 
     def prepare(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        self.options = self.target.prepare()
+        self.options = self.target.prepare(self.mode)
 
     def run(self) -> float:
         return self._run_batch() if self.mode == "batch" else self._run_stream()
@@ -194,9 +192,14 @@ class SinkCase:
 
 
 def sink_cases(
-    spark: SparkSession, home: Path, rows: Path, broker: kafka_peer.Broker | None, only: set[str]
+    spark: SparkSession,
+    home: Path,
+    rows: Path,
+    broker: kafka_peer.Broker | None,
+    only: Collection[str],
+    resources: ExitStack,
 ) -> list[SinkCase]:
-    """A case for each peer of `only`, with what it is measured as."""
+    """The cases of each peer of `only`, Kafka's if there is a broker. `resources` removes what they keep between rounds."""
     given = spark.read.schema(input_rows.SCHEMA).parquet(str(rows))
     expected = sums_of(given, f.col("body"), f.col("keys"))
     checkpoint = home.resolve() / "sink-checkpoint"
@@ -211,7 +214,8 @@ def sink_cases(
         cases.append(case("kafka", "batch", KafkaTarget(spark, broker)))
     if "spark_mq" in only:
         for flush in flushes:
-            target = StoreTarget(spark, home / f"sink-{flush}", flush)
+            store = resources.enter_context(RecycledStore(home / f"sink-{flush}"))
+            target = StoreTarget(spark, store, flush)
             cases += [case("spark_mq", mode, target, flush) for mode in modes]
     if "ceiling" in only:
         counted = CountTarget(spark, home / "sink-counted")

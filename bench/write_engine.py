@@ -6,10 +6,8 @@ HOME/write-engine/used/     its staged files, which the next one finds in its po
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -63,10 +61,9 @@ class Scaling(NamedTuple):
     written: list[Written]
 
 
-def engine_rows(home: Path, batch_rows: int) -> list[EngineRow]:
+def engine_rows(store: RecycledStore, batch_rows: int) -> list[EngineRow]:
     """Encoding and committing rows with bodies of 1 KiB, `batch_rows` of them in an Arrow batch."""
     pa.set_cpu_count(1)
-    store = RecycledStore(home / "write-engine")
     found = {
         flush: _rounds(store, ROWS, BODY_SIZE_BYTES, QUEUES, batch_rows, flush)
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
@@ -83,9 +80,8 @@ def engine_rows(home: Path, batch_rows: int) -> list[EngineRow]:
     return rows
 
 
-def scaling(home: Path, batch_rows: int) -> list[Scaling]:
+def scaling(store: RecycledStore, batch_rows: int) -> list[Scaling]:
     """Costs over the size of a commit's batch, and over the number of queues; bodies of 100 bytes."""
-    store = RecycledStore(home / "write-engine")
     shapes = [(rows, QUEUES) for rows in BATCH_SIZES] + [(ROWS_OVER_QUEUES, queues) for queues in QUEUE_COUNTS]
     return [
         Scaling(rows, queues, _rounds(store, rows, SMALL_BODY_SIZE_BYTES, queues, batch_rows, "ASYNC_FLUSH"))

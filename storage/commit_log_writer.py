@@ -8,6 +8,8 @@ a full disk is an error then and not half-way. Nothing else may have touched the
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
 from storage.format.record import BLANK, MAGIC_BLANK
 from storage.format.record_block import RecordRun, stamp
-from storage.placement import Filler, Placement, place, slices
+from storage.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
 _FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
@@ -39,7 +41,7 @@ class CommitLogWriter:
         self.end = end
         self.file_size_bytes = file_size_bytes
         self._directories = directories
-        self._scratch = Scratch()
+        self._scratch = Scratch(), Scratch()
         self._writer: LocalWriter | None = None
         self._identity: tuple[int, int, int] | None = None
         self.unsynced: set[str] = set()
@@ -59,21 +61,44 @@ class CommitLogWriter:
             self.file_end(self.end),
             self.file_size_bytes,
         )
-        sources = np.cumsum(columns.sizes_bytes, dtype=np.int64) - columns.sizes_bytes
+        pieces = self._stamped(run, placement, store_time_ms, host_size)
+        if placement.end - self.end <= SLICE_BYTES:
+            for start, data in pieces:
+                self._write(start, data)
+        else:
+            self._write_while_stamping(pieces)
+        self.end = placement.end
+        return placement
+
+    def _stamped(
+        self, run: RecordRun, placement: Placement, store_time_ms: int, host_size: int
+    ) -> Iterator[tuple[int, bytes | np.ndarray]]:
+        """What is to be written and where, in order. A piece is good until the next but one is asked for."""
+        sizes = run.columns.sizes_bytes
+        sources = np.cumsum(sizes, dtype=np.int64) - sizes
         fillers = list(placement.fillers)
-        for first, last in slices(placement.commitlog_offsets, columns.sizes_bytes, SLICE_BYTES):
+        for number, (first, last) in enumerate(slices(placement.commitlog_offsets, sizes, SLICE_BYTES)):
             offsets = placement.commitlog_offsets[first:last]
             start = int(offsets[0])
             while fillers and fillers[0].commitlog_offset < start:
-                self._write_filler(fillers.pop(0))
-            data = self._scratch.take(int(offsets[-1]) + int(columns.sizes_bytes[last - 1]) - start)
+                filler = fillers.pop(0)
+                yield filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK)
+            data = self._scratch[number % 2].take(int(offsets[-1]) + int(sizes[last - 1]) - start)
             run.read(int(sources[first]), int(sources[first]) + len(data), data)
             stamp(data, offsets - start, placement.queue_offsets[first:last], offsets, store_time_ms, host_size)
-            self._write(start, data)
-            if first:
-                reach("amid-records")
-        self.end = placement.end
-        return placement
+            yield start, data
+
+    def _write_while_stamping(self, pieces: Iterator[tuple[int, bytes | np.ndarray]]) -> None:
+        """One piece is written while the next is read and stamped: the copies into page cache and scratch use a core each."""
+        with ThreadPoolExecutor(1) as writing:
+            written: Future[None] | None = None
+            for start, data in pieces:
+                if written is not None:
+                    written.result()
+                    reach("amid-records")
+                written = writing.submit(self._write, start, data)
+            if written is not None:
+                written.result()
 
     def reserve(self, size_bytes: int) -> None:
         """Make the files that so many more bytes need, with room on the disk for them.
@@ -111,9 +136,6 @@ class CommitLogWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-    def _write_filler(self, filler: Filler) -> None:
-        self._write(filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK))
 
     def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
         start = self.file_end(commitlog_offset) - self.file_size_bytes

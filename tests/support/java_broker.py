@@ -188,14 +188,16 @@ class Oracle:
         *,
         commitlog_file_size_bytes: int = 1 << 20,
         consume_queue_file_size_bytes: int = 20_000,
+        port: int | None = None,
         **settings: str | int,
     ) -> Iterator[RunningBroker]:
         """A broker on `store`, which it recovers if it exists; a clean stop at the end unless killed.
 
+        It listens on `port` (of `free_ports`), else on a free one.
         `settings` are lines of broker.conf and win over oracle.sh's.
         """
         directory = Path(tempfile.mkdtemp(prefix="broker-", dir=self._made(self.directory)))
-        port = free_ports()
+        port = port or free_ports()
         lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **settings})
         conf = directory / "broker.conf"
         text = self._run(
