@@ -6,6 +6,7 @@ HOME/write-engine/used/     its staged files, which the next one finds in its po
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from statistics import median
@@ -94,6 +95,7 @@ def _rounds(store: RecycledStore, rows: int, body_size: int, queues: int, batch_
     written = []
     for number in range(rounds + 1):
         store.prepare()
+        os.sync()  # else the last round's dirty pages go to disk at this one's cost
         one = _write(str(store.path), rows, body_size, queues, batch_rows, flush)
         store.clear()
         if number or rounds == 1:  # the first warms up

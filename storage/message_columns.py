@@ -41,6 +41,12 @@ COLUMNS = (
 """What is read of a row; other columns are not looked at."""
 
 UNIQUE_KEY_LIMIT = 255
+_NOT_IN_UNIQUE_KEY = CONTROL_CHARACTERS + b" "
+_UNWANTED = {
+    SEPARATORS: "it holds 0x01 or 0x02, which separate properties",
+    CONTROL_CHARACTERS: "it holds a control character",
+    _NOT_IN_UNIQUE_KEY: "it holds a control character or a blank",
+}
 _COMPRESSION_LEVEL = 5  # DefaultMQProducer.compressLevel
 _NOT_GIVEN = -1
 _TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}
@@ -160,7 +166,7 @@ def _targets(
     else:
         texts = as_texts(topics)
         if texts.null_count and default is not None:
-            texts = texts.fill_null(default)  # one topic, whether a row names it or not
+            pass  # one topic, whether a row names it or not
         encoded = texts.dictionary_encode("encode")
         names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
         # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
@@ -196,8 +202,7 @@ def _text(name: str, column: pa.Array | None, unwanted: bytes, rejections: Rejec
         return None
     texts = empty_as_null(as_texts(column))
     rejections.add(malformed_rows(texts), name, "it is not UTF-8")
-    what = "0x01 or 0x02, which separate properties" if unwanted == SEPARATORS else "a control character"
-    rejections.add(rows_with(texts, unwanted), name, f"it holds {what}")
+    rejections.add(rows_with(texts, unwanted), name, _UNWANTED[unwanted])
     return None if texts.null_count == len(texts) else texts
 
 
@@ -218,7 +223,7 @@ def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | 
 
 
 def _unique_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
-    texts = _text("unique_key", column, CONTROL_CHARACTERS + b" ", rejections)
+    texts = _text("unique_key", column, _NOT_IN_UNIQUE_KEY, rejections)
     if texts is not None:
         # No text has more characters than bytes; only long ones are counted, for some may not be UTF-8.
         for row in np.flatnonzero(sizes_of(texts) > UNIQUE_KEY_LIMIT).tolist():

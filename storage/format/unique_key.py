@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from storage.format.java_hash import string_hashes
+from storage.format.java_hash import string_hash, string_hashes
 from storage.format.texts import bytes_and_offsets
 
 PREFIX_BYTES = 10
@@ -21,7 +21,8 @@ _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _PAIRS = np.stack((np.repeat(_DIGITS, 16), np.tile(_DIGITS, 16)), axis=1).copy().view(np.uint16)[:, 0]
 _RANK_LENGTH = 2 * RANK_BYTES
 _RANK_POWERS = np.array([pow(31, _RANK_LENGTH - 1 - i, 1 << 32) for i in range(_RANK_LENGTH)], np.uint32)
-_PREFIX_POWER = np.uint32(pow(31, _RANK_LENGTH, 1 << 32))
+_POWER_OF_RANK = np.uint32(pow(31, _RANK_LENGTH, 1 << 32))
+_POWER_OF_PREFIX = np.uint32(pow(31, 2 * PREFIX_BYTES, 1 << 32))
 
 
 class UniqueKeys:
@@ -45,11 +46,10 @@ class UniqueKeys:
         return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(self._digits))
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
-        """`String.hashCode` of each key behind a text with the given hash (uint32, one or n), uint32."""
-        prefix = pa.array([self._prefix], pa.large_string())
-        before = hashes_behind(np.atleast_1d(hashes), prefix.take(pa.array(np.zeros(np.size(hashes), np.int64))))
+        """`String.hashCode` of each key behind a text with the given hash (a uint32 array of one or n), uint32."""
+        before = hashes * _POWER_OF_PREFIX + np.uint32(string_hash(self._prefix) & 0xFFFFFFFF)
         ranks = self._digits[:, 2 * PREFIX_BYTES :].astype(np.uint32) @ _RANK_POWERS
-        return before * _PREFIX_POWER + ranks
+        return before * _POWER_OF_RANK + ranks
 
 
 def hashes_behind(hashes: np.ndarray, texts: pa.Array) -> np.ndarray:

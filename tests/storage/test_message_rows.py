@@ -611,7 +611,7 @@ def test_a_flag_has_32_bits() -> None:
         ("tags", "\x7f", "it holds a control character"),
         ("keys", "a\x01", "it holds 0x01 or 0x02, which separate properties"),
         ("sharding_key", "\x02", "it holds 0x01 or 0x02, which separate properties"),
-        ("unique_key", "a b", "it holds a control character"),
+        ("unique_key", "a b", "it holds a control character or a blank"),
         ("unique_key", "ü" * 256, "it has 256 characters, the limit is 255"),
     ],
 )

@@ -180,33 +180,46 @@ class Oracle:
         finally:
             _end_what_runs_in(directory, signal.SIGKILL)  # it keeps nothing that a clean stop would save
 
+    def broker_conf(
+        self,
+        store: Path,
+        name_server: str,
+        port: int,
+        *,
+        commitlog_file_size_bytes: int = 1 << 20,
+        consume_queue_file_size_bytes: int = 20_000,
+        **settings: str | int,
+    ) -> str:
+        """The text of a broker.conf. `settings` are further lines, and win over oracle.sh's."""
+        lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **settings})
+        sizes = str(commitlog_file_size_bytes), str(consume_queue_file_size_bytes)
+        return self._run("conf", str(store), *sizes, *lines, timeout_seconds=60)
+
     @contextmanager
     def broker(
         self,
         store: Path,
         name_server: str,
         *,
+        port: int | None = None,
         commitlog_file_size_bytes: int = 1 << 20,
         consume_queue_file_size_bytes: int = 20_000,
-        port: int | None = None,
         **settings: str | int,
     ) -> Iterator[RunningBroker]:
         """A broker on `store`, which it recovers if it exists; a clean stop at the end unless killed.
 
-        It listens on `port` (of `free_ports`), else on a free one.
-        `settings` are lines of broker.conf and win over oracle.sh's.
+        It listens on `port` (of `free_ports`), else on a free one; the rest as of `broker_conf`.
         """
         directory = Path(tempfile.mkdtemp(prefix="broker-", dir=self._made(self.directory)))
         port = port or free_ports()
-        lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **settings})
         conf = directory / "broker.conf"
-        text = self._run(
-            "conf",
-            str(store),
-            str(commitlog_file_size_bytes),
-            str(consume_queue_file_size_bytes),
-            *lines,
-            timeout_seconds=60,
+        text = self.broker_conf(
+            store,
+            name_server,
+            port,
+            commitlog_file_size_bytes=commitlog_file_size_bytes,
+            consume_queue_file_size_bytes=consume_queue_file_size_bytes,
+            **settings,
         )
         conf.write_text(text, "utf-8")
         try:

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,17 +99,18 @@ class SinkProcess:
         if self._pause.exists():
             paused = int(self._pause.read_text("ascii"))
             self._pause.unlink()
-            os.killpg(os.getpgid(paused), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # Spark's daemon has seen the JVM go
+                os.killpg(os.getpgid(paused), signal.SIGKILL)
 
 
 def main() -> None:
     mode, arguments = sys.argv[1], json.loads(sys.argv[2])
-    if mode == "batch":
-        commit(**arguments)
-        return
-    spark = build_session("a sink to be killed", master="local[2]", config={"spark.driver.memory": "1g"})
+    run: Callable[..., None] = commit
+    if mode == "stream":
+        session = build_session("a sink to be killed", master="local[2]", config={"spark.driver.memory": "1g"})
+        run = partial(stream, session)
     if sys.stdin.readline():  # else nobody wants it any more
-        stream(spark, **arguments)
+        run(**arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,215 @@
+"""Records made from columns are the broker's own, byte for byte; what places make known is written where it belongs and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.record import Message, decode_record, encode_record
+from storage.format.record_block import OutgoingMessages, body_crcs, encode_block, stamp
+from tests.oracle.damage import files, walk
+from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
+from tests.support.message_builder import HOST_V4, HOST_V6, make_message
+
+V1 = 0xDAA320A7
+BOTH_V6 = 0x30
+BORN_HOST = 48  # where the client's address stands; ours is the store's
+MINIMUM_REBUILT = {"ipv6": 40, "roll": 700}  # 500 of all kinds in the others, but for what only a broker writes
+
+
+def java_records(fixture: Fixture) -> list[bytes]:
+    """The bytes of every record that stands in the log, in order."""
+    found = []
+    for file in files(fixture.root):
+        data = file.read_bytes()
+        for record in walk(file):
+            position = record.commitlog_offset - int(file.name)
+            found.append(data[position : position + record.size_bytes])
+    return found
+
+
+def message_of(record: bytes) -> Message:
+    message = decode_record(record)
+    assert isinstance(message, Message)
+    return message
+
+
+def can_be_put(message: Message) -> bool:
+    """Of the kind that we write: V1, both hosts of one family, never sent back, no commit of a half message."""
+    one_family = len(message.born_host) == len(message.store_host)
+    return (
+        message.magic == V1
+        and one_family
+        and (message.reconsume_times, message.prepared_transaction_offset) == (0, 0)
+        and "INNER_BASE" not in message.properties
+    )
+
+
+def outgoing(messages: list[Message]) -> OutgoingMessages:
+    """Their columns; the property strings as they are."""
+    queues = tuple(dict.fromkeys((message.topic, message.queue_id) for message in messages))
+    keys = [[f"{message.topic}#{key}" for key in message.keys] for message in messages]
+    return OutgoingMessages(
+        queues=queues,
+        queue_codes=np.array([queues.index((message.topic, message.queue_id)) for message in messages], np.int32),
+        bodies=pa.array([message.body for message in messages], pa.binary()),
+        properties=pa.array([message.raw_properties for message in messages], pa.binary()),
+        flags=np.array([message.flag for message in messages], np.int32),
+        sys_flags=np.array([message.sys_flag & ~BOTH_V6 for message in messages], np.int32),
+        born_times_ms=np.array([message.born_time_ms for message in messages], np.int64),
+        tags_codes=np.array([string_hash(message.tags or "") for message in messages], np.int64),
+        key_counts=np.array([len(row) for row in keys], np.int32),
+        key_hashes=np.array([index_key_hash(key) for row in keys for key in row], np.int32),
+    )
+
+
+def rebuilt(messages: list[Message], host: bytes) -> list[bytes]:
+    """The records of messages, put together from columns and stamped."""
+    block = encode_block(outgoing(messages), host)
+    assert block.columns.row_count == len(messages)
+    data = np.full(len(block.data), 0xAA, np.uint8)
+    block.read(0, len(data), data)
+    ends = np.cumsum(block.columns.sizes_bytes)
+    positions = ends - block.columns.sizes_bytes
+    rows = range(len(messages))
+    for store_time, group in groupby(
+        sorted(rows, key=lambda row: messages[row].store_time_ms), lambda row: messages[row].store_time_ms
+    ):
+        part = np.array(list(group))
+        queue_offsets = np.array([messages[row].queue_offset for row in part], np.int64)
+        places = np.array([messages[row].commitlog_offset for row in part], np.int64)
+        stamp(data, positions[part], queue_offsets, places, store_time, len(host))
+    return [data[start:end].tobytes() for start, end in zip(positions.tolist(), ends.tolist(), strict=True)]
+
+
+def with_born_host(record: bytes, host: bytes) -> bytes:
+    return record[:BORN_HOST] + host + record[BORN_HOST + len(host) :]
+
+
+@pytest.mark.parametrize("name", FIXTURE_NAMES)
+def test_the_brokers_records_are_made_again_byte_for_byte(name: str, pristine_store: Callable[[str], Fixture]) -> None:
+    fixture = pristine_store(name)
+    digests = {
+        line["physicalOffset"]: line["recordSha256"]
+        for line in golden_lines(fixture.golden, "message")
+        if "error" not in line
+    }
+    by_host: dict[bytes, list[bytes]] = {}
+    for record in java_records(fixture):
+        message = message_of(record)
+        if can_be_put(message):
+            by_host.setdefault(message.store_host, []).append(record)
+    confirmed = 0
+    for host, records in by_host.items():
+        messages = [message_of(record) for record in records]
+        for made, record, message in zip(rebuilt(messages, host), records, messages, strict=True):
+            assert made == with_born_host(record, host)
+            whole = with_born_host(made, message.born_host)
+            confirmed += hashlib.sha256(whole).hexdigest() == digests.get(message.commitlog_offset)
+    assert confirmed >= MINIMUM_REBUILT.get(name, 500), "records that Apache's own listing confirms"
+    assert {len(host) for host in by_host} == ({8, 20} if name == "ipv6" else {8})
+
+
+def test_compressed_bodies_and_every_flag_are_among_the_brokers_records(
+    pristine_store: Callable[[str], Fixture],
+) -> None:
+    """What the comparison above speaks of."""
+    put = [message for message in map(message_of, java_records(pristine_store("clean"))) if can_be_put(message)]
+    assert {message.sys_flag >> 8 & 7 for message in put if message.sys_flag & 1} == {1, 2, 3}  # LZ4, Zstandard, zlib
+    assert any(message.flag for message in put)
+    assert any(not message.raw_properties.isascii() for message in put)
+    assert len({message.topic for message in put}) > 5
+
+
+@pytest.mark.parametrize("host", [HOST_V4, HOST_V6], ids=["IPv4", "IPv6"])
+def test_queues_may_be_mixed_bodies_and_properties_empty(host: bytes) -> None:
+    longest = "x" * 127
+    rows = [
+        ("T", 0, b"", b""),
+        (longest, 2**31 - 1, b"a", b"k\1v\2"),
+        ("T", 3, b"b" * 70_000, b""),
+        ("T", 0, b"", b"p" * 32_767),
+    ]
+    flags = BOTH_V6 if len(host) == 20 else 0
+    messages = [
+        replace(
+            make_message(
+                topic, queue_id, number, 10**12 + number, body=body, properties=properties, sys_flag=flags | 1
+            ),
+            flag=-number,
+            born_time_ms=number,
+            born_host=host,
+            store_host=host,
+        )
+        for number, (topic, queue_id, body, properties) in enumerate(rows)
+    ]
+    assert rebuilt(messages, host) == [encode_record(message) for message in messages]
+
+
+def test_no_messages_are_no_bytes() -> None:
+    none = outgoing([])
+    block = encode_block(none._replace(queues=(("T", 0),)), HOST_V4)
+    assert (block.columns.row_count, len(block.data)) == (0, 0)
+    stamp(block.data.copy(), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), 0, 8)
+
+
+def test_columns_for_placing_and_dispatching_come_along() -> None:
+    messages = [
+        make_message("A", 1, body=b"one", properties={"TAGS": "t", "KEYS": "k1 k2"}),
+        make_message("B", 0, body=b"two"),
+        make_message("A", 1, properties={"KEYS": "k3"}),
+    ]
+    columns = encode_block(outgoing(messages), HOST_V4).columns
+    assert [columns.queues[code] for code in columns.queue_codes] == [("A", 1), ("B", 0), ("A", 1)]
+    assert columns.sizes_bytes.tolist() == [message.size_bytes for message in messages]
+    assert columns.tags_codes.tolist() == [116, 0, 0]  # 't'
+    assert columns.key_counts.tolist() == [2, 0, 1]
+    assert columns.key_hashes.tolist() == [index_key_hash(key) for key in ("A#k1", "A#k2", "A#k3")]
+
+
+@given(bodies=st.lists(st.binary(max_size=40), max_size=8), large=st.booleans(), data=st.data())
+def test_crcs_are_those_of_the_bodies_wherever_they_lie(bodies: list[bytes], large: bool, data: st.DataObject) -> None:
+    array = pa.array(bodies, pa.large_binary() if large else pa.binary())
+    start = data.draw(st.integers(0, len(bodies)))
+    end = data.draw(st.integers(start, len(bodies)))
+    expected = [zlib.crc32(body) & 0x7FFFFFFF for body in bodies]
+    assert body_crcs(array.slice(start, end - start)).tolist() == expected[start:end]
+
+
+@given(bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=8), large=st.booleans(), data=st.data())
+def test_slices_of_larger_columns_are_encoded_as_whole_ones(
+    bodies: list[bytes], large: bool, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(bodies)))
+    kind = pa.large_binary() if large else pa.binary()
+    messages = [make_message("T", 0, body=body, properties=body.hex().encode()) for body in bodies]
+    columns = outgoing(messages[start:])
+    sliced = columns._replace(
+        bodies=pa.array(bodies, kind).slice(start),
+        properties=pa.array([message.raw_properties for message in messages], kind).slice(start),
+    )
+    assert encode_block(sliced, HOST_V4).data.tobytes() == encode_block(columns, HOST_V4).data.tobytes()
+
+
+def spans(positions: Iterable[int], host_size: int) -> set[int]:
+    """The bytes that a stamp may change: queue offset and place; store time."""
+    store_time = 40 + 8 + host_size
+    return {start + byte for start in positions for byte in (*range(20, 36), *range(store_time, store_time + 8))}
+
+
+@pytest.mark.parametrize("host_size", [8, 20])
+def test_a_stamp_touches_nothing_but_its_fields(host_size: int) -> None:
+    data = np.full(1_000, 0x55, np.uint8)
+    positions = np.array([3, 300, 1_000 - (40 + 16 + host_size)])
+    stamp(data, positions, np.full(3, -1), np.full(3, -1), -1, host_size)
+    assert set(np.flatnonzero(data != 0x55).tolist()) == spans(positions.tolist(), host_size)

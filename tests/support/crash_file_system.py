@@ -1,0 +1,341 @@
+"""A local disk that knows what a power loss would leave of it.
+
+`CrashFileSystem` works on a real directory and keeps a list of everything that was written, synced, made, renamed or deleted.
+`states()` goes through that list; from each `Disk` a test makes what a power loss or a killed process leaves, and puts it
+in the directory's place. The method is that of SQLite's crash tests and of ALICE (OSDI '14). What a power loss may do:
+
+    file content     pages written since the file's sync are there or not, each on its own, in any of the versions it had; the length is
+                     an older one or the new one. A file that was made and not synced may have no length.
+    directory        of its entries made, renamed and deleted since its sync, in their order, those behind some point are lost. A sync of a
+                     file does not keep its entry. A rename shows the old name, the new one or both, never neither.
+    all else         the boot id changes; a killed process loses nothing but what it had not written
+
+Parts of a page shorter than its unit are never torn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.files.file_system import LocalFileSystem, LocalWriter
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+class Operation(NamedTuple):
+    """One step that changes the disk, or that makes changes durable."""
+
+    kind: str
+    """make, make-directory, write, resize, rename, unlink, sync; or mark, which a test sets."""
+    path: str
+    position: int = 0
+    """Of a resize: the new length."""
+    data: bytes = b""
+    new_path: str = ""
+
+
+class _Change(NamedTuple):
+    """Entries of one directory that change together, not synced yet. None as a number: the name is gone."""
+
+    directory: str
+    names: dict[str, int | None]
+    needs: _Change | None = None
+    """Of the removal that belongs to a rename into another directory: the name's appearance there."""
+
+
+@dataclass
+class _File:
+    """Content now, content on the disk, and the writes in between: (position, data), or (length, None) for a new length."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+
+    def apply(self, position: int, data: bytes | None) -> None:
+        self.pending.append((position, data))
+        _apply(self.content, position, data)
+
+    def sync(self) -> None:
+        self.durable = bytes(self.content)
+        self.pending.clear()
+
+    def after_power_loss(self, choice: random.Random) -> bytes:
+        fate = choice.choice(("lost", "kept", "torn")) if self.pending else "lost"
+        if fate == "kept":
+            return bytes(self.content)
+        return self.durable if fate == "lost" else self._torn(choice, choice.choice((PAGE_BYTES, SECTOR_BYTES)))
+
+    def _torn(self, choice: random.Random, unit: int) -> bytes:
+        lengths, versions = [len(self.durable)], bytearray(self.durable)
+        writes: dict[int, list[bytes]] = {}  # of each page the versions that it had
+        for position, data in self.pending:
+            _apply(versions, position, data)
+            lengths.append(len(versions))
+            for page in range(position // unit, (position + len(data or b"") - 1) // unit + 1) if data else ():
+                writes.setdefault(page, []).append(bytes(versions[page * unit : (page + 1) * unit]))
+        torn = bytearray(self.durable)
+        torn.extend(bytes(max(lengths) - len(torn)))
+        for page, seen in writes.items():
+            version = choice.choice([None, *seen])
+            if version is not None:
+                torn[page * unit : page * unit + len(version)] = version
+        return bytes(torn[: choice.choice(lengths)])
+
+
+def _apply(content: bytearray, position: int, data: bytes | None) -> None:
+    if data is None:
+        del content[position:]
+        content.extend(bytes(position - len(content)))
+    else:
+        content.extend(bytes(max(0, position + len(data) - len(content))))
+        content[position : position + len(data)] = data
+
+
+_DIRECTORY = -1
+
+
+class Disk:
+    """Files by number and directories by path, as they are and as they are known to be on the disk."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, _File] = {}
+        self.entries: dict[str, dict[str, int]] = {}
+        self._durable_entries: dict[str, dict[str, int]] = {}
+        self._changes: list[_Change] = []
+
+    @classmethod
+    def of_directory(cls, root: str) -> Disk:
+        """What a real directory holds, taken to be on the disk."""
+        disk = cls()
+        for directory, directories, files in os.walk(root):
+            names = disk.entries[directory] = dict.fromkeys(directories, _DIRECTORY)
+            for name in files:
+                content = Path(directory, name).read_bytes()
+                names[name] = len(disk.files)
+                disk.files[len(disk.files)] = _File(bytearray(content), content)
+        disk._durable_entries = deepcopy(disk.entries)
+        return disk
+
+    def number(self, path: str) -> int | None:
+        directory, name = os.path.split(path)
+        return self.entries.get(directory, {}).get(name)
+
+    def length(self, path: str) -> int | None:
+        number = self.number(path)
+        return None if number is None else len(self.files[number].content)
+
+    def apply(self, operation: Operation) -> None:
+        directory, name = os.path.split(operation.path)
+        match operation.kind:
+            case "make":
+                number = max(self.files, default=0) + 1
+                self.files[number] = _File()
+                self._change(_Change(directory, {name: number}))
+            case "make-directory":
+                self.entries[operation.path] = {}
+                self._durable_entries[operation.path] = {}
+                self._change(_Change(directory, {name: _DIRECTORY}))
+            case "write":
+                self.files[self.entries[directory][name]].apply(operation.position, operation.data)
+            case "resize":
+                self.files[self.entries[directory][name]].apply(operation.position, None)
+            case "rename":
+                self._rename(directory, name, *os.path.split(operation.new_path))
+            case "unlink":
+                self._change(_Change(directory, {name: None}))
+            case "sync" if operation.path in self.entries:
+                self._sync_directory(operation.path)
+            case "sync":
+                self.files[self.entries[directory][name]].sync()
+
+    def _rename(self, directory: str, name: str, new_directory: str, new_name: str) -> None:
+        number = self.entries[directory][name]
+        if directory == new_directory:
+            self._change(_Change(directory, {name: None, new_name: number}))
+        else:
+            appearance = _Change(new_directory, {new_name: number})
+            self._change(appearance)
+            self._change(_Change(directory, {name: None}, appearance))
+
+    def _change(self, change: _Change) -> None:
+        _enter(self.entries, change)
+        self._changes.append(change)
+
+    def _sync_directory(self, path: str) -> None:
+        done = [change for change in self._changes if change.directory == path]
+        done += [change.needs for change in done if change.needs is not None]
+        for change in self._changes:
+            if any(change is one for one in done):
+                _enter(self._durable_entries, change)
+        self._changes = [change for change in self._changes if not any(change is one for one in done)]
+
+    def after_power_loss(self, choice: random.Random) -> Disk:
+        """What is left, all of it on the disk."""
+        left = Disk()
+        entries = deepcopy(self._durable_entries)
+        cut = {
+            path: choice.randint(0, sum(change.directory == path for change in self._changes)) for path in self.entries
+        }
+        lost: list[_Change] = []
+        for change in self._changes:
+            cut[change.directory] -= 1
+            needed = change.needs is not None and any(change.needs is one for one in lost)
+            if cut[change.directory] < 0 or needed:
+                lost.append(change)
+            else:
+                _enter(entries, change)
+        contents = {number: file.after_power_loss(choice) for number, file in self.files.items()}
+        parents = {directory for directory in entries if os.path.dirname(directory) not in entries}
+        for directory in sorted(entries):  # a directory whose own entry is lost is lost with all it held
+            parent, name = os.path.split(directory)
+            if directory in parents or (parent in left.entries and left.entries[parent].get(name) == _DIRECTORY):
+                left.entries[directory] = entries[directory]
+        named = {number for names in left.entries.values() for number in names.values() if number != _DIRECTORY}
+        left.files = {number: _File(bytearray(contents[number]), contents[number]) for number in named}
+        left._durable_entries = deepcopy(left.entries)
+        return left
+
+    def write_to(self, root: str) -> None:
+        """Make the real directory hold what this disk holds."""
+        shutil.rmtree(root, ignore_errors=True)
+        for directory in sorted(self.entries):
+            os.makedirs(directory, exist_ok=True)
+            for name, number in self.entries[directory].items():
+                if number != _DIRECTORY:
+                    Path(directory, name).write_bytes(self.files[number].content)
+
+    def paths(self) -> set[str]:
+        """Of all files."""
+        return {
+            f"{directory}/{name}"
+            for directory, names in self.entries.items()
+            for name, number in names.items()
+            if number != _DIRECTORY
+        }
+
+
+def _enter(entries: dict[str, dict[str, int]], change: _Change) -> None:
+    for name, number in change.names.items():
+        if number is None:
+            entries[change.directory].pop(name, None)
+        else:
+            entries[change.directory][name] = number
+
+
+class _RecordingWriter(LocalWriter):
+    def __init__(self, path: str, file_system: CrashFileSystem) -> None:
+        super().__init__(path)
+        self._file_system = file_system
+
+    def write(self, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        super().write(position, data)
+        self._file_system.record(Operation("write", self.path, position, bytes(data)))
+
+    def sync(self) -> None:
+        self._file_system.record(Operation("sync", self.path))
+
+
+class CrashFileSystem(LocalFileSystem):
+    """The directory `root` and everything under it; syncs are remembered, not done."""
+
+    def __init__(self, root: str, disk: Disk | None = None, boot: int = 1) -> None:
+        """With `disk`, the directory is made to hold what that disk holds."""
+        self.root = root
+        self.boot = boot
+        self.operations: list[Operation] = []
+        if disk is None:
+            disk = Disk.of_directory(root)
+        else:
+            disk.write_to(root)
+        self._start = deepcopy(disk)
+        self.disk = disk
+
+    def record(self, operation: Operation) -> None:
+        """Remember what was done; what the base class did by the way (files opened to be made, new directories) comes first."""
+        self._notice_directories(os.path.dirname(operation.path))
+        if operation.kind in ("write", "sync"):
+            self._notice(operation)
+        self._keep(operation)
+
+    def mark(self, text: str) -> None:
+        """A note of the test's between two operations."""
+        self.operations.append(Operation("mark", text))
+
+    def states(self) -> Iterator[tuple[int, list[str], Disk]]:
+        """Number of operations done, the marks before, and the disk then; the disk is good until the next step."""
+        disk, marks = deepcopy(self._start), list[str]()
+        yield 0, marks, disk
+        for count, operation in enumerate(self.operations, 1):
+            if operation.kind == "mark":
+                marks.append(operation.path)
+            else:
+                disk.apply(operation)
+            yield count, marks, disk
+
+    def _keep(self, operation: Operation) -> None:
+        self.operations.append(operation)
+        self.disk.apply(operation)
+
+    def _notice_directories(self, path: str) -> None:
+        if path not in self.disk.entries and path.startswith(self.root):
+            self._notice_directories(os.path.dirname(path))
+            self._keep(Operation("make-directory", path))
+
+    def _notice(self, operation: Operation) -> None:
+        path = operation.path
+        if os.path.isdir(path):
+            self._notice_directories(path)
+            for entry in os.scandir(path):
+                if entry.is_dir():
+                    self._notice_directories(entry.path)
+            return
+        if self.disk.number(path) is None:
+            self._keep(Operation("make", path))
+        elif operation.kind == "write" and (self.disk.length(path) or 0) > os.path.getsize(path):
+            self._keep(Operation("resize", path, 0))  # opened to be written anew
+
+    # What changes the disk
+
+    def create_file(self, path: str, size_bytes: int) -> None:
+        super().create_file(path, size_bytes)
+        self.record(Operation("make", path))
+        self.record(Operation("resize", path, size_bytes))
+
+    def open_for_writing(self, path: str) -> LocalWriter:
+        return _RecordingWriter(path, self)
+
+    def sync(self, path: str) -> None:
+        os.stat(path)
+        self.record(Operation("sync", path))
+
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        self.record(Operation("rename", path, new_path=new_path))
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self.record(Operation("unlink", path))
+
+    def reserve(self, path: str, position: int, length: int) -> None:
+        super().reserve(path, position, length)
+        if os.path.getsize(path) != self.disk.length(path):
+            self.record(Operation("resize", path, os.path.getsize(path)))
+
+    # What a crash changes
+
+    def identity(self, path: str) -> tuple[int, int, int] | None:
+        number = self.disk.number(path)
+        return None if number is None else (0, number, self.disk.length(path) or 0)
+
+    def boot_id(self) -> str:
+        return f"boot {self.boot}"
