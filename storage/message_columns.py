@@ -166,7 +166,7 @@ def _targets(
     else:
         texts = as_texts(topics)
         if texts.null_count and default is not None:
-            pass  # one topic, whether a row names it or not
+            texts = texts.fill_null(default)  # one topic, whether a row names it or not
         encoded = texts.dictionary_encode("encode")
         names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
         # A name that is not UTF-8 gets U+FFFD, which no topic may hold.

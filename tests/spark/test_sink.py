@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from storage import open_store
+from storage.files.file_system import LocalFileSystem
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -65,7 +66,7 @@ class SinkQuery:
 
 
 @pytest.fixture
-def make_query(spark: SparkSession, tmp_path: Path, target: Path) -> Iterator[Callable[..., SinkQuery]]:
+def make_query(spark: SparkSession, tmp_path: Path, target: Path) -> Callable[..., SinkQuery]:
     """`make_query(source, …options)`: a query with a checkpoint of its own."""
     made: list[SinkQuery] = []
 
@@ -73,7 +74,7 @@ def make_query(spark: SparkSession, tmp_path: Path, target: Path) -> Iterator[Ca
         made.append(SinkQuery(spark, source, target, tmp_path / f"checkpoint-{len(made)}", **options))
         return made[-1]
 
-    yield make
+    return make
 
 
 def write(frame: DataFrame, target: Path, mode: str = "append", **options: str) -> None:
@@ -121,12 +122,18 @@ def test_a_named_write_is_done_once_and_an_unnamed_one_each_time(
 def test_queues_are_chosen_by_number_by_key_or_in_turn(
     spark: SparkSession, target: Path, read_store: ReadStore
 ) -> None:
-    rows = [("a", 3, None), ("b", 1, "x"), ("c", None, "order-7"), ("d", None, "order-7"), ("e", None, None)]
+    # Java: "hello".hashCode() is 99162322, "polygenelubricants".hashCode() is Integer.MIN_VALUE; SelectMessageQueueByHash takes |hash % 5|.
+    rows = [
+        ("a", 4, None),
+        ("b", 1, "hello"),
+        ("c", None, "hello"),
+        ("d", None, "polygenelubricants"),
+        ("e", None, None),
+    ]
     frame = spark.createDataFrame(rows, "body string, queue_id int, sharding_key string").coalesce(1)
-    write(frame, target, topic="Topic", queueNum="4")
+    write(frame, target, topic="Topic", queueNum="5")
     found = {bytes(row.body).decode(): row.queue_id for row in read_store(target, topic="Topic").collect()}
-    # "order-7".hashCode() is -1207094797 in Java, and SelectMessageQueueByHash takes |hash % 4|.
-    assert (found["a"], found["b"], found["c"], found["d"]) == (3, 1, 1, 1)
+    assert (found["a"], found["b"], found["c"], found["d"]) == (4, 1, 2, 3)
 
 
 def test_rows_under_kafkas_names_are_taken_and_given(spark: SparkSession, target: Path, read_store: ReadStore) -> None:
@@ -149,14 +156,14 @@ def test_rows_under_kafkas_names_are_taken_and_given(spark: SparkSession, target
 def test_what_apaches_broker_wrote_goes_through_the_sink_unchanged(
     pristine_store: Callable[[str], Fixture], target: Path, read_store: ReadStore
 ) -> None:
-    fixture = pristine_store("basic")
+    fixture = pristine_store("clean")
     golden = [
         row for row in golden_rows(fixture) if not row["topic"].startswith(("%", "rmq_sys", "RMQ_SYS", "SCHEDULE"))
     ]
     topics = sorted({row["topic"] for row in golden})
     source = read_store(fixture.root, subscribe=",".join(topics), brokerName="broker-lab")
     write(source, target, queueNum="16", keepUniqueKey="true")
-    found = hashed(row.asDict() for row in read_store(target, subscribe=",".join(topics), keepUniqueKey="").collect())
+    found = hashed(row.asDict() for row in read_store(target, subscribe=",".join(topics)).collect())
     same = ("topic", "queue_id", "unique_key", "tags", "keys", "body", "born_timestamp", "flag")
     assert sorted(tuple(str(row[name]) for name in same) for row in found) == sorted(
         tuple(str(row[name]) for name in same) for row in golden
@@ -283,8 +290,6 @@ def test_a_failed_batch_of_a_stream_is_written_once_when_the_cause_is_gone(
     query = make_query(source.root, lockTimeout="1ms")
     query.run()
     sent += source.send_many("Topic", 5)
-    from storage.files.file_system import LocalFileSystem
-
     with (
         LocalFileSystem().locked(f"{query.target}/lock"),
         pytest.raises(StreamingQueryException, match="SPARK_MQ_STORE_LOCKED"),
