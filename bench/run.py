@@ -36,7 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=2_000_000, help="to read, of 1 KiB (default %(default)s)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="to write, of 1 KiB (default %(default)s)")
     parser.add_argument(
-        "--batch-rows", type=int, default=2_000, help="an Arrow batch that Spark gives a sink (default %(default)s)"
+        "--batch-rows", type=int, default=5_000, help="an Arrow batch that Spark gives a sink (default %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure nothing else")

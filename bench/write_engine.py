@@ -38,7 +38,7 @@ BATCH_SIZES = (10**4, 10**5, 10**6, 10**7)
 QUEUE_COUNTS = (4, 32, 250, 1_000)
 ROWS_OVER_QUEUES = 10**6
 SINK = "bench"
-KEY_PREFIX = bytes(10)
+KEY_PREFIX, OTHER_KEY_PREFIX = bytes(10), bytes([1] * 10)
 
 
 class Written(NamedTuple):
@@ -82,7 +82,7 @@ def engine_rows(store: RecycledStore, batch_rows: int) -> list[EngineRow]:
 
 
 def scaling(store: RecycledStore, batch_rows: int) -> list[Scaling]:
-    """Costs over the size of a commit's batch, and over the number of queues; bodies of 100 bytes."""
+    """Costs over the size of a commit's batch, and over the number of queues; bodies of 100 bytes. The largest is written once."""
     shapes = [(rows, QUEUES) for rows in BATCH_SIZES] + [(ROWS_OVER_QUEUES, queues) for queues in QUEUE_COUNTS]
     return [
         Scaling(rows, queues, _rounds(store, rows, SMALL_BODY_SIZE_BYTES, queues, batch_rows, "ASYNC_FLUSH"))
@@ -91,26 +91,24 @@ def scaling(store: RecycledStore, batch_rows: int) -> list[Scaling]:
 
 
 def _rounds(store: RecycledStore, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> list[Written]:
-    rounds = ROUNDS if rows <= ROWS_OVER_QUEUES else 1
     written = []
-    for number in range(rounds + 1):
+    for _ in range(ROUNDS + 1 if rows <= ROWS_OVER_QUEUES else 1):
         store.prepare()
         os.sync()  # else the last round's dirty pages go to disk at this one's cost
-        one = _write(str(store.path), rows, body_size, queues, batch_rows, flush)
+        written.append(_write(str(store.path), rows, body_size, queues, batch_rows, flush))
         store.clear()
-        if number or rounds == 1:  # the first warms up
-            written.append(one)
-        if rounds == 1:
-            break
-    return written
+    return written[1:] or written  # the first warms up
 
 
 def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> Written:
-    """One batch into a store that exists and has the topic, as a streaming query's second one finds it."""
-    first, _, _ = _stage(root, 0, batch_rows, body_size, queues, batch_rows)
-    _commit(root, 0, first, queues, flush)
-    segment, encode_s, stage_s = _stage(root, 1, rows, body_size, queues, batch_rows)
-    commit_s = _commit(root, 1, segment, queues, flush)
+    """One batch into a store that has the topic and as many messages as an Arrow batch has rows."""
+    _begin_store(root, body_size, queues, batch_rows, flush)
+    segment, encode_s, stage_s = _stage(root, rows, body_size, batch_rows)
+    start = time.perf_counter()
+    with open_store(root, read_only=False, flush_disk_type=flush) as store:
+        commit_batch(store.writer, Batch(SINK, SINK, 0), [segment], topics={})
+        store.release()
+    commit_s = time.perf_counter() - start
     with open_store(root) as store:
         there = sum(store.max_offset(TOPIC, queue_id) for queue_id in store.queue_ids(TOPIC))
     if there != batch_rows + rows:
@@ -118,15 +116,22 @@ def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, f
     return Written(rows, segment.data_size_bytes, encode_s, stage_s, commit_s)
 
 
-def _stage(
-    root: str, batch_id: int, rows: int, body_size: int, queues: int, batch_rows: int
-) -> tuple[StagedSegment, float, float]:
+def _begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush: str) -> None:
+    with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
+        store.writer.ensure_topics({TOPIC: queues})
+        rules = MessageRules(topic=TOPIC, topics=store.writer.settings.topics.topics)
+        batch = next(_batches(batch_rows, body_size, batch_rows))
+        messages = MessageRows(rules, OTHER_KEY_PREFIX).prepare(batch, 0).messages
+        store.writer.append([encode_block(messages, store.writer.settings.host)])
+        store.release()
+
+
+def _stage(root: str, rows: int, body_size: int, batch_rows: int) -> tuple[StagedSegment, float, float]:
     """The rows as a segment; seconds of encoding and of writing."""
     files = LocalFileSystem()
     settings = put_settings(root, load_config(root, read_bytes=files.read_file), files)
-    rules = MessageRules(topic=TOPIC, topics=settings.topics.topics, queue_count=queues)
-    encoder = MessageRows(rules, KEY_PREFIX)
-    segment = SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), f"{batch_id}-0-0")
+    encoder = MessageRows(MessageRules(topic=TOPIC, topics=settings.topics.topics), KEY_PREFIX)
+    segment = SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), "0-0-0")
     encode_s = stage_s = 0.0
     for batch in _batches(rows, body_size, batch_rows):
         start = time.perf_counter()
@@ -139,14 +144,6 @@ def _stage(
     staged = segment.finish()
     assert staged is not None, "there are rows"
     return staged, encode_s, stage_s + time.perf_counter() - start
-
-
-def _commit(root: str, batch_id: int, segment: StagedSegment, queues: int, flush: str) -> float:
-    start = time.perf_counter()
-    with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
-        commit_batch(store.writer, Batch(SINK, SINK, batch_id), [segment], topics={TOPIC: queues})
-        store.release()
-    return time.perf_counter() - start
 
 
 def _batches(rows: int, body_size: int, batch_rows: int) -> Iterator[pa.RecordBatch]:

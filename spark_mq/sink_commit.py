@@ -7,7 +7,7 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -77,7 +77,9 @@ def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
     if not segments and not dead_letters:
         return
     files = LocalFileSystem()
-    with writing_conditions(options.root), suppress(StoreLockedError), files.locked(f"{options.root}/lock"):
+    # Where nothing but dead letters was staged there may be no store yet, and so nobody to keep out.
+    lock = files.locked(f"{options.root}/lock") if files.exists(options.root) else nullcontext()
+    with writing_conditions(options.root), suppress(StoreLockedError), lock:
         abort_batch(files, options.root, segments)
         discard_staged(files, options.root, dead_letters)
 

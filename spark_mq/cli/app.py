@@ -13,8 +13,11 @@ from typer.core import TyperGroup
 from spark_mq import __version__
 from spark_mq.cluster import find_stores
 from spark_mq.conditions import SparkMqError
+from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
-from storage.errors import StorageError
+from storage.errors import StorageError, StoreNotFoundError
+from storage.files.remote import file_system_of, plain_path
+from storage.store_creation import is_empty_place
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
@@ -27,6 +30,9 @@ Conf = Annotated[
     typer.Option(
         "--conf", metavar="FILE", help="The broker's broker.conf; without it the one beside the store, if any."
     ),
+]
+LockTimeout = Annotated[
+    str, typer.Option("--lock-timeout", metavar="TIME", help="How long to wait for a store that another writer holds.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="One topic; without it all.")]
@@ -76,7 +82,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Read, look into and mend the stores of Apache RocketMQ brokers.",
+    help="Read, write, look into and mend the stores of Apache RocketMQ brokers.",
 )
 
 
@@ -102,6 +108,22 @@ def one_store(path: str) -> str:
     if len(roots) > 1:
         raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
     return roots[0]
+
+
+def store_to_write(path: str) -> tuple[str, bool]:
+    """The root of the only store at a path, and whether it is yet to be made: where nothing is, or an empty directory."""
+    try:
+        return one_store(path), False
+    except StoreNotFoundError:
+        root = plain_path(path).rstrip("/") or "/"
+        if not is_empty_place(root, file_system_of(path)):
+            raise
+        return root, True
+
+
+def lock_timeout_ms(text: str) -> int:
+    """What `LockTimeout` says. Raises OptionError."""
+    return parse_duration_ms(text, "--lock-timeout")
 
 
 def main() -> None:

@@ -1,13 +1,15 @@
-"""The command demo: a store that an Apache RocketMQ broker wrote, read and streamed by Spark, in a minute."""
+"""The command demo: a store that an Apache RocketMQ broker wrote, read, streamed and copied by Spark, in a minute."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_mq.cli.app import CommandError, app
 from spark_mq.cli.output import body_text, busy, console, print_table
+from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
 from spark_mq.offsets import QueueOffsets
 from spark_mq.session import build_session
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TOPIC = "TopicA"
+_USER_TOPICS = (
+    "[^%].*"  # without those that begin with %: a consumer group's retries and dead letters, which it fills itself
+)
 _BATCH_ROWS = 250
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -25,7 +30,7 @@ _SETTINGS = {
 
 @app.command()
 def demo() -> None:
-    """Read and stream the store that ships with spark_mq. An Apache RocketMQ 5.3.3 broker wrote it."""
+    """Read, stream and copy the store that ships with spark_mq. An Apache RocketMQ 5.3.3 broker wrote it."""
     from pyspark.errors import PySparkException  # slow to import, and only this command needs it
 
     with example_store() as path:
@@ -35,6 +40,7 @@ def demo() -> None:
         try:
             counts = _read(spark, path)
             _stream(spark, path, expected=counts[_TOPIC])
+            _copy(spark, path)
         except PySparkException as error:
             raise CommandError(str(error).partition("\n")[0], "spark-mq doctor looks for the cause") from error
         finally:
@@ -122,6 +128,56 @@ def _stream(spark: SparkSession, path: str, *, expected: int) -> None:
     if streamed != expected:
         raise CommandError(f"the stream gave {streamed} messages, the batch read {expected}")
     _say(f"{streamed} messages, as many as the batch read found; each once.", ahead=1)
+
+
+def _copy(spark: SparkSession, path: str) -> None:
+    """Streams the user topics into a new store, exactly once, and compares what both stores hold."""
+    copy = str(Path(path).parent / "copy" / "store")
+    _say("The other way: all user topics streamed into a new store, exactly once:", ahead=1)
+    _say_code(
+        f'rows = spark.readStream.format("spark_mq").option("subscribePattern", "{_USER_TOPICS}")…load(path)',
+        'rows.writeStream.format("spark_mq").option("checkpointLocation", …).outputMode("append").start(new_path)',
+    )
+    rows = (
+        spark.readStream.format("spark_mq")
+        .option("subscribePattern", _USER_TOPICS)
+        .option("startingOffsets", "earliest")
+        .load(path)
+    )
+    writer = (
+        rows.writeStream.format("spark_mq")
+        .option("queueNum", 4)
+        .option("checkpointLocation", str(Path(copy).with_name("checkpoint")))
+        .outputMode("append")
+        .trigger(availableNow=True)
+    )
+    with busy("writing"):
+        writer.start(copy).awaitTermination()
+        written, source = _contents(spark, copy), _contents(spark, path)
+    if written != source:
+        raise CommandError(f"the copy holds {written}, the store {source}")
+    _say("")
+    print_table(
+        ("topic", "messages", "sum of the bodies' CRCs"),
+        [(_short(topic), count, crcs) for (topic, count, crcs) in written],
+    )
+    count = sum(count for _, count, _ in written)
+    _say(f"{count} messages, the same in both stores. `spark-mq sink-status` says of the new one:", ahead=1)
+    _say("")
+    print_status(status_of(copy), now_ms=time.time_ns() // 1_000_000)
+
+
+def _contents(spark: SparkSession, path: str) -> list[tuple[str, int, int]]:
+    """Of each user topic: its name, how many messages it has, the sum of the CRCs of their bodies."""
+    messages = (
+        spark.read.format("spark_mq")
+        .option("subscribePattern", _USER_TOPICS)
+        .option("columns", "topic,body")
+        .load(path)
+    )
+    sums = messages.selectExpr("topic", "crc32(body) AS crc").groupBy("topic").agg({"*": "count", "crc": "sum"})
+    found = sums.select("topic", "count(1)", "sum(crc)").collect()
+    return sorted((str(topic), int(count), int(crcs)) for topic, count, crcs in found)
 
 
 def _next_offsets(end_offset: str) -> str:

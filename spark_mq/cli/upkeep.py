@@ -34,7 +34,8 @@ def recover(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a store as opening it for writing does: cut the torn tail, complete queues and index, close it cleanly.
+    """Mend a store as opening it for writing does: cut the torn tail, complete queues and index, finish what sinks had
+    decided, close it cleanly.
 
     The broker must be stopped. A log that is damaged in the middle is refused, and nothing changes.
     """
@@ -44,7 +45,9 @@ def recover(
             busy("recovering"),
             open_store(root, config=conf, read_only=False, truncate_damage=policy is Policy.TRUNCATE) as store,
         ):
-            report = store.recovery
+            # Where the last writer's hint held there was nothing to look for.
+            report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)
+            finished = store.finished_batches
     except StoreDamagedError as error:
         if not as_json:
             raise
@@ -61,11 +64,10 @@ def recover(
             }
         )
         raise typer.Exit(1) from error
-    assert report is not None
     if as_json:
-        print_json({"store": root, **_recovery_json(report)})
+        print_json({"store": root, **_recovery_json(report), "finishedBatches": finished})
     else:
-        _print_recovery(root, report)
+        _print_recovery(root, report, finished)
 
 
 def _recovery_json(report: RecoveryReport) -> dict[str, object]:
@@ -86,7 +88,7 @@ def _recovery_json(report: RecoveryReport) -> dict[str, object]:
     }
 
 
-def _print_recovery(root: str, report: RecoveryReport) -> None:
+def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) -> None:
     rows = [
         ("it was closed", "cleanly" if report.was_clean else "not at all: the abort file stood"),
         ("end of the log", f"{report.log_end:,}"),
@@ -101,6 +103,7 @@ def _print_recovery(root: str, report: RecoveryReport) -> None:
             ", ".join(f"{t} queue {q}: {start} to {end}" for t, q, start, end in report.holes),
         ),
         ("files removed", ", ".join(report.removed_files)),
+        ("decided batches finished", f"{finished_batches:,}"),
     ]
     print_table(("recovered", root), [(what, value or None) for what, value in rows])
 

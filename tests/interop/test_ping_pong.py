@@ -54,7 +54,7 @@ class Round(NamedTuple):
 
 
 ROUNDS = (
-    Round("PingStream", "amid-records"),
+    Round("PingStream", "after-begin"),
     Round("PingBatch", "after-intent"),
     Round("PingBatch", "after-queues:2"),  # the first time is that of BEGIN
     Round("PingBatch", "before-end"),

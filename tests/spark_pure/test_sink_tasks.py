@@ -350,6 +350,18 @@ def test_dead_letters_of_a_batch_that_failed_are_deleted(root: str, tmp_path: Pa
     assert os.listdir(dead) == []
 
 
+def test_dead_letters_of_a_first_batch_that_failed_are_deleted_before_there_is_a_store(
+    root: str, tmp_path: Path
+) -> None:
+    dead = tmp_path / "dead"
+    options = options_of(root, onInvalidRow="deadLetter", deadLetterPath=str(dead))
+    frame = pa.record_batch([pa.nulls(1, pa.binary())], names=["body"])
+    columns = InputColumns(("body",), kafka=False)
+    abort_rows(options, [stage_rows(options, columns, Batch("sink", "query", 0), 0, 0, iter([frame])), None])
+    assert os.listdir(dead) == []
+    assert not os.path.exists(root)
+
+
 def test_a_task_that_fails_behind_its_first_rows_leaves_nothing(root: str, tmp_path: Path) -> None:
     options = options_of(root, onInvalidRow="deadLetter", deadLetterPath=str(tmp_path / "dead"))
 

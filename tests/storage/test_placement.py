@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_places_are_those_of_java_however_many_are_placed_at_once(
     end, next_queue_offsets = file_start + written, np.array(next_offsets, np.int64)
     places, fillers = [], []
     bounds = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         part = records[first:last]
         file_end = file_start + ((end - file_start) // FILE_SIZE + 1) * FILE_SIZE
         placement = place(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "body binary, keys string, tags string"
 COLUMNS = InputColumns(("body", "keys", "tags"), kafka=False)
+QUERY_ID = "without-spark"
 PATIENCE_SECONDS = 120  # for a loaded machine; nothing waits longer than it has to
 
 
@@ -47,7 +48,7 @@ def stream(spark: SparkSession, source: str, checkpoint: str, options: dict[str,
 def commit(batch_id: int, parts: Sequence[str], options: dict[str, str]) -> None:
     """One batch without Spark; each Parquet file is a task's rows."""
     parsed = SinkOptions.parse(options, "streaming")
-    batch = Batch(parsed.sink_id or "no query", "no query", batch_id)
+    batch = Batch(parsed.sink_id or QUERY_ID, QUERY_ID, batch_id)
     staged = [
         stage_rows(parsed, COLUMNS, batch, number, 0, iter(pq.read_table(part).to_batches()))
         for number, part in enumerate(parts)

@@ -1,0 +1,166 @@
+"""Commands about what sinks have written, and what they left: sink-status, close."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
+from spark_mq.cli.output import busy, console, print_json, print_table, time_text
+from spark_mq.option_values import parse_duration_ms
+from storage import open_store
+from storage.batch_ledger import QUEUE_ID, TOPIC, BatchLedger
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.files.file_system import LocalFileSystem
+from storage.sink_status import SinkStatus, StagedFile, read_sink_status, remove_orphans
+
+
+@app.command("sink-status")
+def sink_status(
+    path: OneStorePath,
+    remove: Annotated[
+        bool, typer.Option("--remove-orphans", help="First delete old staged files that no intent names.")
+    ] = False,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="With --remove-orphans: not written to for so long.")
+    ] = "1d",
+    lock_timeout: LockTimeout = "10s",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """What Spark sinks have written: the last batch of each, batches that are decided, staged files. Reads only, takes no lock.
+
+    A staged file that no intent names is a running task's, waits for its commit, or was left by a task that died: its age tells.
+    """
+    root = one_store(path)
+    age_ms, timeout_ms = parse_duration_ms(older_than, "--older-than"), lock_timeout_ms(lock_timeout)
+    removed = None
+    if remove:
+        removed = remove_orphans(root, LocalFileSystem(), before_ms=_now_ms() - age_ms, lock_timeout_ms=timeout_ms)
+    status = status_of(root, conf=conf)
+    if as_json:
+        print_json(
+            {"store": root, **_status_json(status), **({"removed": _files(removed)} if removed is not None else {})}
+        )
+        return
+    if removed is not None:
+        size = sum(file.size_bytes for file in removed)
+        console().print(f"{len(removed)} staged file(s) of {size:,} bytes removed", markup=False)
+    print_status(status, now_ms=_now_ms())
+
+
+def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
+    """The sinks of the store at ROOT. Raises CommandError for a store that cannot have any."""
+    with open_store(root, config=conf) as store:
+        if not LocalFileSystem().exists(root):
+            raise CommandError(f"{root} is not local, and sinks write local stores only")
+        ledger = BatchLedger(
+            store.log, store.queues.get(TOPIC, QUEUE_ID), store.max_offset(TOPIC, QUEUE_ID), store.log_end
+        )
+        offsets = store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
+        return read_sink_status(root, ledger, offsets, LocalFileSystem())
+
+
+def print_status(status: SinkStatus, *, now_ms: int) -> None:
+    """As tables; what there is nothing of is left out."""
+    if not status.sinks and not status.intents:
+        console().print("no sink has written here")
+    if status.sinks:
+        print_table(("sink", "query", "last batch"), status.sinks)
+    if status.intents:
+        print_table(
+            ("decided: sink", "query", "batch", "rows", "bytes", "state"),
+            [
+                (*intent.batch, intent.row_count, intent.size_bytes, _state(intent.is_finished))
+                for intent in status.intents
+            ],
+        )
+    if status.orphans:
+        print_table(
+            ("staged, named by no intent", "bytes", "untouched for"),
+            [(file.path, file.size_bytes, _age(now_ms - file.modified_ms)) for file in status.orphans],
+        )
+    if status.pool_files:
+        console().print(f"{status.pool_files} used file(s) of {status.pool_bytes:,} bytes wait to be written over")
+
+
+def _state(is_finished: bool) -> str:
+    return "in the log; kept until that is synced" if is_finished else "the next opening for writing finishes it"
+
+
+def _age(age_ms: int) -> str:
+    seconds = max(0, age_ms) // 1_000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _status_json(status: SinkStatus) -> dict[str, Any]:
+    return {
+        "sinks": [
+            {"sinkId": sink.sink_id, "queryId": sink.query_id, "lastBatch": sink.last_batch_id} for sink in status.sinks
+        ],
+        "intents": [
+            {
+                "sinkId": intent.batch.sink_id,
+                "queryId": intent.batch.query_id,
+                "batch": intent.batch.batch_id,
+                "rows": intent.row_count,
+                "bytes": intent.size_bytes,
+                "finished": intent.is_finished,
+            }
+            for intent in status.intents
+        ],
+        "orphans": _files(status.orphans),
+        "pool": {"files": status.pool_files, "bytes": status.pool_bytes},
+    }
+
+
+def _files(files: list[StagedFile] | tuple[StagedFile, ...]) -> list[dict[str, Any]]:
+    return [{"path": file.path, "bytes": file.size_bytes, "modified": time_text(file.modified_ms)} for file in files]
+
+
+@app.command()
+def close(
+    path: OneStorePath,
+    lock_timeout: LockTimeout = "10s",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a store that sinks have written to: recover it, finish what is decided, put all of it on the disk, take `abort` away.
+
+    A broker started afterwards finds a clean stop. Not needed between a query's batches.
+    """
+    root = one_store(path)
+    timeout_ms = lock_timeout_ms(lock_timeout)
+    with (
+        busy("closing"),
+        open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store,
+    ):
+        finished, report, log_end = store.finished_batches, store.recovery, store.log_end
+    if as_json:
+        print_json(
+            {
+                "store": root,
+                "finishedBatches": finished,
+                "wasClean": report is not None and report.was_clean,
+                "cutBytes": 0 if report is None else report.cut_bytes,
+                "logEnd": log_end,
+            }
+        )
+        return
+    rows = [
+        ("before", "closed" if report is not None and report.was_clean else "open"),
+        ("decided batches finished", f"{finished:,}"),
+        ("cut from the log", f"{0 if report is None else report.cut_bytes:,} bytes"),
+        ("end of the log", f"{log_end:,}"),
+    ]
+    print_table(("closed", root), rows)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

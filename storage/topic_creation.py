@@ -1,0 +1,53 @@
+"""Giving a topic its entry in topics.json, in a store whose broker is not running.
+
+Under the store's lock, which a running broker holds: it would write its own table over every change. Touches `config/topics.json`
+and its `.bak`, nothing else: no recovery, no `abort`. Commit point: the rename to topics.json.
+
+Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from storage.config import StoreConfig, refuse_for_writing
+from storage.errors import NameIllegalError, StoreRefusedError
+from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.file_system import LocalFileSystem
+from storage.names import is_retry_or_dead_letter_topic, is_system_topic
+from storage.topics import FILE_NAME as TOPICS_FILE
+from storage.topics import TopicConfig, TopicTable
+
+
+def create_topic(
+    root: str,
+    config: StoreConfig,
+    topic: TopicConfig,
+    *,
+    now_ms: int,
+    file_system: LocalFileSystem,
+    lock_timeout_ms: int = 0,
+) -> TopicConfig | None:
+    """Enter the topic, and return None; or the entry that it has already, which is left as it is.
+
+    Raises NameIllegalError for a name that no user's topic may have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
+    """
+    broker, cluster = config.identity.broker_name, config.identity.broker_cluster_name
+    if is_system_topic(topic.topic, broker_name=broker, cluster_name=cluster):
+        raise NameIllegalError("topic", topic.topic, "it is a system topic, which a broker keeps for itself")
+    if is_retry_or_dead_letter_topic(topic.topic):
+        raise NameIllegalError("topic", topic.topic, "it belongs to a consumer group, whose failed messages it takes")
+    if reasons := refuse_for_writing(config):
+        raise StoreRefusedError(root, "; ".join(reasons))
+    path = f"{root}/config/{TOPICS_FILE}"
+    with file_system.locked(f"{root}/lock", lock_timeout_ms):
+        loaded = read_with_backup(path, TopicTable.load, read_bytes=file_system.read_file)
+        if loaded.value is None and loaded.problem is not None:
+            raise loaded.problem
+        table = loaded.value or TopicTable()
+        if topic.topic in table.topics:
+            return table.topics[topic.topic]
+        judged = table.ensure_topic(topic.topic, topic.write_queue_count, now_ms=now_ms).topics[topic.topic]
+        changed = table.with_topic(replace(judged, perm=topic.perm), now_ms=now_ms)
+        write_with_backup(path, changed.to_text(), file_system)
+    return None
