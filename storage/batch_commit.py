@@ -42,6 +42,7 @@ from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import BlockColumns, RecordRun, encode_block, stamp
 from storage.intent import Intent, drop_intent, load_intents, remove_undecided, save_intent
+from storage.names import validate_group
 from storage.placement import place, slices
 from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, delete_orphans, sink_digest
 from storage.store_writer import StoreWriter
@@ -72,11 +73,14 @@ def commit_batch(
 ) -> CommitOutcome:
     """Append the rows of the segments, in their order, as one batch.
 
-    `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last batch
-    is kept as a consumer offset too. Raises SinkTakenError where another query owns the sink's id (unless `takeover`),
-    TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full: nothing is
-    written then. Any other error after the commit point leaves the batch to the next opening.
+    `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last
+    batch is kept as a consumer offset too. Raises NameIllegalError for an id that can be no group's, SinkTakenError where another
+    query owns the sink's id (unless `takeover`), TopicChangedError where rows were staged for queues that are not there,
+    StoreNotWritableError where the disk is full: nothing is written then. Any other error after the commit point leaves the batch
+    to the next opening.
     """
+    for name in (batch.sink_id, batch.query_id):
+        validate_group(GROUP_PREFIX + name)
     if not dead_letters and not any(segment.rows for segment in segments):
         return CommitOutcome(False, 0)
     if _is_done(writer, batch, takeover):
@@ -104,10 +108,14 @@ def commit_batch(
 def finish_open_intents(writer: StoreWriter) -> int:
     """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were."""
     remove_undecided(writer.file_system, writer.root)
-    unfinished = [intent for intent in load_intents(writer.file_system, writer.root) if not _has_end(writer, intent)]
-    for intent in unfinished:
-        _redo(writer, intent)
-    return len(unfinished)
+    count = 0
+    for intent in load_intents(writer.file_system, writer.root):
+        if not _has_end(writer, intent):
+            _redo(writer, intent)
+            count += 1
+        elif intent.mirrored:  # a crash may have come between the END and this
+            _mirror(writer, intent)
+    return count
 
 
 def settle(writer: StoreWriter) -> None:

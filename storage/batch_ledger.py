@@ -4,8 +4,8 @@
     END    {"sink", "query", "batch", "rows", "last"}    all rows stand before it; `last` is the last one's place and unique key
 
 Ordinary messages: TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's clean-ups away, and no entry in
-topics.json is needed. Anybody may send to the topic, so an END counts only if the last row that it names stands where it says, or has expired.
-A cut of the log takes the END with the rows before it, so an END in the log means that its rows are there.
+topics.json is needed. Anybody may send to the topic, so an END counts only if the last row that it names stands where it says, or
+has expired. A cut of the log takes the END with the rows before it, so an END in the log means that its rows are there.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class BatchLedger:
         return entries["commitlog_offset"][valid].astype(np.int64)
 
     def _slices_backwards(self) -> Iterator[tuple[np.ndarray, pa.Array, pa.Array]]:
-        """Places, TAGS and KEYS, ascending within a slice, the newest slice first."""
+        """Places, TAGS and KEYS of messages: ascending within a part, the newest part first."""
         if self._queue is None:
             return
         end = self._end
@@ -144,7 +144,8 @@ class BatchLedger:
         while end > minimum:
             start = max(minimum, end - _SLICE_ENTRIES)
             places = self._places(start, end)
-            for part, records in self._log.records(places, np.full(len(places), 4096)):
+            parts = list(self._log.records(places, np.full(len(places), 4096)))  # one for each log file
+            for part, records in reversed(parts):
                 properties = decode_property_maps(records.raw_properties())
                 yield places[part], properties.values_of("TAGS"), properties.values_of("KEYS")
             end = start

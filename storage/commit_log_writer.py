@@ -111,7 +111,7 @@ class CommitLogWriter:
             path = self._path(file_end - self.file_size_bytes)
             room_end = min(file_end, end)
             try:
-                if not self._file_system.exists(path):
+                if not self._is_there(path):
                     self._file_system.create_file(path, self.file_size_bytes)
                     self._log.list_files()
                     self.unsynced |= {path, posixpath.dirname(path)}
@@ -142,7 +142,7 @@ class CommitLogWriter:
         path = self._path(start)
         if self._writer is None or self._writer.path != path:
             self.close()
-            if not self._file_system.exists(path):
+            if not self._is_there(path):
                 self._file_system.create_file(path, self.file_size_bytes)
                 self._log.list_files()
                 self.unsynced.add(posixpath.dirname(path))
@@ -152,6 +152,10 @@ class CommitLogWriter:
             raise StoreNotWritableError(path, "another process replaced or deleted the log's last file", _FOREIGN)
         self.unsynced.add(path)
         self._writer.write(commitlog_offset - start, data)
+
+    def _is_there(self, path: str) -> bool:
+        found = self._file_system.identity(path)
+        return found is not None and found[2] > 0
 
     def file_end(self, commitlog_offset: int) -> int:
         """The end of the file that a place lies in; behind the last file as if there were more."""

@@ -124,7 +124,11 @@ class IndexStore:
 
         Raises IndexGeometryUnknownError where a file does not have the length of the configured geometry.
         """
-        names = [entry.name for entry in self._file_system.list_directory(self.directory) if is_index_name(entry.name)]
+        names = [
+            entry.name
+            for entry in self._file_system.list_directory(self.directory)
+            if is_index_name(entry.name) and entry.size_bytes
+        ]
         for gone in self._files.keys() - set(names):
             self._files.pop(gone).close()
         for name in names:

@@ -23,6 +23,11 @@ def save_index_trust(file_system: LocalFileSystem, root: str, synced_time_ms: in
     file_system.replace(_path(root), json.dumps(document).encode())
 
 
+def has_index_trust(file_system: LocalFileSystem, root: str) -> bool:
+    """Whether the checkpoint runs ahead already. What is known to be synced does not change until a checkpoint is written."""
+    return file_system.exists(_path(root))
+
+
 def drop_index_trust(file_system: LocalFileSystem, root: str) -> None:
     """All of the index is on the disk, and the checkpoint says so."""
     if file_system.exists(_path(root)):

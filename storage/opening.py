@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ def open_for_writing(
     hint = load_hint(file_system, root)
     if hint is not None and holds(hint, file_system, root, log, index):
         return _opening_of_hint(hint)
+    _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
@@ -159,6 +160,14 @@ def close_cleanly(writer: StoreWriter) -> None:
 
 def _abort(root: str) -> str:
     return f"{root}/abort"
+
+
+def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:
+    """Names without a length, which a power loss leaves of files just made. A broker does not start on an empty log file."""
+    for directory in directories:
+        for entry in file_system.list_directory(directory):
+            if not entry.is_directory and entry.size_bytes == 0:
+                file_system.unlink(f"{directory}/{entry.name}")
 
 
 def _vouch_for_index(file_system: LocalFileSystem, root: str, index: IndexStore | None) -> None:

@@ -84,7 +84,7 @@ def put_settings(
         max_message_size=config.commit_log.max_message_size,
         log_file_size_bytes=log_file_size,
         queue_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
-        log_directories=tuple(path for path in directories if path not in read_only) or directories,
+        log_directories=tuple(sorted(path for path in directories if path not in read_only)) or directories,
         sync_flush=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
         topics=loaded.value or TopicTable(),
     )

@@ -28,7 +28,7 @@ from storage.format.consume_queue import ENTRY
 from storage.format.record_block import RecordRun
 from storage.hint import LedgerEnds
 from storage.index_store import IndexStore
-from storage.index_trust import drop_index_trust, save_index_trust
+from storage.index_trust import drop_index_trust, has_index_trust, save_index_trust
 from storage.index_writer import IndexWriter
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
@@ -200,7 +200,7 @@ class StoreWriter:
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
         if self._index is None or self._checkpoint.index_msg_timestamp >= store_time_ms:
             return
-        if not self._index_claimed_ms:
+        if not self._index_claimed_ms and not has_index_trust(self.file_system, self.root):
             files = self._index.files()
             ended = [file.header().end_time_ms for file in files]
             synced = max((end for end in ended if end <= self._checkpoint.index_msg_timestamp), default=0)
@@ -251,7 +251,7 @@ class StoreWriter:
             self._save_checkpoint(
                 physic_msg_timestamp=last,
                 logics_msg_timestamp=last,
-                index_msg_timestamp=max(index_time, self._checkpoint.index_msg_timestamp),
+                index_msg_timestamp=index_time,
             )
             drop_index_trust(self.file_system, self.root)
             self._index_claimed_ms = 0

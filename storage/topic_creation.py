@@ -8,15 +8,22 @@ Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicC
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from storage.config import StoreConfig, refuse_for_writing
+from storage.config import BrokerIdentity, StoreConfig, refuse_for_writing
 from storage.errors import NameIllegalError, StoreRefusedError
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
-from storage.names import is_retry_or_dead_letter_topic, is_system_topic
+from storage.names import is_retry_or_dead_letter_topic, is_system_topic, validate_topic
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicConfig, TopicTable
+
+
+def validate_user_topic(topic: str, identity: BrokerIdentity) -> str:
+    """The topic, if it may be a user's on that broker; else NameIllegalError."""
+    if is_system_topic(topic, broker_name=identity.broker_name, cluster_name=identity.broker_cluster_name):
+        raise NameIllegalError("topic", topic, "it is a system topic, which a broker keeps for itself")
+    if is_retry_or_dead_letter_topic(topic):
+        raise NameIllegalError("topic", topic, "it belongs to a consumer group, whose failed messages it takes")
+    return validate_topic(topic)
 
 
 def create_topic(
@@ -32,11 +39,7 @@ def create_topic(
 
     Raises NameIllegalError for a name that no user's topic may have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
     """
-    broker, cluster = config.identity.broker_name, config.identity.broker_cluster_name
-    if is_system_topic(topic.topic, broker_name=broker, cluster_name=cluster):
-        raise NameIllegalError("topic", topic.topic, "it is a system topic, which a broker keeps for itself")
-    if is_retry_or_dead_letter_topic(topic.topic):
-        raise NameIllegalError("topic", topic.topic, "it belongs to a consumer group, whose failed messages it takes")
+    validate_user_topic(topic.topic, config.identity)
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))
     path = f"{root}/config/{TOPICS_FILE}"
@@ -47,7 +50,5 @@ def create_topic(
         table = loaded.value or TopicTable()
         if topic.topic in table.topics:
             return table.topics[topic.topic]
-        judged = table.ensure_topic(topic.topic, topic.write_queue_count, now_ms=now_ms).topics[topic.topic]
-        changed = table.with_topic(replace(judged, perm=topic.perm), now_ms=now_ms)
-        write_with_backup(path, changed.to_text(), file_system)
+        write_with_backup(path, table.with_topic(topic, now_ms=now_ms).to_text(), file_system)
     return None

@@ -29,6 +29,7 @@ from storage.errors import RowIllegalError
 from storage.files.file_system import LocalFileSystem
 from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.topic_creation import create_topic as enter_topic
+from storage.topic_creation import validate_user_topic
 from storage.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 _GREATEST_PERM = 7  # PermName.isValid
@@ -163,13 +164,14 @@ def create_topic(
     """
     timeout_ms = lock_timeout_ms(lock_timeout)
     root, is_new = store_to_write(path)
-    if is_new:
-        open_store(root, config=conf, read_only=False, create=True, lock_timeout_ms=timeout_ms).close()
     files = LocalFileSystem()
-    wanted = TopicConfig(topic, queues, queues, perm)
+    config = load_config(root, conf, read_bytes=files.read_file)
+    wanted = TopicConfig(validate_user_topic(topic, config.identity), queues, queues, perm)
+    if is_new:
+        open_store(root, config=config, read_only=False, create=True, lock_timeout_ms=timeout_ms).close()
     present = enter_topic(
         root,
-        load_config(root, conf, read_bytes=files.read_file),
+        config,
         wanted,
         now_ms=time.time_ns() // 1_000_000,
         file_system=files,

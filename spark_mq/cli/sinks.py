@@ -72,16 +72,18 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
         print_table(("sink", "query", "last batch"), status.sinks)
     if status.intents:
         print_table(
-            ("decided: sink", "query", "batch", "rows", "bytes", "state"),
+            ("sink", "query", "batch", "rows", "bytes", "state"),
             [
                 (*intent.batch, intent.row_count, intent.size_bytes, _state(intent.is_finished))
                 for intent in status.intents
             ],
+            title="\ndecided batches",
         )
     if status.orphans:
         print_table(
-            ("staged, named by no intent", "bytes", "untouched for"),
+            ("file", "bytes", "untouched for"),
             [(file.path, file.size_bytes, _age(now_ms - file.modified_ms)) for file in status.orphans],
+            title="\nstaged, and named by no decided batch",
         )
     if status.pool_files:
         console().print(f"{status.pool_files} used file(s) of {status.pool_bytes:,} bytes wait to be written over")

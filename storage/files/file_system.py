@@ -258,10 +258,15 @@ class LocalFileSystem:
         return os.path.exists(path)
 
     def create_file(self, path: str, size_bytes: int) -> None:
-        """A sparse file of that length, visible at once at its full length. Its directory is made; the caller syncs it."""
+        """A sparse file of that length. Its directory is made; the caller syncs it. FileExistsError if there is one.
+
+        An empty file is taken over: a power loss can leave a new file's name without its length.
+        """
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
+            if os.fstat(descriptor).st_size:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             os.ftruncate(descriptor, size_bytes)
         finally:
             os.close(descriptor)

@@ -82,7 +82,7 @@ def test_a_pipe_that_its_reader_closes_is_no_error(pristine_store: Callable[[str
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_demo_reads_and_streams() -> None:
+def test_the_demo_reads_streams_and_copies() -> None:
     with start("demo") as process:
         out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
@@ -91,3 +91,4 @@ def test_the_demo_reads_and_streams() -> None:
     batches = [line.split()[:2] for line in out.splitlines() if "broker-lab 0:" in line]
     assert [number for number, _ in batches] == ["0", "1", "2"]
     assert sum(int(count) for _, count in batches) == 600
+    assert "1959 messages, the same in both stores" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -121,10 +120,10 @@ def test_half_a_hint_is_none(tmp_path: Path) -> None:
     save_hint(FILES, str(tmp_path), HINT)
     path = tmp_path / "spark_mq" / "hint.json"
     sound = path.read_bytes()
-    for length in range(len(sound)):
+    for length in range(0, len(sound), 7):
         path.write_bytes(sound[:length])
         assert load_hint(FILES, str(tmp_path)) is None
-    for position in range(len(sound)):
+    for position in range(0, len(sound), 5):
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
         assert load_hint(FILES, str(tmp_path)) is None
     path.write_bytes(sound[: len(sound) // 2] + bytes(len(sound) - len(sound) // 2))
@@ -306,15 +305,6 @@ def test_after_a_start_of_the_machine_the_store_is_recovered(files: LocalFileSys
         store = opened(released, files)
         assert store.recovery is not None
         store.close()
-
-
-def test_a_queue_that_lost_its_end_is_not_noticed_by_the_hint_but_by_no_boot_either(released: Path) -> None:
-    """Queues are not looked at: within a boot every byte written is there, and whoever else writes sets `abort` anew."""
-    hint = json.loads((released / "spark_mq" / "hint.json").read_bytes()[8:])
-    with open_store(released, config=TINY) as store:
-        for topic, queues in hint["queue_ends"].items():
-            for queue_id, end in queues.items():
-                assert store.max_offset(topic, int(queue_id)) == end
 
 
 def test_another_opening_in_between_makes_a_hint_of_its_own(released: Path) -> None:

@@ -1,0 +1,201 @@
+"""What sinks left is told as it is, without touching it; closing finishes what was decided; only old, unnamed files are deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.verify_store import verify_store
+from spark_mq.cli import app
+from storage import open_store
+from storage.batch_commit import commit_batch
+from storage.batch_ledger import QUEUE_ID, TOPIC, Batch
+from storage.config import StoreConfig
+from storage.files.file_system import LocalFileSystem
+from storage.intent import Intent, intent_directory, save_intent
+from storage.staged_segment import StagedSegment, list_segments, staged_directory
+from tests.support.stage_rows import BatchRows, stage, stage_partition
+
+FILES = LocalFileSystem()
+HOUR_S = 3_600
+
+
+def run(*arguments: str | Path, exit_code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == exit_code, result.output
+    return result.output
+
+
+def status(root: Path, *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run("sink-status", root, *arguments, "--json"))
+    return found
+
+
+def bodies_of(root: Path) -> list[str]:
+    with open_store(root) as store:
+        return sorted(
+            message.body.decode()
+            for queue_id in store.queue_ids("orders")
+            for message in store.get("orders", queue_id, 0, 10_000).messages
+        )
+
+
+def files_of(root: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def batch_rows(batch_id: int, sink: str = "sink-a", query: str = "query-a", count: int = 20) -> BatchRows:
+    return BatchRows(Batch(sink, query, batch_id), (count, count))
+
+
+def staged(root: Path, rows: BatchRows) -> list[StagedSegment]:
+    return stage(FILES, str(root), StoreConfig(), rows)
+
+
+def commit(root: Path, rows: BatchRows, *, takeover: bool = False, flush: str = "ASYNC_FLUSH") -> None:
+    """As a sink does: the store is let go of afterwards, not closed."""
+    segments = staged(root, rows)
+    with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
+        commit_batch(store.writer, rows.batch, segments, topics={"orders": 4}, takeover=takeover)
+        store.release()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "broker.conf").write_text("mappedFileSizeCommitLog=65536\nmaxHashSlotNum=100\nmaxIndexNum=400\n")
+    return tmp_path / "store"
+
+
+def decide(root: Path, rows: BatchRows) -> None:
+    """What a sink that was killed at its commit point leaves."""
+    segments = staged(root, rows)
+    with open_store(root) as store:
+        end = store.log_end
+    save_intent(FILES, str(root), Intent(*rows.batch, end, tuple(segments)))
+
+
+def test_a_store_that_no_sink_wrote_has_nothing_to_tell(root: Path) -> None:
+    with open_store(root, read_only=False, create=True):
+        pass
+    assert "no sink has written here" in run("sink-status", root)
+    assert status(root) == {
+        "store": str(root),
+        "sinks": [],
+        "intents": [],
+        "orphans": [],
+        "pool": {"files": 0, "bytes": 0},
+    }
+
+
+def test_the_last_batch_of_each_sink_is_told_and_nothing_is_touched(root: Path) -> None:
+    for number in (0, 1, 2):
+        commit(root, batch_rows(number))
+    commit(root, batch_rows(7, "sink-b", "query-b"))
+    commit(root, batch_rows(0, "sink-b", "query-c"), takeover=True)
+    before = files_of(root)
+    with open_store(root, read_only=False) as holder:  # beside a writer that holds the lock
+        found = status(root)
+        holder.release()
+    assert found["sinks"] == [
+        {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 2},
+        {"sinkId": "sink-b", "queryId": "query-c", "lastBatch": 0},
+        {"sinkId": "sink-b", "queryId": "query-b", "lastBatch": 7},
+    ]
+    (kept,) = found["intents"]  # under ASYNC_FLUSH the last one, until the log is synced
+    assert (kept["sinkId"], kept["batch"], kept["rows"], kept["finished"]) == ("sink-b", 0, 40, True)
+    assert (found["orphans"], found["pool"]["files"]) == ([], 2)
+    before = files_of(root)
+    assert "query-c" in run("sink-status", root)
+    assert files_of(root) == before
+
+
+def test_under_sync_flush_nothing_is_kept(root: Path) -> None:
+    commit(root, batch_rows(0), flush="SYNC_FLUSH")
+    assert status(root)["intents"] == []
+
+
+def test_a_sink_whose_ledger_has_expired_is_known_by_its_offset(root: Path) -> None:
+    commit(root, batch_rows(4))
+    run("close", root)
+    shutil.rmtree(root / "consumequeue" / TOPIC)
+    with open_store(root) as store:
+        assert store.max_offset(TOPIC, QUEUE_ID) == 0
+    assert status(root)["sinks"] == [{"sinkId": "sink-a", "queryId": None, "lastBatch": 4}]
+
+
+def test_closing_finishes_what_was_decided(root: Path) -> None:
+    commit(root, batch_rows(0))
+    decide(root, batch_rows(1))
+    (done, decided) = status(root)["intents"]
+    assert (done["batch"], done["finished"], decided["batch"], decided["finished"]) == (0, True, 1, False)
+    assert "the next opening for writing finishes it" in run("sink-status", root)
+    told = json.loads(run("close", root, "--json"))
+    assert (told["finishedBatches"], told["wasClean"], told["cutBytes"]) == (1, False, 0)
+    assert bodies_of(root) == sorted(row.body for number in (0, 1) for row in batch_rows(number).rows)
+    found = status(root)
+    assert (found["sinks"][0]["lastBatch"], found["intents"], found["orphans"]) == (1, [], [])
+    assert not (root / "abort").exists()
+    assert verify_store(str(root)).findings == ()
+    assert json.loads(run("close", root, "--json"))["wasClean"] is True
+    assert "closed" in run("close", root)
+
+
+def test_recovering_finishes_it_too(root: Path) -> None:
+    commit(root, batch_rows(0))
+    decide(root, batch_rows(1))
+    assert json.loads(run("recover", root, "--json"))["finishedBatches"] == 1
+    assert len(bodies_of(root)) == 80
+
+
+def test_a_store_that_somebody_holds_is_not_closed(root: Path) -> None:
+    commit(root, batch_rows(0))
+    with open_store(root, read_only=False) as store:
+        refused = run("close", root, "--lock-timeout", "0", exit_code=1)
+        assert f"store {root}/lock is locked by another writer" in refused
+        assert "stop the broker" in refused
+        store.release()
+    assert (root / "abort").exists()
+
+
+def test_an_intent_that_somebody_changed_is_an_error_that_names_it(root: Path) -> None:
+    commit(root, batch_rows(0))
+    (intent,) = Path(intent_directory(str(root))).iterdir()
+    intent.write_bytes(intent.read_bytes().replace(b'"batch_id": 0', b'"batch_id": 9'))
+    assert str(intent) in run("sink-status", root, exit_code=1)
+
+
+def test_only_old_files_that_no_intent_names_are_removed(root: Path) -> None:
+    commit(root, batch_rows(0))
+    decide(root, batch_rows(1))
+    kept = {path for path, _ in list_segments(FILES, str(root))}
+    rows = batch_rows(2)
+    old, young = (stage_partition(FILES, str(root), StoreConfig(), rows, partition) for partition in (0, 1))
+    at = time.time() - 25 * HOUR_S
+    for path in {*kept, old.path}:
+        os.utime(f"{staged_directory(str(root))}/{path}", (at, at))
+    found = status(root)["orphans"]
+    assert [file["path"] for file in found] == [old.path, young.path]
+    assert "1d" in run("sink-status", root)
+    with open_store(root, read_only=False, lock_timeout_ms=0) as holder:
+        refused = run("sink-status", root, "--remove-orphans", "--lock-timeout", "0", exit_code=1)
+        assert "locked by another writer" in refused
+        holder.release()
+    found_after = status(root, "--remove-orphans", "--older-than", "26h")
+    assert (found_after["removed"], len(found_after["orphans"])) == ([], 2)
+    found_after = status(root, "--remove-orphans")
+    assert [file["path"] for file in found_after["removed"]] == [old.path]
+    assert [file["path"] for file in found_after["orphans"]] == [young.path]
+    assert "0 staged file(s)" in run("sink-status", root, "--remove-orphans")
+    run("close", root)
+    assert len(bodies_of(root)) == 80

@@ -1,0 +1,153 @@
+"""How much of the index may be kept after an unclean stop: all of it within a boot, what was synced after a power loss."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from storage import MessageStore, StoreConfig, open_store
+from storage.files.file_system import LocalFileSystem
+from storage.format.checkpoint import decode_checkpoint
+from storage.index_trust import drop_index_trust, save_index_trust, trusted_index_time
+
+FILES = LocalFileSystem()
+TINY = StoreConfig.tiny()
+NOW_MS = 1_700_000_000_000
+FOREVER_MS = NOW_MS + 10**9
+
+
+class OtherBoot(LocalFileSystem):
+    """The machine was started again."""
+
+    def boot_id(self) -> str:
+        return "another"
+
+
+def trust_file(root: Path) -> Path:
+    return root / "spark_mq" / "index_synced.json"
+
+
+def test_where_this_package_never_ran_ahead_the_checkpoint_is_believed(tmp_path: Path) -> None:
+    assert trusted_index_time(FILES, str(tmp_path), NOW_MS) == NOW_MS
+
+
+def test_within_a_boot_every_file_may_be_kept(tmp_path: Path) -> None:
+    save_index_trust(FILES, str(tmp_path), NOW_MS)
+    assert trusted_index_time(FILES, str(tmp_path), FOREVER_MS) is None
+
+
+def test_after_another_start_only_what_was_synced(tmp_path: Path) -> None:
+    save_index_trust(FILES, str(tmp_path), NOW_MS)
+    assert trusted_index_time(OtherBoot(), str(tmp_path), FOREVER_MS) == NOW_MS
+    assert trusted_index_time(OtherBoot(), str(tmp_path), NOW_MS - 5) == NOW_MS - 5, (
+        "a checkpoint that was lowered counts"
+    )
+
+
+def test_dropped_trust_leaves_the_checkpoint(tmp_path: Path) -> None:
+    save_index_trust(FILES, str(tmp_path), NOW_MS)
+    drop_index_trust(FILES, str(tmp_path))
+    drop_index_trust(FILES, str(tmp_path))
+    assert trusted_index_time(OtherBoot(), str(tmp_path), FOREVER_MS) == FOREVER_MS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"bootId": "x"}', b'{"bootId": "x", "indexSyncedTime": "soon"}', b"\xff", b"null"],
+)
+def test_a_file_that_says_nothing_trusts_nothing(content: bytes, tmp_path: Path) -> None:
+    trust_file(tmp_path).parent.mkdir()
+    trust_file(tmp_path).write_bytes(content)
+    assert trusted_index_time(FILES, str(tmp_path), FOREVER_MS) == 0
+
+
+# In a store
+
+
+def opened(root: Path, files: LocalFileSystem = FILES, now_ms: int = NOW_MS) -> MessageStore:
+    return open_store(root, config=TINY, read_only=False, create=True, file_system=files, clock=lambda: now_ms)
+
+
+def put(store: MessageStore, count: int, prefix: str) -> None:
+    for number in range(count):
+        store.put("T", b"body", keys=f"{prefix}{number}")
+
+
+def index_time(root: Path) -> int:
+    return decode_checkpoint((root / "checkpoint").read_bytes()).index_msg_timestamp
+
+
+def test_the_index_time_runs_ahead_only_once_this_file_stands(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    class Watching(LocalFileSystem):
+        def write(self, path: str, position: int, data: object) -> None:
+            super().write(path, position, data)  # type: ignore[arg-type]
+            if path.endswith("checkpoint"):
+                seen.append((index_time(tmp_path), trust_file(tmp_path).exists()))
+
+    store = opened(tmp_path, Watching())
+    put(store, 1, "a")
+    store.writer.checkpoint()
+    assert not trust_file(tmp_path).exists()
+    store.release()
+    store = opened(tmp_path, Watching(), NOW_MS + 60_000)
+    put(store, 1, "b")
+    assert [exists for time, exists in seen if time > NOW_MS + 5_000] == [True]
+    assert json.loads(trust_file(tmp_path).read_bytes())["indexSyncedTime"] == NOW_MS
+    store.close()
+    assert not trust_file(tmp_path).exists()
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Path:
+    """Two full index files that are synced, then keys that are not; killed."""
+    store = opened(tmp_path)
+    put(store, 19, "synced")  # two keys each: two files of 19
+    store.writer.checkpoint()
+    store.release()
+    store = opened(tmp_path, now_ms=NOW_MS + 60_000)
+    put(store, 15, "young")
+    store.writer.close()
+    (tmp_path / "spark_mq" / "hint.json").unlink(missing_ok=True)
+    return tmp_path
+
+
+def index_files(root: Path) -> dict[str, int]:
+    """Name → inode: a file that was made anew has another, or another name."""
+    return {path.name: path.stat().st_ino for path in (root / "index").iterdir()}
+
+
+def assert_all_keys_are_found(root: Path) -> None:
+    with open_store(root, config=TINY) as store:
+        for key in (*(f"synced{number}" for number in range(19)), *(f"young{number}" for number in range(15))):
+            assert len(store.query("T", key)) == 1, key
+        assert sum(len(file.items()) for file in store.index.files()) == 2 * (19 + 15)
+
+
+def test_after_a_kill_the_index_is_kept(ahead: Path) -> None:
+    before = index_files(ahead)
+    with opened(ahead, now_ms=NOW_MS + 120_000) as store:
+        assert store.recovery is not None
+        assert (store.recovery.indexed_keys, store.recovery.removed_files) == (0, [])
+    assert index_files(ahead) == before
+    assert_all_keys_are_found(ahead)
+
+
+def test_after_a_power_loss_what_is_younger_than_the_last_sync_is_entered_again(ahead: Path) -> None:
+    before = index_files(ahead)
+    for path in sorted((ahead / "index").iterdir())[2:]:  # the pages that were not synced
+        sound = path.read_bytes()
+        path.write_bytes(sound[:40] + bytes(len(sound) - 40))
+        assert struct.unpack(">q", sound[8:16])[0] > NOW_MS
+    assert index_time(ahead) > NOW_MS + 5_000, "the checkpoint vouches for these files"
+    with opened(ahead, OtherBoot(), NOW_MS + 120_000) as store:
+        assert store.recovery is not None
+        assert store.recovery.indexed_keys == 30
+    after = index_files(ahead)
+    kept = sorted(before)[:2]
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert_all_keys_are_found(ahead)
