@@ -13,8 +13,11 @@ import pytest
 import typer.main
 
 from spark_mq.cli import app
+from spark_mq.option_table import OptionRow
 from spark_mq.options import option_rows
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
+from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SINK_COLUMNS, SinkColumn
+from spark_mq.sink_options import sink_option_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,8 +39,15 @@ def column_table(columns: Iterable[Column]) -> str:
     return table(["column", "type", "null", "meaning"], rows)
 
 
-def option_table() -> str:
-    rows = ([f"`{row.name}`", row.default, row.mode, row.meaning] for row in option_rows())
+def sink_column_table(columns: Iterable[SinkColumn]) -> str:
+    return table(
+        ["column", "type", "meaning"],
+        ([f"`{column.name}`", f"`{column.sql_type}`", column.meaning] for column in columns),
+    )
+
+
+def option_table(options: Iterable[OptionRow]) -> str:
+    rows = ([f"`{row.name}`", row.default, row.mode, row.meaning] for row in options)
     return table(["option", "default", "queries", "meaning"], rows)
 
 
@@ -51,9 +61,12 @@ def marked(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("options", option_table()),
+        ("options", option_table(option_rows())),
         ("columns", column_table(COLUMNS.values())),
         ("kafka-columns", column_table(KAFKA_COLUMNS.values())),
+        ("sink-options", option_table(sink_option_rows())),
+        ("sink-columns", sink_column_table(SINK_COLUMNS.values())),
+        ("kafka-sink-columns", sink_column_table(KAFKA_SINK_COLUMNS.values())),
     ],
 )
 def test_the_tables_are_the_codes(name: str, expected: str) -> None:
@@ -92,10 +105,14 @@ def test_the_command_table_names_every_command_and_no_other() -> None:
 
 
 @pytest.mark.spark
-def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "shows"),
+    [("startingOffsets", ["|queue_id|queue_offset|", "Batch: 0"]), ("own-checkpoint", ["|TopicA|  600|", "|orders|    2|"])],
+)
+def test_the_first_examples_run_as_they_stand(names: str, shows: list[str], tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     ran = subprocess.run(
-        [sys.executable, "-c", examples[0]],
+        [sys.executable, "-c", next(example for example in examples if names in example)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -104,5 +121,4 @@ def test_the_first_example_runs_as_it_stands(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "|queue_id|queue_offset|" in ran.stdout
-    assert "Batch: 0" in ran.stdout
+    assert all(text in ran.stdout for text in shows)

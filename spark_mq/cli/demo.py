@@ -145,7 +145,7 @@ def _copy(spark: SparkSession, path: str) -> None:
         .load(path)
     )
     writer = (
-        rows.writeStream.format("spark_mq")
+        rows.coalesce(2).writeStream.format("spark_mq")
         .option("queueNum", 4)
         .option("checkpointLocation", str(Path(copy).with_name("checkpoint")))
         .outputMode("append")

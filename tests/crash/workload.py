@@ -1,28 +1,16 @@
-"""Two sinks take turns at one store, and what must be true of it wherever that is cut off."""
+"""Two sinks take turns at one store, and what must be true of it wherever that was cut off."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from copy import deepcopy
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 
-import pytest
-
-import storage.batch_commit
-import storage.commit_log_writer
-import storage.message_store
-import storage.staged_segment
-import storage.store_writer
 from storage.batch_ledger import Batch
-from storage.files.file_system import LocalFileSystem
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, is_whole
-from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.stage_rows import BatchRows
 
 CLOSE = None
-LETTER = b"a row that is no message"
 _TOPICS = ("orders", "bills")
+_LETTER = b"a row that is no message"
 
 
 def _rows(sink_id: str, batch_id: int, *counts: int) -> BatchRows:
@@ -43,92 +31,73 @@ WITH_LETTERS = BATCHES[2]
 """This batch brings a file of dead letters along."""
 
 
-class Workload:
-    """Runs the steps on a disk that remembers them; then makes crashes of them."""
-
-    def __init__(self, directory: Path, *, sync_flush: bool, file_system: type[CrashFileSystem] = CrashFileSystem) -> None:
-        self.root = SinkStore.make_place(directory)
-        self.sync_flush = sync_flush
-        self.file_system = file_system(str(self.root))
-        self._kind = file_system
-
-    def run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All steps; `decided N` and `acknowledged N` mark what has become of BATCHES[N]."""
-        store = SinkStore(self.root, self.file_system, sync_flush=self.sync_flush)
-        current = 0
-
-        def reach(name: str) -> None:
-            if name == "after-intent":
-                self.file_system.mark(f"decided {current}")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(storage.batch_commit, "reach", reach)
-            for step in STEPS:
-                if step is CLOSE:
-                    store.close()
-                else:
-                    store.commit(step, dead_letters=self._letters(store) if step is WITH_LETTERS else ())
-                    self.file_system.mark(f"acknowledged {current}")
-                    current += 1
-
-    @property
-    def letter_paths(self) -> tuple[str, str]:
-        """Where dead letters are staged, and where they belong."""
-        return f"{self.root}/letters/.staged", f"{self.root}/letters/2.letters"
-
-    def _letters(self, store: SinkStore) -> Sequence[tuple[str, str]]:
-        staged, final = self.letter_paths
-        files = store.file_system
-        files.make_directories(f"{self.root}/letters")
-        if not files.exists(staged):
-            files.create_file(staged, 0)
-        files.write(staged, 0, LETTER)
-        files.sync(staged)
-        files.sync(f"{self.root}/letters")
-        return [(staged, final)]
-
-    def check(self, disk: Disk, marks: Sequence[str], *, boot: int) -> CrashFileSystem:
-        """A new process finds this disk. What was decided is whole, the rest whole or not there; the sinks go on, exactly once.
-
-        Returns the file system that has seen the opening and all that follows.
-        """
-        files = self._kind(str(self.root), disk, boot)
-        store = SinkStore(self.root, files, sync_flush=self.sync_flush, days=boot)
-        with store.open() as opened:
-            found = found_rows(opened)
-            there = [is_whole(found, rows) for rows in BATCHES]
-            opened.release()
-        for number, is_there in enumerate(there):
-            assert is_there or f"decided {number}" not in marks, f"{BATCHES[number].batch} was decided and is not there"
-            assert is_there or f"acknowledged {number}" not in marks
-        done = {number for number in range(len(BATCHES)) if f"acknowledged {number}" in marks}
-        for number in _replayed(done):
-            rows = BATCHES[number]
-            letters = self._letters(store) if rows is WITH_LETTERS and not there[number] else ()
-            outcome = store.commit(rows, dead_letters=letters)
-            assert outcome.already_done == there[number], f"{rows.batch}: {outcome}, it was {'' if there[number] else 'not '}there"
-            there[number] = True
-        store.close()
-        if there[BATCHES.index(WITH_LETTERS)]:
-            assert files.read_file(self.letter_paths[1]) == LETTER
-        assert_holds_exactly(
-            store.root, [rows for rows, is_there in zip(BATCHES, there, strict=True) if is_there], LocalFileSystem()
-        )
-        return files
-
-    def power_loss(self, disk: Disk, marks: Sequence[str], choice: random.Random, *, boot: int = 2) -> CrashFileSystem:
-        return self.check(disk.after_power_loss(choice), marks, boot=boot)
-
-    def kill(self, disk: Disk, marks: Sequence[str]) -> CrashFileSystem:
-        """The process is gone, the machine goes on: everything written is there, synced or not."""
-        return self.check(deepcopy(disk), marks, boot=1)
+def run(store: SinkStore, note: Callable[[str], None], begin: Callable[[int], None] = lambda number: None) -> None:
+    """All steps. `begin` hears the number of each batch, `note` "acknowledged NUMBER" when its commit has returned."""
+    numbers = iter(range(len(BATCHES)))
+    for step in STEPS:
+        if step is CLOSE:
+            store.close()
+        else:
+            number = next(numbers)
+            begin(number)
+            commit(store, step)
+            note(f"acknowledged {number}")
 
 
-def _replayed(done: set[int]) -> list[int]:
+def commit(store: SinkStore, rows: BatchRows) -> bool:
+    """What the sink does with one batch; returns whether the store held it already."""
+    letters = _stage_letters(store) if rows is WITH_LETTERS else ()
+    return store.commit(rows, dead_letters=letters).already_done
+
+
+def check(store: SinkStore, marks: Collection[str], note: Callable[[str], None] = lambda text: None) -> None:
+    """A new process finds the store. What was acknowledged or "decided NUMBER" is whole, the rest whole or not there at all; then the
+    sinks go on, and everything is there exactly once.
+
+    `note` hears the same marks of what is certain from now on.
+    """
+    with store.open() as opened:
+        found = found_rows(opened)
+        there = {number for number, rows in enumerate(BATCHES) if is_whole(found, rows)}
+        opened.release()
+    for number, rows in enumerate(BATCHES):
+        for mark in (f"acknowledged {number}", f"decided {number}"):
+            assert number in there or mark not in marks, f"{rows.batch} was {mark.split()[0]}, and is not there"
+    for number in sorted(there):
+        note(f"decided {number}")
+    for number in _replayed({number for number in there if f"acknowledged {number}" in marks}):
+        was_there = commit(store, BATCHES[number])
+        note(f"acknowledged {number}")
+        assert was_there == (number in there), f"{BATCHES[number].batch} was there: {number in there}, says the sink: {was_there}"
+        there.add(number)
+    store.close()
+    if BATCHES.index(WITH_LETTERS) in there:
+        assert store.file_system.read_file(_letter_paths(store)[1]) == _LETTER
+    assert_holds_exactly(store.root, [BATCHES[number] for number in there])
+
+
+def _replayed(acknowledged: Collection[int]) -> list[int]:
     """What Spark brings after a restart: of each sink the last acknowledged batch, and the one that follows."""
-    replayed = set()
+    replayed: list[int] = []
     for sink_id in ("first", "second"):
         numbers = [number for number, rows in enumerate(BATCHES) if rows.batch.sink_id == sink_id]
-        acknowledged = [number for number in numbers if number in done]
-        replayed |= set(acknowledged[-1:]) | set(numbers[len(acknowledged) : len(acknowledged) + 1])
+        done = [number for number in numbers if number in acknowledged]
+        replayed += done[-1:] + numbers[len(done) : len(done) + 1]
     return sorted(replayed)
+
+
+def _letter_paths(store: SinkStore) -> tuple[str, str]:
+    """Where dead letters are staged, and where they belong."""
+    return f"{store.root}/letters/.staged", f"{store.root}/letters/2.letters"
+
+
+def _stage_letters(store: SinkStore) -> Sequence[tuple[str, str]]:
+    staged, final = _letter_paths(store)
+    files = store.file_system
+    files.make_directories(f"{store.root}/letters")
+    if not files.exists(staged):
+        files.create_file(staged, 0)
+    files.write(staged, 0, _LETTER)
+    files.sync(staged)
+    files.sync(f"{store.root}/letters")
+    return [(staged, final)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ class Dying(LocalFileSystem):
     def __init__(self, nth: int | None = None) -> None:
         self.nth = nth
         self.count = 0
+        self._locks = ExitStack()
+
+    @contextmanager
+    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
+        self._locks.enter_context(super().locked(path, timeout_ms))
+        yield
+        self.end_process()
+
+    def end_process(self) -> None:
+        """Locks go with the process that holds them."""
+        self._locks.close()
 
     def _step(self) -> None:
         if self.count == self.nth:
@@ -123,8 +135,10 @@ def test_killed_before_any_step_everything_acknowledged_is_there_and_keys_are_fo
     partly = 0
     for nth in range(steps):
         root, acknowledged = tmp_path / f"killed-{nth}", [0]
+        dying = Dying(nth)
         with pytest.raises(Killed):
-            put_batches(root, Dying(nth), acknowledged)
+            put_batches(root, dying, acknowledged)
+        dying.end_process()
         if not root.exists():
             continue
         with opened(root, Dying()) as store:
@@ -144,21 +158,21 @@ def test_with_the_header_written_and_the_slots_not_keys_are_found_again(tmp_path
     store.put_batch(rows(4), queue_count=3)
     store.release()
 
-    class NoSlots(LocalFileSystem):
+    class NoSlots(Dying):
         def write(self, path: str, position: int, data: Any) -> None:
             if "/index/" in path and position >= 40 and len(data) % 4 == 0 and position < 80:
                 raise Killed
             super().write(path, position, data)
 
-    store = opened(tmp_path, NoSlots())
+    files = NoSlots()
+    store = opened(tmp_path, files)
     assert store.recovery is None
     with pytest.raises(Killed):
         store.put_batch(rows(1, 4), queue_count=3)
     with open_store(tmp_path, config=TINY) as reader:
         assert not reader.query("T", "k4"), "nobody made the slots"
         assert [message.body for message in reader.query("T", "k3")] == [body(3)], "and nothing older is lost"
-    store.writer.close()
-    store._resources.close()  # the lock goes with the process
+    files.end_process()
     with opened(tmp_path) as again:
         assert again.recovery is not None
         assert_holds(again, 5)
@@ -259,7 +273,7 @@ def test_a_brokers_store_is_gone_on_with(name: str, fixture_store: Callable[[str
         first = store.log_end
         result = store.put(topic, b"new", keys="fresh", queue_id=queue_id)
         assert (result.queue_offset, result.commitlog_offset >= first) == (end, True)
-        found = store.get(topic, queue_id, end - 1).messages
+        found = store.get(topic, queue_id, end).messages
         assert [message.body for message in found][-1] == b"new"
         if host is not None:
             message = found[-1]
@@ -274,7 +288,7 @@ def test_a_brokers_store_is_gone_on_with(name: str, fixture_store: Callable[[str
 
 
 def test_opening_a_clean_broker_store_first_vouches_for_its_index(fixture_store: Callable[[str], Fixture]) -> None:
-    """A broker leaves an older index time at its clean stop; with `abort` beside it, it would delete files whose keys it cannot make."""
+    """A broker leaves an older index time at its clean stop; with `abort` beside it, it deletes files whose keys it cannot make."""
     fixture = fixture_store("roll")
     newest = max((fixture.root / "index").iterdir())
     end_time = int.from_bytes(newest.read_bytes()[8:16], "big")

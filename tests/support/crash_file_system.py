@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,7 +212,12 @@ class Disk:
             os.makedirs(directory, exist_ok=True)
             for name, number in self.entries[directory].items():
                 if number != _DIRECTORY:
-                    Path(directory, name).write_bytes(self.files[number].content)
+                    Path(directory, name).write_bytes(self.content(f"{directory}/{name}"))
+
+    def content(self, path: str) -> bytes:
+        """Of a file, as it is now."""
+        directory, name = os.path.split(path)
+        return bytes(self.files[self.entries[directory][name]].content)
 
     def paths(self) -> set[str]:
         """Of all files."""
@@ -242,7 +247,7 @@ class _RecordingWriter(LocalWriter):
         self._file_system.record(Operation("write", self.path, position, bytes(data)))
 
     def sync(self) -> None:
-        self._file_system.record(Operation("sync", self.path))
+        self._file_system.sync(self.path)
 
 
 class CrashFileSystem(LocalFileSystem):
@@ -252,6 +257,8 @@ class CrashFileSystem(LocalFileSystem):
         """With `disk`, the directory is made to hold what that disk holds."""
         self.root = root
         self.boot = boot
+        self.forgets: Callable[[str], bool] = lambda path: False
+        """A planted fault: syncs of these paths are left out."""
         self.operations: list[Operation] = []
         if disk is None:
             disk = Disk.of_directory(root)
@@ -316,7 +323,8 @@ class CrashFileSystem(LocalFileSystem):
 
     def sync(self, path: str) -> None:
         os.stat(path)
-        self.record(Operation("sync", path))
+        if not self.forgets(path):
+            self.record(Operation("sync", path))
 
     def rename(self, path: str, new_path: str) -> None:
         super().rename(path, new_path)

@@ -1,0 +1,228 @@
+"""The ledger tells which batches the log holds, whoever else writes to its topic and however much of it has expired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from storage import MessageStore, StoreConfig, batch_ledger, open_store
+from storage.batch_ledger import (
+    BEGIN,
+    END,
+    QUEUE_ID,
+    TOPIC,
+    Batch,
+    BatchLedger,
+    LedgerMessage,
+    outgoing_ledger_message,
+)
+from storage.format.record_block import OutgoingMessages, encode_block
+
+TINY = StoreConfig.tiny()
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with open_store(tmp_path / "store", config=TINY, read_only=False, create=True) as opened:
+        yield opened
+
+
+def append(store: MessageStore, message: OutgoingMessages) -> int:
+    """Where its record begins."""
+    (placement,) = store.writer.append([encode_block(message, store.writer.settings.host)])
+    return int(placement.commitlog_offsets[0])
+
+
+def begin(store: MessageStore, batch: Batch, rows: int, first_row: int = 0) -> int:
+    return append(store, outgoing_ledger_message(BEGIN, batch, rows, first_row=first_row, now_ms=NOW_MS))
+
+
+def end(store: MessageStore, batch: Batch, rows: int, last: tuple[int, str] | None) -> int:
+    return append(store, outgoing_ledger_message(END, batch, rows, last=last, now_ms=NOW_MS))
+
+
+def row(store: MessageStore) -> tuple[int, str]:
+    """A message of some batch: its place and unique key."""
+    result = store.put("T", b"row", queue_id=0)
+    return result.commitlog_offset, result.unique_key
+
+
+def commit(store: MessageStore, sink: str, query: str, number: int) -> None:
+    batch = Batch(sink, query, number)
+    begin(store, batch, 1)
+    end(store, batch, 1, row(store))
+
+
+def ledger(store: MessageStore) -> BatchLedger:
+    last = store.writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
+    return BatchLedger(store.log, store.queues.get(TOPIC, QUEUE_ID), last, store.log_end)
+
+
+def write_claim(store: MessageStore, document: Any, *, tags: str = END, keys: str = "s q") -> None:
+    """What a stranger sends to the topic."""
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    message = outgoing_ledger_message(END, Batch("s", "q", 0), 0, now_ms=NOW_MS)
+    properties = f"TAGS\x01{tags}\x02KEYS\x01{keys}\x02".encode()
+    binary = pa.binary()
+    append(store, message._replace(bodies=pa.array([body], binary), properties=pa.array([properties], binary)))
+
+
+def test_a_store_without_ledger_holds_no_batch(store: MessageStore) -> None:
+    assert ledger(store).newest_ends() == {}
+    assert list(ledger(store).messages_from(0)) == []
+
+
+def test_what_is_written_is_read_with_its_places(store: MessageStore) -> None:
+    batch = Batch("Sänke 1", "q-ü", 7)
+    first = begin(store, batch, 3, first_row=1)
+    place, key = row(store)
+    last = end(store, batch, 3, (place, key))
+    read = list(ledger(store).messages_from(0))
+    assert read == [
+        LedgerMessage(BEGIN, batch, 3, 1, None, first, place),
+        LedgerMessage(END, batch, 3, 0, (place, key), last, store.log_end),
+    ]
+    assert list(ledger(store).messages_from(first + 1)) == read[1:]
+    assert list(ledger(store).messages_from(store.log_end)) == []
+
+
+def test_ledger_messages_are_ordinary_messages(store: MessageStore) -> None:
+    commit(store, "sink", "query", 0)
+    begun, ended = store.get(TOPIC, QUEUE_ID, 0).messages
+    assert (begun.tags, ended.tags) == ("BEGIN", "END")
+    assert begun.keys == ended.keys == ["sink", "query"]
+    assert len(store.query(TOPIC, "sink")) == len(store.query(TOPIC, "query")) == 2
+    assert len(store.get(TOPIC, QUEUE_ID, 0, tags="END").messages) == 1
+    commit(store, "same", "same", 0)
+    assert store.get(TOPIC, QUEUE_ID, 3).messages[0].keys == ["same"], "the default sink id is the query's"
+    assert len(store.query(TOPIC, "same")) == 2
+
+
+def test_the_newest_end_of_every_sink_and_query_counts(store: MessageStore) -> None:
+    for sink, query, number in [
+        ("a", "q1", 0),
+        ("b", "q2", 4),
+        ("a", "q1", 1),
+        ("c", "q1", 0),
+        ("a", "q3", 0),
+        ("b", "q2", 5),
+    ]:
+        commit(store, sink, query, number)
+    found = ledger(store).newest_ends()
+    assert found == {"a": {"q1": 1, "q3": 0}, "b": {"q2": 5}, "c": {"q1": 0}}
+    assert next(iter(found["a"])) == "q3", "the query that wrote last comes first"
+
+
+@pytest.mark.parametrize("slice_entries", [1, 2, 3, 7])
+def test_a_long_ledger_is_read_in_slices(
+    slice_entries: int, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_ledger, "_SLICE_ENTRIES", slice_entries)
+    for number in range(8):
+        commit(store, "a", "q", number)
+        if number % 3 == 0:
+            commit(store, "b", f"q{number}", number)
+    found = ledger(store).newest_ends()
+    assert found == {"a": {"q": 7}, "b": {"q6": 6, "q3": 3, "q0": 0}}
+    assert list(found["b"]) == ["q6", "q3", "q0"]
+    assert len(list(ledger(store).messages_from(0))) == 2 * 11
+
+
+def test_a_batch_without_end_is_not_held(store: MessageStore) -> None:
+    commit(store, "a", "q", 0)
+    begin(store, Batch("a", "q", 1), 1)
+    row(store)
+    assert ledger(store).newest_ends() == {"a": {"q": 0}}
+
+
+def test_an_end_without_rows_counts_only_if_it_says_so(store: MessageStore) -> None:
+    end(store, Batch("a", "q", 3), 0, None)
+    end(store, Batch("b", "q", 3), 1, None)
+    assert ledger(store).newest_ends() == {"a": {"q": 3}}
+
+
+def test_an_end_counts_only_if_its_last_row_stands_where_it_says(store: MessageStore) -> None:
+    place, key = row(store)
+    claims = [(place, "0" * 32), (place + 1, key), (store.log_end + 10**6, key), (place, "")]
+    for number, claim in enumerate(claims):
+        end(store, Batch("a", "q", 10 + number), 1, claim)
+    end(store, Batch("a", "q", 20), 1, (store.log_end, key))  # itself
+    assert ledger(store).newest_ends() == {}
+    end(store, Batch("a", "q", 1), 1, (place, key))
+    end(store, Batch("a", "q", 30), 1, (place, "0" * 32))
+    assert ledger(store).newest_ends() == {"a": {"q": 1}}, "the newest one that is true"
+
+
+def test_a_true_end_behind_which_a_lie_of_an_older_batch_stands_is_found(store: MessageStore) -> None:
+    commit(store, "a", "q", 5)
+    end(store, Batch("a", "q", 2), 1, (17, "nobody"))
+    assert ledger(store).newest_ends() == {"a": {"q": 5}}
+
+
+CLAIMS = [
+    b"",
+    b"\xff\xfe",
+    b"no json",
+    [],
+    17,
+    None,
+    {},
+    {"sink": "s", "query": "q", "batch": 1},
+    {"sink": "s", "query": "q", "batch": "x", "rows": 0, "last": None},
+    {"sink": "s", "query": "q", "batch": 1, "rows": 1, "last": 5},
+    {"sink": "s", "query": "q", "batch": 1, "rows": 1, "last": []},
+    {"sink": "s", "query": "q", "batch": 1, "rows": 1, "last": ["x", "y"]},
+    {"sink": "s", "query": "q", "batch": 1, "rows": 1, "last": [-1, "y"]},
+    {"sink": "s", "query": "q", "batch": 1, "rows": 1, "last": [10**30, "y"]},
+    {"sink": "s", "query": "q", "batch": None, "rows": 0, "last": None},
+    {"sink": "s", "query": "q", "batch": 1e400, "rows": 0, "last": None},
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=str)
+def test_what_strangers_send_to_the_topic_is_passed_over(claim: Any, store: MessageStore) -> None:
+    commit(store, "s", "q", 0)
+    write_claim(store, claim)
+    write_claim(store, claim, tags=BEGIN)
+    write_claim(store, claim, keys="")
+    assert ledger(store).newest_ends() == {"s": {"q": 0}}
+    assert [message.batch.batch_id for message in ledger(store).messages_from(0)][:2] == [0, 0]
+
+
+def test_an_end_whose_rows_have_expired_counts(tmp_path: Path) -> None:
+    """Retention deletes the log's oldest files; what a ledger that outlives its rows says cannot be looked up any more."""
+    root = tmp_path / "store"
+    with open_store(root, config=TINY, read_only=False, create=True) as store:
+        batch = Batch("a", "q", 9)
+        begin(store, batch, 1)
+        last = row(store)
+        for _ in range(30):
+            store.put("T", bytes(100), queue_id=0)
+        assert store.log_end > 4_096
+        end(store, batch, 1, last)
+    (root / "commitlog" / f"{0:020d}").unlink()
+    with open_store(root, config=TINY, read_only=False) as store:
+        assert store.log.minimum == 4_096 > last[0]
+        assert ledger(store).newest_ends() == {"a": {"q": 9}}
+        assert [message.kind for message in ledger(store).messages_from(0)] == [END]
+
+
+def test_a_cut_of_the_log_takes_the_end_with_the_rows(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_store(root, config=TINY, read_only=False, create=True) as store:
+        commit(store, "a", "q", 0)
+        commit(store, "a", "q", 1)
+        last = [message for message in ledger(store).messages_from(0) if message.kind == END][-1]
+    log = root / "commitlog" / f"{0:020d}"
+    assert last.last is not None
+    content = log.read_bytes()
+    log.write_bytes(content[: last.last[0]] + bytes(4_096 - last.last[0]))
+    (root / "abort").touch()
+    with open_store(root, config=TINY, read_only=False, truncate_damage=True) as store:
+        assert ledger(store).newest_ends() == {"a": {"q": 0}}

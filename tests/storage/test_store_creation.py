@@ -1,0 +1,121 @@
+"""An empty store: made where nothing is, and a store at once for whoever reads or writes it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from storage import StoreConfig, open_store
+from storage.config import parse_config
+from storage.errors import StoreNotFoundError
+from storage.files.file_system import LocalFileSystem
+from storage.store_creation import create_store, is_empty_place
+
+FILES = LocalFileSystem()
+TINY = StoreConfig.tiny()
+
+
+def directories(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir()}
+
+
+def test_the_directories_of_a_store_are_made_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "a" / "store"
+    create_store(str(root), TINY, FILES)
+    assert directories(root) == {"commitlog", "consumequeue", "index", "config"}
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+def test_several_log_directories_are_made_where_the_configuration_says(tmp_path: Path) -> None:
+    text = f"storePathCommitLog={tmp_path}/d0,{tmp_path}/d1\n"
+    root = tmp_path / "store"
+    create_store(str(root), parse_config(text.encode(), f"{tmp_path}/broker.conf"), FILES)
+    assert directories(root) == {"consumequeue", "index", "config"}
+    assert (tmp_path / "d0").is_dir()
+    assert (tmp_path / "d1").is_dir()
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    with open_store(tmp_path, config=TINY, read_only=False, create=True) as store:
+        store.put("T", b"body", queue_id=0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    create_store(str(tmp_path), TINY, FILES)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_every_new_directory_is_on_the_disk_before_its_content(tmp_path: Path) -> None:
+    synced = []
+
+    class Watched(LocalFileSystem):
+        def sync(self, path: str) -> None:
+            assert stat.S_ISDIR(Path(path).stat().st_mode)
+            synced.append((path, sorted(child.name for child in Path(path).iterdir())))
+            super().sync(path)
+
+    create_store(str(tmp_path / "a" / "b"), TINY, Watched())
+    assert (str(tmp_path), ["a"]) in synced
+    assert (str(tmp_path / "a"), ["b"]) in synced
+    assert synced[-1] == (str(tmp_path / "a" / "b"), ["commitlog", "config", "consumequeue", "index"])
+
+
+@pytest.mark.parametrize(
+    ("names", "empty"),
+    [
+        ([], True),
+        (["lock"], True),
+        (["spark_mq", "lock", "broker.conf"], True),
+        (["data.parquet"], False),
+        (["consumequeue_r"], False),
+        (["dledger-n0"], False),
+    ],
+)
+def test_a_store_is_made_only_where_nothing_else_is(names: list[str], empty: bool, tmp_path: Path) -> None:
+    root = tmp_path / "place"
+    for name in names:
+        (root / name).mkdir(parents=True)
+    assert is_empty_place(str(root), FILES) == empty
+    if not empty:
+        before = sorted(root.iterdir())
+        with (
+            pytest.raises(Exception, match=names[0])
+            if names[0] != "data.parquet"
+            else pytest.raises(StoreNotFoundError)
+        ):
+            open_store(root, config=TINY, read_only=False, create=True)
+        assert sorted(root.iterdir()) == before
+
+
+def test_a_store_made_from_nothing_can_be_read_before_and_after_its_first_message(tmp_path: Path) -> None:
+    open_store(tmp_path / "store", config=TINY, read_only=False, create=True).close()
+    with open_store(tmp_path / "store", config=TINY) as reader:
+        assert (reader.topics(), reader.log_end) == ([], 0)
+    assert not list((tmp_path / "store" / "commitlog").iterdir())
+    with open_store(tmp_path / "store", config=TINY, read_only=False) as store:
+        store.put("T", b"body", queue_id=0)
+    with open_store(tmp_path / "store", config=TINY) as reader:
+        assert [message.body for message in reader.get("T", 0, 0).messages] == [b"body"]
+
+
+@pytest.mark.crash
+def test_a_creation_that_was_cut_off_is_gone_on_with(tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    class Dying(LocalFileSystem):
+        left = 0
+
+        def make_directories(self, path: str) -> None:
+            if not self.left:
+                raise Cut
+            self.left -= 1
+            super().make_directories(path)
+
+    files = Dying()
+    for left in range(6):
+        root, files.left = tmp_path / str(left), left
+        with pytest.raises(Cut):
+            open_store(root, config=TINY, read_only=False, create=True, file_system=files)
+        with open_store(root, config=TINY, read_only=False, create=True) as store:
+            store.put("T", b"body", queue_id=0)
