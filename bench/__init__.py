@@ -1,1 +1,1 @@
-"""How fast Spark reads a RocketMQ store, beside Spark's Kafka source and the ceiling of Python sources."""
+"""How fast Spark reads and writes RocketMQ stores, beside Kafka and the ceiling of Python data sources."""

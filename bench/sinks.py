@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,12 +31,14 @@ Mode = Literal["batch", "micro-batch"]
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 
 TITLE = "Writing the same rows"
-HEADINGS = ("sink", "as", "flushDiskType")
+HEADINGS = ("sink", "as", "settings")
 NAMES: dict[Peer, str] = {
     "kafka": "Spark's Kafka sink",
     "spark_mq": "spark_mq",
     "ceiling": "counts rows (ceiling)",
 }
+
+TOPIC_NUMBERS = count()
 
 Sums = tuple[int, ...]
 """Rows, bytes of bodies, sum of the bodies' and of the keys' CRC-32."""
@@ -69,19 +71,19 @@ class KafkaTarget:
 
     format = "kafka"
 
-    def __init__(self, spark: SparkSession, broker: kafka_peer.Broker) -> None:
+    def __init__(self, spark: SparkSession, broker: kafka_peer.Broker, producer: Mapping[str, str]) -> None:
         self.spark = spark
         self.broker = broker
-        self.numbers = count()
+        self.producer = producer
         self.topic = ""
 
     def shaped(self, rows: DataFrame) -> DataFrame:
         return rows.select(f.col("keys").alias("key"), f.col("body").alias("value"))
 
     def prepare(self, mode: Mode) -> dict[str, str]:
-        self.topic = f"{TOPIC}-{next(self.numbers)}"
+        self.topic = f"{TOPIC}-{next(TOPIC_NUMBERS)}"
         kafka_peer.create_topic(self.spark, self.broker, self.topic)
-        return kafka_peer.sink_options(self.broker, self.topic)
+        return kafka_peer.sink_options(self.broker, self.topic) | dict(self.producer)
 
     def check(self, expected: Sums) -> None:
         found = sums_of(kafka_peer.read_topic(self.spark, self.broker, self.topic), f.col("value"), f.col("key"))
@@ -150,13 +152,13 @@ class SinkCase:
     rows: Path
     expected: Sums
     checkpoint: Path
-    flush: Flush | None = None
+    settings: str
     options: dict[str, str] = field(default_factory=dict, init=False)
     """This round's."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return NAMES[self.peer], self.mode, self.flush or ""
+        return NAMES[self.peer], self.mode, self.settings
 
     def prepare(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
@@ -204,14 +206,15 @@ def sink_cases(
     expected = sums_of(given, f.col("body"), f.col("keys"))
     checkpoint = home.resolve() / "sink-checkpoint"
 
-    def case(peer: Peer, mode: Mode, target: Target, flush: Flush | None = None) -> SinkCase:
-        return SinkCase(spark, peer, mode, target, rows, expected, checkpoint, flush)
+    def case(peer: Peer, mode: Mode, target: Target, settings: str) -> SinkCase:
+        return SinkCase(spark, peer, mode, target, rows, expected, checkpoint, settings)
 
     cases = []
     modes: tuple[Mode, ...] = ("batch", "micro-batch")
     flushes: tuple[Flush, ...] = ("ASYNC_FLUSH", "SYNC_FLUSH")
     if broker is not None:
-        cases.append(case("kafka", "batch", KafkaTarget(spark, broker)))
+        cases.append(case("kafka", "batch", KafkaTarget(spark, broker, {}), "default"))
+        cases.append(case("kafka", "batch", KafkaTarget(spark, broker, kafka_peer.PRODUCER), "64 KiB batches"))
     if "spark_mq" in only:
         for flush in flushes:
             store = resources.enter_context(RecycledStore(home / f"sink-{flush}"))
@@ -219,7 +222,7 @@ def sink_cases(
             cases += [case("spark_mq", mode, target, flush) for mode in modes]
     if "ceiling" in only:
         counted = CountTarget(spark, home / "sink-counted")
-        cases += [case("ceiling", mode, counted) for mode in modes]
+        cases += [case("ceiling", mode, counted, "") for mode in modes]
     return cases
 
 

@@ -40,7 +40,8 @@ from storage.errors import NameIllegalError, SinkTakenError, TopicChangedError
 from storage.failpoints import reach
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_block import BlockColumns, RecordRun, encode_block, stamp
+from storage.format.record_batch import Records
+from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, stamp
 from storage.intent import Intent, drop_intent, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
 from storage.placement import place, slices
@@ -95,7 +96,12 @@ def commit_batch(
         writer.reserve(sum(segment.data_size_bytes for segment in segments) + _LEDGER_ROOM_BYTES)
         settle(writer)
         intent = Intent(
-            *batch, writer.log_end, tuple(segments), tuple((staged, final) for staged, final in dead_letters), mirrored
+            *batch,
+            writer.log_end,
+            tuple(segments),
+            tuple((staged, final) for staged, final in dead_letters),
+            mirrored,
+            writer.file_system.boot_id(),
         )
         reach("before-intent")
         save_intent(writer.file_system, writer.root, intent)
@@ -345,19 +351,37 @@ def _rows_behind(writer: StoreWriter, begin: LedgerMessage, readers: Sequence[Re
 
 
 def _equal_rows(writer: StoreWriter, run: RecordRun, commitlog_offsets: np.ndarray) -> int:
-    """How many rows of a run, from its first, stand at these places."""
+    """How many rows of a run, from its first, stand at these places.
+
+    A row of which a power loss took pages of topic or properties, which no checksum covers, and that a broker has taken for
+    valid since, is written over: it has its place in its queue.
+    """
     sizes = run.columns.sizes_bytes
     sources = np.cumsum(sizes, dtype=np.int64) - sizes
     inside = int(np.searchsorted(commitlog_offsets + sizes, writer.log_end, side="right"))
     for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
         start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
-        logged = np.frombuffer(writer.log.bytes_at(start, end - start), np.uint8).copy()
+        logged = np.frombuffer(writer.log.bytes_at(start, end - start), np.uint8)
         staged = np.empty(end - start, np.uint8)
         run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
         positions = commitlog_offsets[first:last] - start
-        unknown = np.zeros(last - first, np.int64)
-        stamp(logged, positions, unknown, unknown, 0, len(writer.settings.host))
+        host_size = len(writer.settings.host)
+        queue_offsets, store_times = read_stamps(logged, positions, host_size)
+        stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
         differing = np.flatnonzero(logged != staged)
-        if len(differing):
-            return first + int(np.searchsorted(positions, differing[0], side="right")) - 1
+        if not len(differing):
+            continue
+        rows = np.unique(np.searchsorted(positions, differing, side="right") - 1)
+        for row in rows.tolist():
+            record = slice(int(positions[row]), int(positions[row]) + int(sizes[first + row]))
+            if not _is_torn(logged[record], staged[record]):
+                return first + row
+            writer.rewrite(start + record.start, staged[record])
     return inside
+
+
+def _is_torn(logged: np.ndarray, staged: np.ndarray) -> bool:
+    """Whether a record is the staged one but for zeros behind its body."""
+    body_end = Records(staged, np.zeros(1, np.int64)).body_ends[0]
+    differs = logged != staged
+    return not differs[:body_end].any() and not logged[differs].any()

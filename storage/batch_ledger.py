@@ -157,7 +157,7 @@ class BatchLedger:
             document = json.loads(message.body)
             last = document.get("last")
             return LedgerMessage(
-                message.tags or "",
+                BEGIN if "from" in document else END,
                 Batch(str(document["sink"]), str(document["query"]), int(document["batch"])),
                 int(document["rows"]),
                 int(document.get("from", 0)),

@@ -100,6 +100,10 @@ class CommitLogWriter:
             if written is not None:
                 written.result()
 
+    def rewrite(self, commitlog_offset: int, record: np.ndarray) -> None:
+        """Write a whole record again in its place before `end`."""
+        self._write(commitlog_offset, record)
+
     def reserve(self, size_bytes: int) -> None:
         """Make the files that so many more bytes need, with room on the disk for them.
 

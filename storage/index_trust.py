@@ -9,8 +9,24 @@ is younger is entered again from the log.
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 from storage.files.file_system import LocalFileSystem
+
+
+class IndexTrust(NamedTuple):
+    """Which index files an unclean stop has left as they should be; both by their end time in ms."""
+
+    keep_until_ms: int | None
+    """Files that end later were lost in part; None = none was."""
+    synced_until_ms: int
+    """Files that end later may have been left between their header and their slots."""
+
+    def keeps(self, end_time_ms: int) -> bool:
+        return self.keep_until_ms is None or end_time_ms <= self.keep_until_ms
+
+    def is_synced(self, end_time_ms: int) -> bool:
+        return end_time_ms <= self.synced_until_ms
 
 
 def _path(root: str) -> str:
@@ -34,17 +50,14 @@ def drop_index_trust(file_system: LocalFileSystem, root: str) -> None:
         file_system.unlink(_path(root))
 
 
-def trusted_index_time(file_system: LocalFileSystem, root: str, index_msg_timestamp: int) -> int | None:
-    """Until which end time index files may be kept after an unclean stop; None = all of them may.
-
-    `index_msg_timestamp` is the checkpoint's, which is believed where this package has never run ahead of it.
-    """
+def load_index_trust(file_system: LocalFileSystem, root: str, index_msg_timestamp: int) -> IndexTrust:
+    """What to believe after an unclean stop. The checkpoint's `index_msg_timestamp` is, where this package never ran ahead of it."""
     content = file_system.read_file(_path(root))
     if content is None:
-        return index_msg_timestamp
+        return IndexTrust(index_msg_timestamp, index_msg_timestamp)
     try:
         document = json.loads(content)
-        boot_id, synced = document["bootId"], int(document["indexSyncedTime"])
+        boot_id, synced = document["bootId"], min(int(document["indexSyncedTime"]), index_msg_timestamp)
     except (ValueError, KeyError, TypeError):
-        return 0
-    return None if boot_id == file_system.boot_id() else min(synced, index_msg_timestamp)
+        return IndexTrust(0, 0)
+    return IndexTrust(None if boot_id == file_system.boot_id() else synced, synced)

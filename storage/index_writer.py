@@ -22,6 +22,23 @@ _PAGE_SLOTS = 1024
 _MANY_PAGES = 512
 
 
+def slots_of_items(file: IndexFile, slot_count: int) -> np.ndarray:
+    """What the slots of a file must be by its items."""
+    slots = np.zeros(slot_count, np.int32)
+    of_items = file.items()["key_hash"] % slot_count
+    slots[of_items] = np.arange(1, len(of_items) + 1, dtype=np.int32)  # of equal slots the newest item stays
+    return slots
+
+
+def mend_slots(file_system: LocalFileSystem, file: IndexFile) -> None:
+    """Make the slots of a file, full or not, what its items say, and sync it: a writer was killed between its header and its slots."""
+    found = file.slots()
+    slots = slots_of_items(file, len(found))
+    if (slots != found).any():
+        file_system.write(file.path, HEADER_SIZE, slots.astype(SLOT).view(np.uint8))
+    file_system.sync(file.path)
+
+
 class IndexWriter:
     """Appends to the last index file of a store, and to new ones behind it."""
 
@@ -47,6 +64,8 @@ class IndexWriter:
             self._header = files[-1].header()
             if not files[-1].is_full:
                 self._open(files[-1])
+            elif not trust_slots:
+                mend_slots(file_system, files[-1])
 
     @property
     def end_commitlog_offset(self) -> int:
@@ -111,9 +130,7 @@ class IndexWriter:
         if self._trust_slots:
             self._slots = file.slots()
             return
-        slots = file.items()["key_hash"] % self._store.slot_count
-        self._slots = np.zeros(self._store.slot_count, np.int32)
-        self._slots[slots] = np.arange(1, len(slots) + 1, dtype=np.int32)  # of equal slots the newest item stays
+        self._slots = slots_of_items(file, self._store.slot_count)
         differing = np.flatnonzero(self._slots != file.slots())
         self._dirty_pages[differing // _PAGE_SLOTS] = True
         if len(differing):

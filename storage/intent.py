@@ -35,6 +35,8 @@ class Intent(NamedTuple):
     """(staged path, final path) of files to be renamed."""
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
+    boot_id: str = ""
+    """The running system that decided it: while it runs, nothing that was written can be lost or torn."""
 
     @property
     def row_count(self) -> int:
@@ -108,4 +110,5 @@ def _from_document(document: dict[str, Any]) -> Intent:
         segments=tuple(StagedSegment.from_json(segment) for segment in document["segments"]),
         dead_letters=tuple((staged, final) for staged, final in document["dead_letters"]),
         mirrored=document["mirrored"],
+        boot_id=document["boot_id"],
     )

@@ -200,6 +200,7 @@ class MessageStore:
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
             if writable is None or settings is None:
                 self.plan = read_plan(root, config, file_system, self.log, self.queues)
+                self._queue_ends = self._ends_of_plan()
             else:
                 self._open_for_writing(writable, settings, truncate_damage)
         except BaseException:
@@ -334,7 +335,7 @@ class MessageStore:
             self._writer.checkpoint_if_due()
             reach("before-release")
             release(self._writer, self.index if self.config.index.message_index_enable else None)
-            self._writer = None
+            self._writer = self._putter = None
         self.close()
 
     def close(self) -> None:
@@ -343,7 +344,7 @@ class MessageStore:
             if self._writer is not None:
                 settle(self._writer)
                 close_cleanly(self._writer)
-                self._writer = None
+                self._writer = self._putter = None
         finally:
             self.log.close()
             self.queues.close()
@@ -363,7 +364,7 @@ class MessageStore:
         """Append nothing more, and leave the rest to the next opening."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
+            self._writer = self._putter = None
 
     # What there is
 

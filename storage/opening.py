@@ -24,9 +24,20 @@ from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
 from storage.hint import Hint, drop_hint, holds, index_end, load_hint, save_hint
 from storage.index_store import IndexStore
-from storage.index_trust import drop_index_trust, trusted_index_time
-from storage.recovery import DEFAULT_QUEUE_FILE_SIZE, RecoveryPlan, RecoveryReport, apply_recovery, plan_recovery
+from storage.index_trust import drop_index_trust, load_index_trust
+from storage.intent import load_intents
+from storage.recovery import (
+    DEFAULT_QUEUE_FILE_SIZE,
+    RecoveryPlan,
+    RecoveryReport,
+    apply_recovery,
+    cut_log,
+    plan_recovery,
+)
 from storage.store_writer import StoreEnds, StoreWriter
+
+_OUR_ABORT = b"spark_mq"
+"""How `abort` begins while this package has the store; a broker writes its process id."""
 
 
 class Opening(NamedTuple):
@@ -68,13 +79,14 @@ def open_for_writing(
     if hint is not None and holds(hint, file_system, root, log, index):
         return _opening_of_hint(hint)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
+    _cut_torn_batches(file_system, root, log)
     plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
     drop_hint(file_system, root)
-    file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    file_system.replace(_abort(root), _OUR_ABORT + f" {os.getpid()} {secrets.token_hex(8)}".encode())
     checkpoint = read_checkpoint(file_system, root)
     report = apply_recovery(
         plan,
@@ -87,7 +99,7 @@ def open_for_writing(
         queue_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
         clock=clock,
         save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
-        trusted_index_time_ms=trusted_index_time(file_system, root, checkpoint.index_msg_timestamp),
+        trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp),
         truncate_damage=truncate_damage,
     )
     queues.discover()
@@ -160,6 +172,20 @@ def close_cleanly(writer: StoreWriter) -> None:
 
 def _abort(root: str) -> str:
     return f"{root}/abort"
+
+
+def _cut_torn_batches(file_system: LocalFileSystem, root: str, log: CommitLog) -> None:
+    """After a power loss the log ends where the first open intent was decided: its batch is whole in the segments.
+
+    What of the batch was written may be torn in places that no checksum covers (topic, properties), and would pass for valid.
+    Nothing else stands there, unless a broker has started since: then `abort` is its own, and its records stay.
+    """
+    bounds = [
+        intent.lower_bound for intent in load_intents(file_system, root) if intent.boot_id != file_system.boot_id()
+    ]
+    abort = file_system.read_file(_abort(root))
+    if bounds and abort is not None and abort.startswith(_OUR_ABORT):
+        cut_log(file_system, log, min(bounds))
 
 
 def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:

@@ -93,7 +93,7 @@ def put_settings(
 def parse_host(text: str, setting: str) -> bytes:
     """`address:port`, `[v6]:port` or `name:port` as a record holds it. ConfigurationError where it can be nobody's address."""
     name, _, port_text = text.strip().rpartition(":")
-    if not name or not port_text.isdigit() or not 0 < int(port_text) < 65_536:
+    if not name or not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65_536:
         raise ConfigurationError(None, None, setting, f"expected address:port, found {text!r}")
     return host_bytes(name.strip("[]"), int(port_text), setting)
 

@@ -41,7 +41,8 @@ from storage.format.record import (
 from storage.format.record_batch import Records, find_candidates
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.index_store import IndexFile, IndexStore
-from storage.index_writer import IndexWriter
+from storage.index_trust import IndexTrust
+from storage.index_writer import IndexWriter, mend_slots
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
 
@@ -83,6 +84,8 @@ class RecoveryReport:
     holes: list[tuple[str, int, int, int]] = field(default_factory=list)
     removed_files: list[str] = field(default_factory=list)
     indexed_keys: int = 0
+    torn_records: int = 0
+    """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
 
 
 def plan_recovery(
@@ -204,12 +207,12 @@ def apply_recovery(
     queue_file_size_bytes: int,
     clock: Callable[[], int],
     save_checkpoint: Callable[[Checkpoint], None],
-    trusted_index_time_ms: int | None,
+    trust: IndexTrust,
     truncate_damage: bool = False,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
-    Index files that end after `trusted_index_time_ms` are made again after an unclean stop; None = all are trusted.
+    `trust` says which index files may be kept after an unclean stop.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
     Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
@@ -217,7 +220,7 @@ def apply_recovery(
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
-    kept, dropped = _sound_index_files(index, plan, trusted_index_time_ms) if index is not None else ([], [])
+    kept, dropped = _sound_index_files(index, plan, trust) if index is not None else ([], [])
     honest = checkpoint._replace(
         logics_msg_timestamp=0
         if plan.was_clean and plan.greatest_end < plan.log_end
@@ -226,8 +229,12 @@ def apply_recovery(
     )
     if honest != checkpoint:
         save_checkpoint(honest)
-    _cut_log(plan, file_system, log, report)
+    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
+    if index is not None and not plan.was_clean:
+        for file in kept:
+            if not trust.is_synced(file.header().end_time_ms):
+                mend_slots(file_system, file)
     indexer = _Indexer(file_system, index, dropped, clock, report) if index is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
@@ -265,26 +272,25 @@ def _sync_unflushed(
         file_system.sync(index_file.path)
 
 
-def _cut_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, report: RecoveryReport) -> None:
-    """Zero the log behind its end and delete later files; Java moves positions only."""
-    number = log.file_index(plan.log_end)
-    for file in reversed(log.files[max(0, number) :]):
-        position = max(0, plan.log_end - file.start)
+def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
+    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted."""
+    cut_bytes, removed = 0, []
+    for file in reversed(log.files[max(0, log.file_index(end)) :]):
+        position = max(0, end - file.start)
         last = end_of_data(log.open_file(file), position)
-        report.cut_bytes = (
-            max(report.cut_bytes, last + file.start - plan.log_end) if last > position else report.cut_bytes
-        )
-        if file.start > plan.log_end:
+        cut_bytes = max(cut_bytes, last + file.start - end) if last > position else cut_bytes
+        if file.start > end:
             log.close()
             file_system.unlink(file.path)
-            report.removed_files.append(file.path)
+            removed.append(file.path)
         elif last > position:
             file_system.zero(file.path, position, last - position)
             file_system.sync(file.path)
-    if report.removed_files:
+    if removed:
         for directory in log.directories:
             file_system.sync(directory)
         log.list_files()
+    return cut_bytes, removed
 
 
 def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]) -> Iterator[DispatchBatch]:
@@ -332,6 +338,9 @@ class _QueueWriters:
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
         for new in queue_entries(batch):
+            if "\0" in new.topic:
+                self._report.torn_records += len(new.entries)
+                continue
             late = new.entries["commitlog_offset"] >= start
             if late.any():
                 writer = self._writer(new.topic, new.queue_id)
@@ -366,14 +375,14 @@ class _QueueWriters:
 
 
 def _sound_index_files(
-    index: IndexStore, plan: RecoveryPlan, trusted_time_ms: int | None
+    index: IndexStore, plan: RecoveryPlan, trust: IndexTrust
 ) -> tuple[list[IndexFile], list[IndexFile]]:
     """Which files are kept and which dropped: those that may not be on disk whole, reach behind the log's end, or hold nothing."""
     kept: list[IndexFile] = []
     dropped: list[IndexFile] = []
     for file in index.files():
         header = file.header()
-        unsynced = not plan.was_clean and trusted_time_ms is not None and header.end_time_ms > trusted_time_ms
+        unsynced = not plan.was_clean and not trust.keeps(header.end_time_ms)
         if dropped or unsynced or header.end_commitlog_offset >= plan.log_end or header.index_count <= 1:
             dropped.append(file)
         else:

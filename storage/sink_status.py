@@ -7,7 +7,6 @@ takes the lock, so that no batch is decided meanwhile.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -117,7 +116,7 @@ def _orphans(root: str, file_system: LocalFileSystem) -> list[StagedFile]:
     found = []
     for path, size in staged:
         if path not in named:
-            with suppress(FileNotFoundError):  # given back meanwhile
-                modified_ms = os.stat(f"{staged_directory(root)}/{path}").st_mtime_ns // 1_000_000
+            modified_ms = file_system.modified_ms(f"{staged_directory(root)}/{path}")
+            if modified_ms is not None:  # else given back meanwhile
                 found.append(StagedFile(path, size, modified_ms))
     return sorted(found, key=lambda file: (file.modified_ms, file.path))

@@ -149,6 +149,10 @@ class StoreWriter:
             self._failure = error
             raise
 
+    def rewrite(self, commitlog_offset: int, record: np.ndarray) -> None:
+        """Write a whole record again in its place."""
+        self._log_writer.rewrite(commitlog_offset, record)
+
     def _append_group(self, runs: list[RecordRun], store_time_ms: int) -> list[Placement]:
         placements = []
         for run in runs:

@@ -136,7 +136,7 @@ def _copy(spark: SparkSession, path: str) -> None:
     _say("The other way: all user topics streamed into a new store, exactly once:", ahead=1)
     _say_code(
         f'rows = spark.readStream.format("spark_mq").option("subscribePattern", "{_USER_TOPICS}")…load(path)',
-        'rows.writeStream.format("spark_mq").option("checkpointLocation", …).outputMode("append").start(new_path)',
+        'rows.coalesce(2).writeStream.format("spark_mq").option("checkpointLocation", …).outputMode("append").start(new)',
     )
     rows = (
         spark.readStream.format("spark_mq")
@@ -144,8 +144,10 @@ def _copy(spark: SparkSession, path: str) -> None:
         .option("startingOffsets", "earliest")
         .load(path)
     )
+    # Two tasks are enough for so few rows; a queue's rows stay in one task, and so in order.
     writer = (
-        rows.coalesce(2).writeStream.format("spark_mq")
+        rows.coalesce(2)
+        .writeStream.format("spark_mq")
         .option("queueNum", 4)
         .option("checkpointLocation", str(Path(copy).with_name("checkpoint")))
         .outputMode("append")

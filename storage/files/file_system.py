@@ -345,6 +345,13 @@ class LocalFileSystem:
             return None
         return found.st_dev, found.st_ino, found.st_size
 
+    def modified_ms(self, path: str) -> int | None:
+        """When the file's content was last changed; None if there is none."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
     def boot_id(self) -> str:
         """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK
+from storage.format.layout import view_at
 from storage.format.record import HEADERS, MAGIC_V1
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -152,7 +153,7 @@ def stamp(
     positions: np.ndarray,
     queue_offsets: np.ndarray,
     commitlog_offsets: np.ndarray,
-    store_time_ms: int,
+    store_time_ms: int | np.ndarray,
     host_size: int,
 ) -> None:
     """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
@@ -164,6 +165,13 @@ def stamp(
     _scatter(data, positions + _PLACE_POSITION, place.view("V16"))
     times = np.full(len(positions), store_time_ms, _TIME)
     _scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def read_stamps(data: np.ndarray, positions: np.ndarray, host_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Queue offsets and store times of the records that begin at `positions`, as `stamp` wrote them."""
+    queue_offsets = view_at(data, positions + _PLACE_POSITION, _TIME)
+    times = view_at(data, positions + _STORE_TIME_POSITIONS[host_size], _TIME)
+    return queue_offsets.astype(np.int64), times.astype(np.int64)
 
 
 def _scatter(data: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:

@@ -53,6 +53,15 @@ class SinkStore:
         return root
 
     @property
+    def open_intents(self) -> int:
+        return len(load_intents(self.file_system, self.root))
+
+    @property
+    def staged_files(self) -> set[str]:
+        """Of all attempts, without the pool."""
+        return {path for path, _ in list_segments(self.file_system, self.root)}
+
+    @property
     def config(self) -> StoreConfig:
         return load_config(self.root, read_bytes=self.file_system.read_file)
 
@@ -136,11 +145,13 @@ def is_whole(found: Iterable[FoundRow], rows: BatchRows) -> bool:
     return bool(counts)
 
 
-def assert_holds_exactly(root: str, batches: Collection[BatchRows], file_system: LocalFileSystem | None = None) -> None:
-    """A closed store: the rows of these batches and no others, each once, in order, found by every key; all files agree."""
-    wanted = [row for rows in batches for row in rows.rows]
-    with open_store(root, file_system=file_system) as store:
-        assert store.recovery is None
+def assert_holds_exactly(root: str, batches: Collection[BatchRows], others: Collection[BatchRows] = ()) -> None:
+    """A closed store: the rows of these batches and no others, each once, in order, found by every key; all files agree.
+
+    `others` are what was written without a sink.
+    """
+    wanted = [row for rows in (*batches, *others) for row in rows.rows]
+    with open_store(root) as store:
         found = found_rows(store)
         assert Counter(one.row for one in found) == Counter(wanted)
         _assert_in_order(found)
@@ -153,9 +164,8 @@ def assert_holds_exactly(root: str, batches: Collection[BatchRows], file_system:
     report = verify_store(root)
     assert report.findings == (), report.findings
     assert report.undispatched_bytes == 0
-    files = file_system or LocalFileSystem()
-    assert load_intents(files, root) == []
-    assert list(list_segments(files, root)) == []
+    assert load_intents(LocalFileSystem(), root) == []
+    assert list(list_segments(LocalFileSystem(), root)) == []
 
 
 def _assert_in_order(found: Iterable[FoundRow]) -> None:

@@ -10,8 +10,6 @@ import hashlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +20,6 @@ from pyspark.sql import SparkSession
 
 from tests.support import sink_process
 from tests.support.java_broker import Oracle, RunningBroker, free_ports
-from tests.support.sink_process import SinkProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
@@ -51,10 +48,11 @@ class Round(NamedTuple):
 
     sink: str
     failpoint: str
+    max_body_bytes: int = 500
 
 
 ROUNDS = (
-    Round("PingStream", "after-begin"),
+    Round("PingStream", "amid-records:3", max_body_bytes=16_000),
     Round("PingBatch", "after-intent"),
     Round("PingBatch", "after-queues:2"),  # the first time is that of BEGIN
     Round("PingBatch", "before-end"),
@@ -65,25 +63,25 @@ ROUNDS = (
 def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
     oracle: Oracle, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with ExitStack() as running:
-        store, conf, port = tmp_path / "store", tmp_path / "broker.conf", free_ports()
-        name_server = running.enter_context(oracle.namesrv())
+    store, conf, port = tmp_path / "store", tmp_path / "broker.conf", free_ports()
+    options = {"path": str(store), "conf": str(conf), "queueNum": str(QUEUES)}
+    sinks: dict[str, Sink] = {
+        "PingStream": StreamSink("PingStream", tmp_path, options, spark),
+        "PingBatch": BatchSink("PingBatch", tmp_path, options),
+    }
+    pongs: list[Line] = []
+    partly_served = 0
+    with oracle.namesrv() as name_server:
         conf.write_text(oracle.broker_conf(store, name_server, port, **SETTINGS), "utf-8")
-        options = {"path": str(store), "conf": str(conf), "queueNum": str(QUEUES)}
-        sinks: dict[str, Sink] = {
-            "PingStream": StreamSink("PingStream", tmp_path, options, spark),
-            "PingBatch": BatchSink("PingBatch", tmp_path, options),
-        }
-        pongs: list[Line] = []
-        for number, (name, failpoint) in enumerate(ROUNDS):
-            sink = sinks[name]
-            sink.be_killed(failpoint, running)
+        for number, turn in enumerate(ROUNDS):
+            killed = sinks[turn.sink]
+            killed.be_killed(turn)
+            topics = [topic for topic, sink in sinks.items() if sink.bodies] + ["Pong"] * bool(pongs)
             with oracle.broker(store, name_server, port=port, **SETTINGS) as broker:
-                written = [topic for topic, one in sinks.items() if one.row_count] + ["Pong"] * bool(pongs)
-                served = oracle.consume_all(tmp_path / f"served-{number}.jsonl", broker, written)
+                served = oracle.consume_all(tmp_path / f"served-{number}.jsonl", broker, topics)
                 sent = send_pongs(oracle, broker, tmp_path, number)
                 broker.kill()
-            sink.finish()
+            killed.finish()
             pongs += sent
 
             dumped = oracle.dump(store, conf)
@@ -95,9 +93,11 @@ def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
             )
             assert_no_look_up_is_incomplete(dumped, messages)
             broker_began = min(int(line["offsetMsgId"][-16:], 16) for line in sent)
-            assert_all_was_served(served, [line for line in messages if line["physicalOffset"] < broker_began], written)
-        for rolled in ("commitlog", "consumequeue/PingStream/0", "consumequeue/PingBatch/0", "index"):
-            assert len(list((store / rolled).iterdir())) > 2, f"{rolled} was to roll"
+            assert_all_was_served(served, [line for line in messages if line["physicalOffset"] < broker_began], topics)
+            partly_served += sum(line["topic"] == killed.topic for line in of_type(served, "message")) % ROWS > 0
+    assert partly_served, "no kill has left part of a batch"
+    for rolled in ("commitlog", "consumequeue/PingStream/0", "consumequeue/PingBatch/0", "index"):
+        assert len(list((store / rolled).iterdir())) > 2, f"{rolled} was to roll"
 
 
 def send_pongs(oracle: Oracle, broker: RunningBroker, directory: Path, number: int) -> list[Line]:
@@ -110,43 +110,43 @@ def send_pongs(oracle: Oracle, broker: RunningBroker, directory: Path, number: i
 
 
 class Sink:
-    """Writes numbered messages of one topic, in the order of their numbers. Each run writes ROWS more."""
+    """Writes messages of one topic whose bodies all differ: ROWS a batch, in the order of `bodies`."""
 
     def __init__(self, topic: str, directory: Path, options: dict[str, str]) -> None:
         self.topic = topic
-        self.row_count = 0
+        self.bodies: list[bytes] = []
         self._directory = directory
         self._input = directory / f"{topic}-input"
         self._input.mkdir()
         self._options = {**options, "topic": topic}
 
-    def be_killed(self, failpoint: str, running: ExitStack) -> None:
+    def be_killed(self, turn: Round) -> None:
         """Write a batch in a process that dies at the failpoint."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write the batch again, from its checkpoint, and another one."""
+        """Write the batch again, as after a restart, and another one."""
         raise NotImplementedError
 
-    def _more_rows(self, parts: int = 1) -> list[str]:
-        """Files with the next rows, and of what came before nothing."""
+    def _more_rows(self, *, parts: int = 1, max_body_bytes: int = 500) -> list[str]:
+        """Files with the next batch's rows."""
         files = []
         for _ in range(parts):
-            numbers = range(self.row_count, self.row_count + ROWS // parts)
-            files.append(str(self._input / f"{numbers[0]:06}.parquet"))
-            pq.write_table(rows_of(self.topic, numbers), files[-1])
-            self.row_count += len(numbers)
+            first = len(self.bodies)
+            for number in range(first, first + ROWS // parts):
+                filler = random.Random(number).randbytes(number * 7919 % max_body_bytes)
+                self.bodies.append(f"{self.topic} {number} ".encode() + filler)
+            files.append(str(self._input / f"{first:06}.parquet"))
+            pq.write_table(rows_of(self.topic, first, self.bodies[first:]), files[-1])
         return files
 
-    def _killed(self, mode: str, failpoint: str, running: ExitStack, **arguments: Any) -> None:
-        log = self._directory / f"{self.topic}-{self.row_count}.log"
-        process = SinkProcess(mode, log, failpoint, options=self._options, **arguments)
-        running.callback(process.end)
-        process.run_until_killed()
+    def _be_killed(self, mode: str, failpoint: str, **arguments: Any) -> None:
+        log = self._directory / f"{self.topic}-{len(self.bodies)}.log"
+        sink_process.run_until_killed(mode, failpoint, log, options=self._options, **arguments)
 
 
 class StreamSink(Sink):
-    """A streaming query; once its process is killed, the next one goes on from the checkpoint in the tests' own session."""
+    """A streaming query; when its process is killed, the tests' own session goes on from its checkpoint."""
 
     def __init__(self, topic: str, directory: Path, options: dict[str, str], spark: SparkSession) -> None:
         super().__init__(topic, directory, options)
@@ -154,9 +154,9 @@ class StreamSink(Sink):
         self._arguments = {"source": str(self._input), "checkpoint": checkpoint}
         self._spark = spark
 
-    def be_killed(self, failpoint: str, running: ExitStack) -> None:
-        self._more_rows()
-        self._killed("stream", failpoint, running, **self._arguments)
+    def be_killed(self, turn: Round) -> None:
+        self._more_rows(max_body_bytes=turn.max_body_bytes)
+        self._be_killed("stream", turn.failpoint, **self._arguments)
 
     def finish(self) -> None:
         self._more_rows()
@@ -168,34 +168,29 @@ class BatchSink(Sink):
 
     def __init__(self, topic: str, directory: Path, options: dict[str, str]) -> None:
         super().__init__(topic, directory, options)
-        self._next_batch = 0
-        self._repeat: Callable[[], None] = lambda: None
+        self._batch_id = -1
+        self._parts: list[str] = []
 
-    def be_killed(self, failpoint: str, running: ExitStack) -> None:
-        batch = {"batch_id": self._next_batch, "parts": self._more_rows(parts=2)}
-        self._repeat = partial(sink_process.commit, options=self._options, **batch)
-        self._killed("batch", failpoint, running, **batch)
+    def be_killed(self, turn: Round) -> None:
+        self._begin_batch(turn.max_body_bytes)
+        self._be_killed("batch", turn.failpoint, batch_id=self._batch_id, parts=self._parts)
 
     def finish(self) -> None:
-        self._repeat()
-        sink_process.commit(self._next_batch + 1, self._more_rows(parts=2), self._options)
-        self._next_batch += 2
+        sink_process.commit(self._batch_id, self._parts, self._options)
+        self._begin_batch()
+        sink_process.commit(self._batch_id, self._parts, self._options)
+
+    def _begin_batch(self, max_body_bytes: int = 500) -> None:
+        self._batch_id += 1
+        self._parts = self._more_rows(parts=2, max_body_bytes=max_body_bytes)
 
 
-def rows_of(topic: str, numbers: Iterable[int]) -> pa.Table:
-    rows = [
-        {
-            "body": body_of(topic, number),
-            "keys": f"{topic}-{number} every-{number % 83}" if number % 5 else None,
-            "tags": f"Tag{number % 3}" if number % 7 else None,
-        }
-        for number in numbers
-    ]
-    return pa.Table.from_pylist(rows, pa.schema([("body", pa.binary()), ("keys", pa.string()), ("tags", pa.string())]))
-
-
-def body_of(topic: str, number: int) -> bytes:
-    return f"{topic} {number} ".encode() + random.Random(number).randbytes(number * 7919 % 500)
+def rows_of(topic: str, first: int, bodies: list[bytes]) -> pa.Table:
+    """Most have a key of their own and one that they share with some, and a tag."""
+    numbers = range(first, first + len(bodies))
+    keys = [f"{topic}-{number} every-{number % 83}" if number % 5 else None for number in numbers]
+    tags = [f"Tag{number % 3}" if number % 7 else None for number in numbers]
+    return pa.table({"body": pa.array(bodies, pa.binary()), "keys": keys, "tags": tags})
 
 
 # What the judges say
@@ -207,15 +202,15 @@ def of_type(lines: Iterable[Line], type_: str) -> list[Line]:
 
 def assert_each_once_and_in_order(messages: list[Line], sink: Sink) -> None:
     """All rows of a sink that has nothing unfinished: no row twice, none missing, none out of order in its queue."""
-    number_of = {sha256(body_of(sink.topic, number)): number for number in range(sink.row_count)}
+    number_of = {hashlib.sha256(body).hexdigest(): number for number, body in enumerate(sink.bodies)}
     queues = defaultdict(list)
     for line in messages:
         if line["topic"] == sink.topic:
             assert line["queueOffset"] == line["cqOffset"] == len(queues[line["queueId"]])
             queues[line["queueId"]].append(number_of[line["bodySha256"]])
-    assert sorted(number for numbers in queues.values() for number in numbers) == list(range(sink.row_count))
+    assert sorted(number for numbers in queues.values() for number in numbers) == list(range(len(sink.bodies)))
     assert all(numbers == sorted(numbers) for numbers in queues.values())
-    assert len(queues) == (QUEUES if sink.row_count else 0)
+    assert len(queues) == (QUEUES if sink.bodies else 0)
 
 
 def assert_no_look_up_is_incomplete(dumped: list[Line], messages: list[Line]) -> None:
@@ -271,7 +266,3 @@ def places_of_keys(
             if key:
                 places[line["topic"], key].add(line[offset])
     return places
-
-
-def sha256(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()

@@ -190,9 +190,14 @@ def test_what_strangers_send_to_the_topic_is_passed_over(claim: Any, store: Mess
     commit(store, "s", "q", 0)
     write_claim(store, claim)
     write_claim(store, claim, tags=BEGIN)
-    write_claim(store, claim, keys="")
     assert ledger(store).newest_ends() == {"s": {"q": 0}}
     assert [message.batch.batch_id for message in ledger(store).messages_from(0)][:2] == [0, 0]
+
+
+def test_an_end_without_keys_is_nobodys(store: MessageStore) -> None:
+    commit(store, "s", "q", 0)
+    write_claim(store, {"sink": "s", "query": "q", "batch": 9, "rows": 0, "last": None}, keys="")
+    assert ledger(store).newest_ends() == {"s": {"q": 0}}
 
 
 def test_an_end_whose_rows_have_expired_counts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
@@ -14,7 +15,15 @@ from storage.files.file_system import LocalFileSystem
 from storage.hint import Hint, drop_hint, load_hint, save_hint
 from storage.log_tail import RecordIdentity
 
-FILES = LocalFileSystem()
+
+class Unsynced(LocalFileSystem):
+    """Syncs nothing, for no test here takes the power away."""
+
+    def sync(self, path: str) -> None:
+        assert os.path.exists(path)
+
+
+FILES = Unsynced()
 TINY = StoreConfig.tiny()
 HINT = Hint(
     abort="1 a",
@@ -31,14 +40,14 @@ HINT = Hint(
 NOTHING = Hint("", "", 0, None, None, None)
 
 
-class OtherBoot(LocalFileSystem):
+class OtherBoot(Unsynced):
     """The machine was started again."""
 
     def boot_id(self) -> str:
         return "another"
 
 
-class UnknownBoot(LocalFileSystem):
+class UnknownBoot(Unsynced):
     def boot_id(self) -> str:
         return ""
 
@@ -48,8 +57,12 @@ def opened(root: Path, files: LocalFileSystem = FILES) -> MessageStore:
 
 
 def fill(store: MessageStore, count: int = 25, prefix: str = "") -> None:
-    for number in range(count):
-        store.put("T" if number % 3 else "U", f"{prefix}{number}".encode() * 20, keys=f"{prefix}k{number}")
+    columns = {
+        "topic": ["T" if number % 3 else "U" for number in range(count)],
+        "body": [f"{prefix}{number}".encode() * 20 for number in range(count)],
+        "keys": [f"{prefix}k{number}" for number in range(count)],
+    }
+    store.put_batch(pa.table(columns))
 
 
 @pytest.fixture

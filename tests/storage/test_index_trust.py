@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.file_system import LocalFileSystem
 from storage.format.checkpoint import decode_checkpoint
-from storage.index_trust import drop_index_trust, save_index_trust, trusted_index_time
+from storage.index_trust import IndexTrust, drop_index_trust, has_index_trust, load_index_trust, save_index_trust
 
-FILES = LocalFileSystem()
+
+class Unsynced(LocalFileSystem):
+    """Syncs nothing, for the lost pages are taken away by hand."""
+
+    def sync(self, path: str) -> None:
+        assert os.path.exists(path)
+
+
+FILES = Unsynced()
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000
 FOREVER_MS = NOW_MS + 10**9
 
 
-class OtherBoot(LocalFileSystem):
+class OtherBoot(Unsynced):
     """The machine was started again."""
 
     def boot_id(self) -> str:
@@ -31,27 +41,34 @@ def trust_file(root: Path) -> Path:
 
 
 def test_where_this_package_never_ran_ahead_the_checkpoint_is_believed(tmp_path: Path) -> None:
-    assert trusted_index_time(FILES, str(tmp_path), NOW_MS) == NOW_MS
+    assert not has_index_trust(FILES, str(tmp_path))
+    assert load_index_trust(FILES, str(tmp_path), NOW_MS) == IndexTrust(NOW_MS, NOW_MS)
 
 
-def test_within_a_boot_every_file_may_be_kept(tmp_path: Path) -> None:
+def test_within_a_boot_every_file_is_kept_but_only_synced_ones_are_whole(tmp_path: Path) -> None:
     save_index_trust(FILES, str(tmp_path), NOW_MS)
-    assert trusted_index_time(FILES, str(tmp_path), FOREVER_MS) is None
+    assert has_index_trust(FILES, str(tmp_path))
+    trust = load_index_trust(FILES, str(tmp_path), FOREVER_MS)
+    assert trust.keeps(FOREVER_MS)
+    assert trust.is_synced(NOW_MS)
+    assert not trust.is_synced(NOW_MS + 1)
 
 
-def test_after_another_start_only_what_was_synced(tmp_path: Path) -> None:
+def test_after_another_start_only_what_was_synced_is_kept(tmp_path: Path) -> None:
     save_index_trust(FILES, str(tmp_path), NOW_MS)
-    assert trusted_index_time(OtherBoot(), str(tmp_path), FOREVER_MS) == NOW_MS
-    assert trusted_index_time(OtherBoot(), str(tmp_path), NOW_MS - 5) == NOW_MS - 5, (
-        "a checkpoint that was lowered counts"
-    )
+    trust = load_index_trust(OtherBoot(), str(tmp_path), FOREVER_MS)
+    assert trust.keeps(NOW_MS)
+    assert not trust.keeps(NOW_MS + 1)
+    assert trust.is_synced(NOW_MS)
+    lowered = load_index_trust(OtherBoot(), str(tmp_path), NOW_MS - 5)
+    assert not lowered.keeps(NOW_MS), "a checkpoint that was lowered counts"
 
 
 def test_dropped_trust_leaves_the_checkpoint(tmp_path: Path) -> None:
     save_index_trust(FILES, str(tmp_path), NOW_MS)
     drop_index_trust(FILES, str(tmp_path))
     drop_index_trust(FILES, str(tmp_path))
-    assert trusted_index_time(OtherBoot(), str(tmp_path), FOREVER_MS) == FOREVER_MS
+    assert load_index_trust(OtherBoot(), str(tmp_path), FOREVER_MS) == IndexTrust(FOREVER_MS, FOREVER_MS)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +78,9 @@ def test_dropped_trust_leaves_the_checkpoint(tmp_path: Path) -> None:
 def test_a_file_that_says_nothing_trusts_nothing(content: bytes, tmp_path: Path) -> None:
     trust_file(tmp_path).parent.mkdir()
     trust_file(tmp_path).write_bytes(content)
-    assert trusted_index_time(FILES, str(tmp_path), FOREVER_MS) == 0
+    trust = load_index_trust(FILES, str(tmp_path), FOREVER_MS)
+    assert not trust.keeps(1)
+    assert not trust.is_synced(1)
 
 
 # In a store
@@ -72,8 +91,8 @@ def opened(root: Path, files: LocalFileSystem = FILES, now_ms: int = NOW_MS) -> 
 
 
 def put(store: MessageStore, count: int, prefix: str) -> None:
-    for number in range(count):
-        store.put("T", b"body", keys=f"{prefix}{number}")
+    keys = [f"{prefix}{number}" for number in range(count)]
+    store.put_batch(pa.table({"topic": ["T"] * count, "body": [b"body"] * count, "keys": keys}))
 
 
 def index_time(root: Path) -> int:
@@ -133,6 +152,23 @@ def test_after_a_kill_the_index_is_kept(ahead: Path) -> None:
     with opened(ahead, now_ms=NOW_MS + 120_000) as store:
         assert store.recovery is not None
         assert (store.recovery.indexed_keys, store.recovery.removed_files) == (0, [])
+    assert index_files(ahead) == before
+    assert_all_keys_are_found(ahead)
+
+
+@pytest.mark.parametrize("number", [2, 3, None], ids=["first young", "last", "all young"])
+def test_after_a_kill_slots_are_made_again_where_they_may_not_have_been_written(
+    number: int | None, ahead: Path
+) -> None:
+    """Of full files too, and of files that a broker has followed with others since: nobody else would ever do it."""
+    before = index_files(ahead)
+    young = sorted((ahead / "index").iterdir())[2:]
+    assert len(young) == 2
+    for path in young if number is None else [sorted((ahead / "index").iterdir())[number]]:
+        with path.open("r+b") as file:
+            file.seek(40)
+            file.write(bytes(4 * 10))
+    opened(ahead, now_ms=NOW_MS + 120_000).close()
     assert index_files(ahead) == before
     assert_all_keys_are_found(ahead)
 

@@ -14,7 +14,7 @@ from storage.commit_log import CommitLog
 from storage.dispatch import IndexKeys, dispatch, index_keys
 from storage.files.file_system import LocalFileSystem
 from storage.index_store import IndexStore
-from storage.index_writer import IndexWriter
+from storage.index_writer import IndexWriter, mend_slots
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FILES = LocalFileSystem()
@@ -164,3 +164,119 @@ def test_keys_that_were_there_are_found_after_a_crash_and_a_second_try(tmp_path:
     found = store_in(tmp_path)
     for key_hash, place in [(5, 0), (15, 100), (25, 200), (6, 300), (15, 10_000), (8, 10_100)]:
         assert place in [hit.commitlog_offset for hit in found.lookup(key_hash, 0, 2**62)]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class NoSlots(LocalFileSystem):
+    """Ends the process before it writes a slot, behind the header's bytes and before the items'."""
+
+    def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        if 40 <= position < 40 + 4 * 10:
+            raise Killed
+        super().write(path, position, data)
+
+
+def test_the_header_goes_to_the_disk_before_the_slots(tmp_path: Path) -> None:
+    """Apache's classes would lose the older keys of a slot that points behind the header's count."""
+    places: list[int] = []
+
+    class Watched(LocalFileSystem):
+        def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+            places.append(position)
+            super().write(path, position, data)
+
+    index = store_in(tmp_path)
+    first = IndexWriter(FILES, index, lambda: NOW_MS)
+    first.append(keys([5, 6]))
+    first.finish()
+    second = IndexWriter(Watched(), index, lambda: NOW_MS)
+    second.append(keys([15, 7], 1_000))
+    second.flush()
+    items, header, slots = places
+    assert (items, header, slots) == (40 + 4 * 10 + 20 * 3, 0, 40)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("count", [4, 19], ids=["partly filled", "full"])
+def test_a_file_whose_slots_were_not_written_gets_them(count: int, tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    hashes = [number % 7 for number in range(count)]
+    dying = IndexWriter(NoSlots(), index, lambda: NOW_MS)
+
+    def enter() -> None:
+        dying.append(keys(hashes))
+        dying.flush()
+
+    with pytest.raises(Killed):
+        enter()
+    (file,) = index.files()
+    assert len(file.items()) == count
+    assert not file.reachable_items().any()
+    if file.is_full:
+        mend_slots(FILES, file)
+    else:
+        IndexWriter(FILES, store_in(tmp_path), lambda: NOW_MS).finish()
+    found = store_in(tmp_path)
+    assert found.files()[0].reachable_items().all()
+    for key_hash in range(7):
+        places = [100 * number for number, hash_ in enumerate(hashes) if hash_ == key_hash]
+        assert [hit.commitlog_offset for hit in found.lookup(key_hash, 0, 2**62)] == places[::-1]
+
+
+@pytest.mark.parametrize("trust_slots", [True, False])
+def test_slots_that_are_whole_are_the_same_trusted_or_made_again(trust_slots: bool, tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    expected: dict[int, list[int]] = {}
+    for number in range(12):
+        writer = IndexWriter(FILES, index, lambda: NOW_MS, trust_slots=trust_slots and number > 0)
+        taken = keys([number % 3, number % 3 + 10, 29], 1_000 * number)
+        writer.append(taken)
+        writer.finish()
+        for key_hash, place in zip(taken.key_hashes.tolist(), taken.commitlog_offsets.tolist(), strict=True):
+            expected.setdefault(key_hash, []).append(place)
+    for key_hash, places in expected.items():
+        assert [hit.commitlog_offset for hit in index.lookup(key_hash, 0, 2**62)] == places[::-1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 500])
+def test_of_many_slots_only_the_pages_that_changed_are_written(batch_size: int, tmp_path: Path) -> None:
+    """Sparse files stay sparse: a put of one key writes one page of 4 KiB, not 20 MB."""
+    written: list[int] = []
+
+    class Watched(LocalFileSystem):
+        def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+            if 40 <= position < 40 + 4 * 200_001:
+                written.append(len(data))
+            super().write(path, position, data)
+
+    random = np.random.default_rng(1)
+    index = store_in(tmp_path, slots=200_001, items=5_000)
+    for number in range(3):
+        hashes = random.integers(0, 2**31, batch_size).tolist()
+        writer = IndexWriter(Watched(), index, lambda: NOW_MS, trust_slots=True)
+        writer.append(keys(hashes, 10**6 * number))
+        written.clear()
+        writer.flush()
+        pages = {hash_ % 200_001 // 1_024 for hash_ in hashes}
+        assert 4 * 1_024 * (len(pages) - 1) < sum(written) <= 4 * 1_024 * len(pages)
+        writer.sync()
+        for row, hash_ in enumerate(hashes):
+            assert 10**6 * number + 100 * row in [hit.commitlog_offset for hit in index.lookup(hash_, 0, 2**62)]
+    assert index.files()[0].reachable_items().all()
+
+
+def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
+    index = store_in(tmp_path)
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    writer.append(keys([5]))
+    writer.finish()
+
+    class NoWrites(LocalFileSystem):
+        def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+            raise AssertionError(f"{path} {position}")
+
+    for trust_slots in (True, False):
+        IndexWriter(NoWrites(), index, lambda: NOW_MS, trust_slots=trust_slots).finish()

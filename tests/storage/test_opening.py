@@ -111,7 +111,7 @@ def assert_holds(store: MessageStore, count: int) -> None:
 
 def put_batches(root: Path, files: LocalFileSystem, acknowledged: list[int]) -> None:
     store = opened(root, files)
-    for _ in range(3):
+    for _ in range(2):
         store.put_batch(rows(14, acknowledged[0]), queue_count=3)
         acknowledged[0] += 14
     store.release()
@@ -200,7 +200,7 @@ def test_abort_is_another_with_every_recovery_and_says_which_process(tmp_path: P
         opened(tmp_path).close()
         store = opened(tmp_path)
         contents.add((tmp_path / "abort").read_text("ascii"))
-        assert (tmp_path / "abort").read_text("ascii").split()[0] == str(os.getpid())
+        assert str(os.getpid()) in (tmp_path / "abort").read_text("ascii").split()
         store.close()
     assert len(contents) == 3
 

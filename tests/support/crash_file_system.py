@@ -270,6 +270,7 @@ class CrashFileSystem(LocalFileSystem):
     def record(self, operation: Operation) -> None:
         """Remember what was done; what the base class did by the way (files opened to be made, new directories) comes first."""
         self._notice_directories(os.path.dirname(operation.path))
+        self._notice_directories(os.path.dirname(operation.new_path or operation.path))
         if operation.kind in ("write", "sync"):
             self._notice(operation)
         self._keep(operation)

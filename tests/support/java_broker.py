@@ -263,12 +263,15 @@ class Oracle:
             raise OracleError(f"oracle.sh {' '.join(arguments)}: no end within {timeout_seconds:.0f} s") from expired
 
     def _environment(self, workspace: Path) -> dict[str, str]:
-        """Java's temporary files and logs go into `workspace`, so that nothing is left elsewhere."""
+        """Java's temporary files and logs go into `workspace`, so that nothing is left elsewhere.
+
+        Processes that live for seconds are not worth the second compiler: without it they take half the time.
+        """
         return {
             **os.environ,
             "ORACLE_HOME": str(self.home),
             "TMPDIR": str(workspace),
-            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={workspace}",
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={workspace} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
 
     @staticmethod

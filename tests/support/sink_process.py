@@ -1,7 +1,7 @@
 """The sink in a process of its own, made to be killed: `python -m tests.support.sink_process stream|batch JSON`.
 
 `stream` runs a query over the Parquet files of a directory to its end, `batch` commits one batch without Spark, by what Spark's
-tasks and driver run. The JSON object holds the arguments of `stream` or `commit`. `SinkProcess` is the other side.
+tasks and driver run. The JSON object holds the arguments of `stream` or `commit`. `run_until_killed` is the other side.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,62 +55,62 @@ def commit(batch_id: int, parts: Sequence[str], options: dict[str, str]) -> None
     commit_rows(parsed, staged, batch_id, mirrored=True)
 
 
-class SinkProcess:
-    """A sink that will reach a failpoint. `stream` waits there to be killed with its driver and JVM, `batch` kills itself."""
+def run_until_killed(mode: str, failpoint: str, log: Path, **arguments: Any) -> None:
+    """Run a sink that reaches a failpoint; returns when all its processes are dead. AssertionError if it ended otherwise.
 
-    def __init__(self, mode: str, log: Path, failpoint: str, **arguments: Any) -> None:
-        self._log = log
-        self._pause = log.with_suffix(".pid")
-        environment = {**os.environ, ENVIRONMENT: failpoint}
-        if mode == "stream":
-            environment[ENVIRONMENT_PAUSE] = str(self._pause)
-        with log.open("w", encoding="utf-8") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, mode, json.dumps(arguments)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def run_until_killed(self) -> None:
-        """Let it begin, and return when it is dead with all of its processes. AssertionError if it ended otherwise."""
-        process = self._process
-        assert process.stdin is not None
-        process.stdin.write(b"begin\n")
-        process.stdin.flush()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while process.poll() is None and not (self._pause.exists() and self._pause.read_text("ascii")):
-            assert time.monotonic() < deadline, f"the failpoint was not reached\n{self._log.read_text('utf-8')}"
+    `batch` kills itself. In `stream` the commit waits at the failpoint until it is killed together with its driver and JVM.
+    """
+    pause = log.with_suffix(".pid")
+    pause.unlink(missing_ok=True)
+    environment = {**os.environ, ENVIRONMENT: failpoint}
+    if mode == "stream":
+        environment[ENVIRONMENT_PAUSE] = str(pause)
+    command = [sys.executable, "-m", __name__, mode, json.dumps(arguments)]
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        while process.poll() is None and not pause.exists():
+            assert time.monotonic() < deadline, f"the failpoint was not reached\n{log.read_text('utf-8')}"
             time.sleep(0.02)
-        self.end()
-        assert process.returncode == -signal.SIGKILL, self._log.read_text("utf-8")
+    finally:
+        _kill(process, pause)
+    assert process.returncode == -signal.SIGKILL, log.read_text("utf-8")
 
-    def end(self) -> None:
-        """Kill what is left of it: driver and JVM first, then the paused commit, which is in a group of its own."""
-        process = self._process
-        if process.stdin is not None:
-            process.stdin.close()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
-        if self._pause.exists():
-            paused = int(self._pause.read_text("ascii"))
-            self._pause.unlink()
-            with suppress(ProcessLookupError):  # Spark's daemon has seen the JVM go
-                os.killpg(os.getpgid(paused), signal.SIGKILL)
+
+def _kill(process: subprocess.Popen[bytes], pause: Path) -> None:
+    """Driver and JVM first, then the paused commit, which is in a group of Spark's own."""
+    paused = _paused_process(pause) if pause.exists() else None
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    if paused is not None:
+        with suppress(ProcessLookupError):  # Spark's daemon has seen the JVM go
+            os.killpg(os.getpgid(paused), signal.SIGKILL)
+
+
+def _paused_process(pause: Path) -> int:
+    while not (text := pause.read_text("ascii")):  # made, not written yet
+        time.sleep(0.01)
+    return int(text)
 
 
 def main() -> None:
     mode, arguments = sys.argv[1], json.loads(sys.argv[2])
-    run: Callable[..., None] = commit
     if mode == "stream":
-        session = build_session("a sink to be killed", master="local[2]", config={"spark.driver.memory": "1g"})
-        run = partial(stream, session)
-    if sys.stdin.readline():  # else nobody wants it any more
-        run(**arguments)
+        config = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        session = build_session("a sink to be killed", master="local[2]", config=config)
+        stream(session, **arguments)
+    else:
+        commit(**arguments)
 
 
 if __name__ == "__main__":

@@ -6,24 +6,23 @@ log alone which rows are there, how often, and in which order.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 
 from storage import StoreConfig
 from storage.batch_ledger import Batch
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_block import encode_block
+from storage.format.record_block import RecordBlock, encode_block
 from storage.message_rows import MessageRows
 from storage.message_rules import MessageRules
 from storage.put_settings import put_settings
 from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
 
 BORN_MS = 1_700_000_000_000
-_attempts = itertools.count()
 
 
 class StagedRow(NamedTuple):
@@ -64,13 +63,41 @@ def stage_partition(
     partition: int,
     *,
     queue_count: int = 4,
-    block_rows: int = 16,
-    finish: bool = True,
 ) -> StagedSegment:
-    """One attempt of one task: its rows, durably staged. The same rows get the same unique keys and queues each time.
+    """One attempt of one task: its rows, durably staged. The same rows get the same unique keys and queues each time."""
+    writer = _attempt(file_system, root, rows, partition)
+    for block in blocks(file_system, root, config, rows, partition, queue_count=queue_count):
+        writer.append(block)
+    segment = writer.finish()
+    assert segment is not None, "a partition has rows"
+    return segment
 
-    Without `finish` the attempt dies before it has written its last block; what it returns is of no use then.
-    """
+
+def leave_half_staged(
+    file_system: LocalFileSystem, root: str, config: StoreConfig, rows: BatchRows, partition: int
+) -> SegmentWriter:
+    """An attempt that nobody waits for any more: some of its rows are written, it may go on, and it is never reported."""
+    writer = _attempt(file_system, root, rows, partition)
+    writer.append(next(blocks(file_system, root, config, rows, partition)))
+    return writer
+
+
+def _attempt(file_system: LocalFileSystem, root: str, rows: BatchRows, partition: int) -> SegmentWriter:
+    directory = sink_digest(rows.batch.sink_id, rows.batch.query_id).hex()
+    return SegmentWriter(file_system, root, directory, f"{rows.batch.batch_id}-{partition}-{uuid4()}")
+
+
+def blocks(
+    file_system: LocalFileSystem,
+    root: str,
+    config: StoreConfig,
+    rows: BatchRows,
+    partition: int,
+    *,
+    queue_count: int = 4,
+    block_rows: int = 16,
+) -> Iterator[RecordBlock]:
+    """A partition's rows as records that a writer can append."""
     settings = put_settings(root, config, file_system)
     rules = MessageRules(
         topics=settings.topics.topics,
@@ -78,22 +105,14 @@ def stage_partition(
         broker_name=settings.broker_name,
         log_file_size=settings.log_file_size_bytes,
     )
-    batch = rows.batch
-    digest = sink_digest(batch.sink_id, batch.query_id)
-    name = f"{batch.batch_id}-{partition}-{next(_attempts)}"
-    writer = SegmentWriter(file_system, root, digest.hex(), name)
-    messages = MessageRows(rules, digest[:4] + partition.to_bytes(2, "big") + batch.batch_id.to_bytes(4, "big"))
+    digest = sink_digest(rows.batch.sink_id, rows.batch.query_id)
+    key_prefix = digest[:4] + partition.to_bytes(2, "big") + rows.batch.batch_id.to_bytes(4, "big")
+    messages = MessageRows(rules, key_prefix)
     staged = rows.of_partition(partition)
     for start in range(0, len(staged), block_rows):
-        block = _table(staged[start : start + block_rows])
-        prepared = messages.prepare(block, BORN_MS)
+        prepared = messages.prepare(_table(staged[start : start + block_rows]), BORN_MS)
         assert prepared.rejected == ()
-        writer.append(encode_block(prepared.messages, settings.host))
-    if not finish:
-        return StagedSegment(writer.path, 0, 0, 0, 0, 0, "", "")
-    segment = writer.finish()
-    assert segment is not None, "a partition has rows"
-    return segment
+        yield encode_block(prepared.messages, settings.host)
 
 
 def stage(

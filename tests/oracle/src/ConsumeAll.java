@@ -29,8 +29,7 @@ public class ConsumeAll {
     String ns = opt.getOrDefault("ns", "127.0.0.1:9876");
     List<String> topics = List.of(opt.get("topics").split(","));
     DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("admin" + System.nanoTime()); admin.start();
-    if (admin.examineBrokerClusterInfo().getBrokerAddrTable().isEmpty()) register(admin, opt.getOrDefault("broker", "127.0.0.1:10911"));
-    Send.awaitCluster(admin);
+    for (String topic : topics) if (!Send.routed(admin, topic)) { register(admin, opt.getOrDefault("broker", "127.0.0.1:10911")); break; }
     for (String topic : topics) for (int i = 0; i < 120 && !Send.routed(admin, topic); i++) Thread.sleep(250);
     DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("ConsumeAllGroup"); consumer.setNamesrvAddr(ns); consumer.setInstanceName("pull" + System.nanoTime()); consumer.start();
     int status = 0;

@@ -1,0 +1,472 @@
+"""What becomes of a commit when something is in its way: another query, another attempt, another writer, a full disk, the lock."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import storage.batch_commit
+import storage.commit_log_writer
+import storage.message_store
+import storage.store_writer
+from storage import open_store
+from storage.batch_commit import CommitOutcome, abort_batch, commit_batch
+from storage.batch_ledger import Batch
+from storage.errors import SinkTakenError, StorageError, StoreLockedError, StoreNotWritableError, TopicChangedError
+from storage.files.file_system import LocalFileSystem, LocalWriter
+from storage.staged_segment import StagedSegment
+from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, FoundRow, SinkStore, assert_holds_exactly, found_rows, is_whole
+from tests.support.stage_rows import BatchRows, blocks, leave_half_staged, stage_partition
+
+pytestmark = pytest.mark.crash
+
+PROJECT = Path(__file__).resolve().parents[2]
+DONE = CommitOutcome(True, 0)
+FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+
+
+def rows_of(batch_id: int, *counts: int, sink_id: str = "sink", query_id: str = "query") -> BatchRows:
+    return BatchRows(Batch(sink_id, query_id, batch_id), counts or (6, 4), ("orders", "bills"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SinkStore:
+    """An empty place for a store."""
+    return SinkStore(SinkStore.make_place(tmp_path))
+
+
+class Killed(BaseException):
+    """What ends a process in the middle, here in the test's own: nothing catches it, and nothing is written after it."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
+    def reach(name: str) -> None:
+        if name == failpoint:
+            raise Killed(name)
+
+    for module in (storage.batch_commit, storage.store_writer, storage.commit_log_writer):
+        patch.setattr(module, "reach", reach)
+    patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
+
+
+def commit_and_die(store: SinkStore, rows: BatchRows, failpoint: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, failpoint)
+        with pytest.raises(Killed):
+            store.commit(rows)
+
+
+def forget_hint(store: SinkStore) -> None:
+    """So that the next opening recovers, and reads the ledger from the log."""
+    Path(store.root, "spark_mq/hint.json").unlink(missing_ok=True)
+
+
+def log_end(store: SinkStore) -> int:
+    with open_store(store.root) as opened:
+        return opened.log_end
+
+
+def everything(root: str) -> dict[str, str]:
+    """Every file under a directory, by the hash of its content."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in Path(root).rglob("*")
+        if path.is_file()
+    }
+
+
+# Batches and sinks
+
+
+@FLUSH
+def test_two_queries_write_into_one_store_in_turns(tmp_path: Path, sync_flush: bool) -> None:
+    store = SinkStore(SinkStore.make_place(tmp_path), sync_flush=sync_flush)
+    batches = [rows_of(number, sink_id=sink, query_id=sink) for number in range(4) for sink in ("left", "right")]
+    staged = [store.stage(rows) for rows in batches[:2]]  # tasks of both queries run at once
+    for rows, segments in zip(batches[:2], staged, strict=True):
+        assert store.commit(rows, segments) == CommitOutcome(False, 10)
+    for rows in batches[2:]:
+        assert store.commit(rows) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, batches)
+
+
+@pytest.mark.parametrize("with_hint", [True, False])
+def test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written(store: SinkStore, with_hint: bool) -> None:
+    batches = [rows_of(number) for number in range(30)]  # ledger and rows fill several log files
+    for rows in (*batches[:20], *batches[25:]):  # a query whose batches were empty in between
+        store.commit(rows)
+    if not with_hint:
+        forget_hint(store)
+    end = log_end(store)
+    for number in (29, 28, 22, 0):
+        if not with_hint:
+            forget_hint(store)
+        staged = store.staged_files
+        assert store.commit(batches[number]) == DONE
+        assert store.staged_files == staged, "what was staged for nothing is given back"
+        assert log_end(store) == end
+    store.close()
+    assert_holds_exactly(store.root, [*batches[:20], *batches[25:]])
+
+
+def test_an_empty_batch_leaves_nothing_and_its_id_may_come_again(store: SinkStore) -> None:
+    with store.open() as opened:
+        assert commit_batch(opened.writer, Batch("sink", "query", 0), [], topics={}) == CommitOutcome(False, 0)
+        assert opened.log_end == 0
+    assert store.open_intents == 0
+    assert store.commit(rows_of(0)) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0)])
+
+
+@pytest.mark.parametrize("with_hint", [True, False])
+def test_a_sink_id_belongs_to_one_query_until_another_takes_it_over(store: SinkStore, with_hint: bool) -> None:
+    first = [rows_of(number, query_id="first-query") for number in range(3)]
+    second = [rows_of(number, query_id="second-query") for number in range(10, 13)]
+    for rows in first:
+        store.commit(rows)
+
+    def next_process() -> None:
+        if not with_hint:
+            forget_hint(store)
+
+    next_process()
+    end, segments = log_end(store), store.stage(second[0])
+    for _ in range(2):
+        with pytest.raises(SinkTakenError, match=r"sink sink .* belongs to query first-query.* this is query second-query") as caught:
+            store.commit(second[0], segments)
+        assert (caught.value.sink_id, caught.value.owner, caught.value.query_id) == ("sink", "first-query", "second-query")
+    next_process()
+    assert log_end(store) == end
+    assert store.open_intents == 1, "the first query's last batch, not synced yet"
+    next_process()
+    assert store.commit(second[0], segments, takeover=True) == CommitOutcome(False, 10)
+    next_process()
+    assert store.commit(second[1]) == CommitOutcome(False, 10)
+    next_process()
+    with pytest.raises(SinkTakenError, match="belongs to query second-query"):
+        store.commit(first[2])
+    next_process()
+    assert store.commit(first[2], takeover=True) == DONE, "what a query wrote before counts for it still"
+    next_process()
+    assert store.commit(second[2]) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, [*first, *second])
+
+
+def expire_ledger(store: SinkStore, rows: BatchRows) -> None:
+    """Fill log files with another sink's batches, and delete those that hold `rows` and its END, as a broker's retention does."""
+    end = log_end(store)
+    for number in range(8):
+        store.commit(rows_of(number, sink_id="other", query_id="other"))
+    store.close()
+    for file in sorted(Path(store.root, "commitlog").iterdir()):
+        if int(file.name) <= end:
+            file.unlink()
+    with store.open() as opened:
+        assert not any(f"{rows.batch.sink_id}/" in one.row.key for one in found_rows(opened))
+        opened.release()
+
+
+def test_what_the_ledger_has_lost_the_consumer_offset_still_knows(store: SinkStore) -> None:
+    batches = [rows_of(number, sink_id="query") for number in range(5)]  # a sink that is named after its query
+    for rows in batches[:4]:
+        store.commit(rows)
+    expire_ledger(store, batches[3])
+    assert store.commit(batches[3]) == DONE
+    assert store.commit(batches[4]) == CommitOutcome(False, 10)
+
+
+def test_a_given_sink_id_whose_ledger_has_expired_goes_on_but_does_not_begin_anew(store: SinkStore) -> None:
+    for number in range(4):
+        store.commit(rows_of(number))
+    expire_ledger(store, rows_of(3))
+    with pytest.raises(SinkTakenError, match="ledger entries have expired"):
+        store.commit(rows_of(0, query_id="another"))
+    assert store.commit(rows_of(4)) == CommitOutcome(False, 10)
+
+
+def test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written(store: SinkStore) -> None:
+    store.commit(rows_of(0))
+    end = log_end(store)
+    new_topic = BatchRows(Batch("sink", "query", 1), (3,), ("unknown",))
+    segments = store.stage(new_topic)
+    with store.open() as opened:
+        with pytest.raises(TopicChangedError, match="unknown"):
+            commit_batch(opened.writer, new_topic.batch, segments, topics={})
+        with pytest.raises(TopicChangedError, match="unknown"):
+            commit_batch(opened.writer, new_topic.batch, segments, topics={"unknown": 1})
+        assert opened.log_end == end
+        opened.release()
+    assert "unknown" not in Path(store.root, "config/topics.json").read_text()
+    assert store.commit(new_topic, segments) == CommitOutcome(False, 3)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), new_topic])
+
+
+# Attempts and aborts
+
+
+@FLUSH
+def test_of_two_attempts_one_is_committed_and_the_other_collected(tmp_path: Path, sync_flush: bool) -> None:
+    store = SinkStore(SinkStore.make_place(tmp_path), sync_flush=sync_flush)
+    rows, later, neighbours = rows_of(0), rows_of(1), rows_of(0, sink_id="neighbour")
+    both = [[_attempt(store, rows, partition) for _ in range(2)] for partition in range(2)]
+    forgotten = leave_half_staged(store.file_system, store.root, store.config, rows, 1)
+    kept = [_attempt(store, later, 0).path, _attempt(store, neighbours, 0).path]
+    named = [both[0][1], both[1][0]]
+    assert store.commit(rows, named) == CommitOutcome(False, 10)
+    store.close()
+    assert store.staged_files == set(kept), "of this batch nothing is left, of others everything"
+    pool = Path(store.root, "spark_mq/staged/pool")
+    assert {path.name for path in pool.iterdir()} == {segment.path.replace("/", "-") for segment in named}
+    inodes = {path.stat().st_ino for path in pool.iterdir()}
+    forgotten.append(next(blocks(store.file_system, store.root, store.config, rows, 1)))  # it writes into nobody's file
+    assert os.fstat(forgotten._file._descriptor).st_ino not in inodes  # type: ignore[union-attr]
+    for path in kept:
+        store.file_system.unlink(f"{store.root}/spark_mq/staged/{path}")
+    assert_holds_exactly(store.root, [rows])
+
+
+def _attempt(store: SinkStore, rows: BatchRows, partition: int) -> StagedSegment:
+    return stage_partition(store.file_system, store.root, store.config, rows, partition, queue_count=QUEUE_COUNT)
+
+
+def test_abort_without_an_intent_gives_the_segments_back(store: SinkStore) -> None:
+    store.commit(rows_of(0))
+    segments = store.stage(rows_of(1))
+    end = log_end(store)
+    abort_batch(store.file_system, store.root, segments)
+    assert store.staged_files.isdisjoint(segment.path for segment in segments)
+    assert log_end(store) == end
+    assert store.commit(rows_of(1)) == CommitOutcome(False, 10), "staged again, into the same files"
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
+
+
+@pytest.mark.parametrize("failpoint", ["after-intent", "amid-records", "after-end"])
+def test_abort_after_the_commit_point_undoes_nothing(store: SinkStore, failpoint: str) -> None:
+    rows, segments = rows_of(0), store.stage(rows_of(0))
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, failpoint)
+        with pytest.raises(Killed):
+            store.commit(rows, segments)
+    other_attempt = _attempt(store, rows, 0)
+    abort_batch(store.file_system, store.root, [*segments, other_attempt])
+    assert store.staged_files == {segment.path for segment in segments}
+    with store.open() as opened:
+        assert opened.finished_batches == (failpoint != "after-end")
+        assert is_whole(found_rows(opened), rows)
+    assert_holds_exactly(store.root, [rows])
+
+
+# Other writers
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("failpoint", ["after-intent", "after-begin", "amid-records", "after-records", "before-end", "after-end"])
+def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, failpoint: str, is_clean: bool) -> None:
+    store.commit(rows_of(0))
+    commit_and_die(store, rows_of(1, 20, 11), failpoint)
+    foreign = BatchRows(Batch("broker", "broker", 0), (9,), ("orders", "bills"))
+    with pytest.MonkeyPatch.context() as patch:  # a broker recovers the log, and knows no intents
+        patch.setattr(storage.message_store, "finish_open_intents", lambda writer: 0)
+        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        with store.open() as opened:
+            opened.writer.append(list(blocks(store.file_system, store.root, store.config, foreign, 0)))
+            if not is_clean:
+                opened.release()
+    if not is_clean:
+        forget_hint(store)
+    assert store.commit(rows_of(1, 20, 11)) == DONE
+    assert store.commit(rows_of(2)) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11), rows_of(2)], [foreign])
+
+
+def test_a_redo_that_is_killed_over_and_over_comes_to_its_end(store: SinkStore) -> None:
+    rows = rows_of(0, 25, 25)
+    commit_and_die(store, rows, "amid-records")
+    for failpoint in ("amid-records", "after-begin", "after-records", "amid-records", "after-queues", "before-end"):
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, failpoint)
+            with pytest.raises(Killed):
+                store.open()
+    with store.open() as opened:
+        assert opened.finished_batches == 1
+        assert is_whole(found_rows(opened), rows)
+    assert_holds_exactly(store.root, [rows])
+
+
+@contextmanager
+def held_by_another_process(lock: str) -> Iterator[subprocess.Popen[str]]:
+    """The store's lock in a process of its own, given back when its standard input ends."""
+    script = (
+        "import sys\nfrom storage.files.file_system import LocalFileSystem\n"
+        f"with LocalFileSystem().locked({lock!r}):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+
+
+def test_a_locked_store_is_waited_for_and_then_left_as_it_is(store: SinkStore) -> None:
+    store.commit(rows_of(0))
+    segments = store.stage(rows_of(1))
+    before = everything(store.root)
+    with held_by_another_process(f"{store.root}/lock") as process:
+        with pytest.raises(StoreLockedError) as caught:
+            store.open(lock_timeout_ms=150)
+        assert caught.value.retriable
+        assert caught.value.waited_ms == 150
+        assert everything(store.root) == before
+        assert process.stdin is not None
+        threading.Timer(0.2, process.stdin.close).start()
+        with store.open(lock_timeout_ms=60_000) as opened:
+            commit_batch(opened.writer, rows_of(1).batch, segments, topics={})
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
+
+
+# A full disk
+
+
+class FullDisk(LocalFileSystem):
+    """Has no room from the n-th operation that needs some until `is_full` is taken back."""
+
+    def __init__(self, operations_left: int) -> None:
+        self._left = operations_left
+        self.is_full = True
+
+    def need_room(self) -> None:
+        self._left -= 1
+        if self._left < 0 and self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def create_file(self, path: str, size_bytes: int) -> None:
+        self.need_room()
+        super().create_file(path, size_bytes)
+
+    def reserve(self, path: str, position: int, length: int) -> None:
+        self.need_room()
+        super().reserve(path, position, length)
+
+    def make_directories(self, path: str) -> None:
+        if not os.path.isdir(path):
+            self.need_room()
+        super().make_directories(path)
+
+    def open_for_writing(self, path: str) -> LocalWriter:
+        return _FullDiskWriter(path, self)
+
+
+class _FullDiskWriter(LocalWriter):
+    """Of what there is no room for, the pages before the last are written."""
+
+    def __init__(self, path: str, disk: FullDisk) -> None:
+        super().__init__(path)
+        self._disk = disk
+
+    def write(self, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        try:
+            self._disk.need_room()
+        except OSError:
+            pages_end = (position + len(data) - 1) // 4096 * 4096
+            super().write(position, bytes(data)[: max(0, pages_end - position)])
+            raise
+        super().write(position, data)
+
+
+@FLUSH
+def test_whatever_finds_the_disk_full_the_same_call_succeeds_when_there_is_room(tmp_path: Path, sync_flush: bool) -> None:
+    for operations in range(0, 1_000, 1 + 2 * sync_flush):
+        directory = tmp_path / str(operations)
+        directory.mkdir()
+        root = SinkStore.make_place(directory)
+        SinkStore(root, sync_flush=sync_flush).commit(rows_of(0))
+        rows = rows_of(1, 20, 11)
+        segments = SinkStore(root).stage(rows)
+        disk = FullDisk(operations)
+        store = SinkStore(root, disk, sync_flush=sync_flush, days=1)
+        try:
+            assert store.commit(rows, segments) == CommitOutcome(False, 31)
+        except (OSError, StorageError):
+            is_decided = any(name.endswith("-1.json") for name in os.listdir(root / "spark_mq/intents"))
+            is_done = is_decided or is_whole(_rows_there(root), rows)
+        else:
+            break
+        disk.is_full = False
+        assert store.commit(rows, None if is_done else segments).already_done == is_done
+        assert store.commit(rows_of(2)) == CommitOutcome(False, 10)
+        store.close()
+        assert_holds_exactly(store.root, [rows_of(0), rows, rows_of(2)])
+    assert operations > 20, "the disk was full at many places"
+
+
+def _rows_there(root: Path) -> list[FoundRow]:
+    with open_store(root) as store:
+        return found_rows(store)
+
+
+MOUNT_FAILED = 77
+IN_A_SMALL_FILE_SYSTEM = f'mount -o loop "$0" "$1" || exit {MOUNT_FAILED}; exec "$2" -m {__name__} "$1"'
+
+
+def test_a_file_system_without_room_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    """On a real one, of 8 MiB, in a mount namespace of its own, so that it goes with its process."""
+    image, place = tmp_path / "image", tmp_path / "small"
+    place.mkdir()
+    if shutil.which("mkfs.ext4") is None or shutil.which("unshare") is None:
+        pytest.skip("mkfs.ext4 or unshare is not there")
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    command = ["unshare", "--mount", "sh", "-c", IN_A_SMALL_FILE_SYSTEM, str(image), str(place), sys.executable]
+    process = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    if process.returncode == MOUNT_FAILED or "unshare:" in process.stderr:
+        pytest.skip(f"no small file system can be mounted: {process.stderr.strip()}")
+    assert process.returncode == 0, process.stderr
+
+
+def fill_up(place: Path) -> None:
+    store = SinkStore(SinkStore.make_place(place, SETTINGS.replace("8192", "131072")))
+    store.commit(rows_of(0))
+    big = rows_of(1, 300, 200)
+    segments = store.stage(big)
+    ballast = place / "ballast"
+    with ballast.open("wb") as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            os.write(file.fileno(), bytes(4096))
+    before = log_end(store)
+    with pytest.raises(StoreNotWritableError, match=r"no room for \d+ more bytes of log") as caught:
+        store.commit(big, segments)
+    assert caught.value.retriable
+    assert store.open_intents == 1, "the first batch's, which is not synced"
+    assert log_end(store) == before
+    ballast.unlink()
+    assert store.commit(big, segments) == CommitOutcome(False, 500)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), big])
+
+
+if __name__ == "__main__":
+    fill_up(Path(sys.argv[1]))
