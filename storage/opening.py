@@ -142,22 +142,22 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         writer.log.files[max(0, writer.log.file_index(max(0, ends.log_end - 1)))].path if writer.log.files else None
     )
     identity = None if last_file is None else files.identity(last_file)
-    save_hint(
-        files,
-        writer.root,
-        Hint(
-            abort=(files.read_file(_abort(writer.root)) or b"").decode(errors="replace"),
-            boot_id=files.boot_id(),
-            log_end=ends.log_end,
-            last_record=ends.last_record,
-            log_file=None if last_file is None or identity is None else (last_file, identity),
-            index_file=index_end(index),
-            queue_ends=queue_ends,
-            unsynced=tuple(sorted(writer.unsynced_paths())),
-            checkpointed_ms=ends.checkpointed_ms,
-            ledger=ends.ledger,
-        ),
+    hint = Hint(
+        abort=(files.read_file(_abort(writer.root)) or b"").decode(errors="replace"),
+        boot_id=files.boot_id(),
+        log_end=ends.log_end,
+        last_record=ends.last_record,
+        log_file=None if last_file is None or identity is None else (last_file, identity),
+        index_file=index_end(index),
+        queue_ends=queue_ends,
+        unsynced=tuple(sorted(writer.unsynced_paths())),
+        checkpointed_ms=ends.checkpointed_ms,
+        ledger=ends.ledger,
     )
+    try:
+        save_hint(files, writer.root, hint)
+    except OSError:  # a full disk: what was committed stays so, and the next opening recovers
+        drop_hint(files, writer.root)
 
 
 def close_cleanly(writer: StoreWriter) -> None:

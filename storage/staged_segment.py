@@ -120,8 +120,9 @@ class SegmentPool:
         self.directory = f"{self._staged}/{_POOL}"
 
     def take(self, path: str) -> bool:
-        """Make a used file the one at `path`, relative to the staged directory; False if there is none."""
-        for entry in self._file_system.list_directory(self.directory):
+        """Make a used file, the longest there is, the one at `path`, relative to the staged directory; False if there is none."""
+        pooled = self._file_system.list_directory(self.directory)
+        for entry in sorted(pooled, key=lambda entry: -entry.size_bytes):
             with suppress(FileNotFoundError):  # somebody else was faster
                 self._file_system.rename(f"{self.directory}/{entry.name}", f"{self._staged}/{path}")
                 # Else a power loss could leave both names, and the pool's would be written over.
