@@ -104,7 +104,7 @@ class BatchLedger:
         found: set[str] = set()
         for places, kinds, keys in self._slices_backwards():
             rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, END), False).to_numpy(zero_copy_only=False))[::-1]
-            pairs = keys.take(pa.array(rows)).dictionary_encode()
+            pairs = keys.take(pa.array(rows)).fill_null("").dictionary_encode()
             open_pairs = np.array([pair not in found for pair in pairs.dictionary.to_pylist()] or [False])
             codes = pairs.indices.to_numpy(zero_copy_only=False)
             for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
@@ -165,7 +165,7 @@ class BatchLedger:
                 commitlog_offset,
                 commitlog_offset + message.size_bytes,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
             return None
 
     def _counts(self, end: LedgerMessage) -> bool:
@@ -173,7 +173,7 @@ class BatchLedger:
         if end.last is None:
             return end.row_count == 0
         place, unique_key = end.last
-        if place < self._log.minimum:
+        if 0 <= place < self._log.minimum:
             return True  # expired
         try:
             message: Message = self._log.message_at(place, end.commitlog_offset)

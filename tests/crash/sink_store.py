@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch_commit import CommitOutcome, commit_batch
-from storage.batch_ledger import GROUP_PREFIX, QUEUE_ID
+from storage.batch_ledger import GROUP_PREFIX, QUEUE_ID, Batch
 from storage.batch_ledger import TOPIC as LEDGER_TOPIC
 from storage.config import load_config
 from storage.consumer_offsets import ConsumerOffsets
@@ -32,8 +32,13 @@ maxIndexNum=60
 """
 
 
+def rows_of(batch_id: int, *counts: int, sink_id: str = "sink", query_id: str = "query") -> BatchRows:
+    """A batch of a few rows in two partitions for two topics."""
+    return BatchRows(Batch(sink_id, query_id, batch_id), counts or (6, 4), ("orders", "bills"))
+
+
 class SinkStore:
-    """The store at `root`, whose files are so small that every few batches roll log, queues and index. Time goes on a millisecond a look."""
+    """The store at `root`, with files so small that every few batches roll log, queues and index. A look at its clock takes a millisecond."""
 
     def __init__(
         self, root: Path, file_system: LocalFileSystem | None = None, *, sync_flush: bool = False, days: int = 0
@@ -51,6 +56,12 @@ class SinkStore:
         root = directory / "store"
         root.mkdir()
         return root
+
+    @property
+    def log_end(self) -> int:
+        """As a reader sees it."""
+        with open_store(self.root) as store:
+            return store.log_end
 
     @property
     def open_intents(self) -> int:

@@ -59,7 +59,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Killed]:
         return dict(zip(points, pool.map(commit, range(len(points))), strict=True))
 
 
-@pytest.mark.parametrize("failpoint", (*COMMIT, *STAGING))
+@pytest.mark.parametrize("failpoint", [*COMMIT, *STAGING])
 def test_a_commit_is_killed(killed: dict[str, Killed], failpoint: str) -> None:
     return_code, store, acknowledged = killed[failpoint]
     assert return_code == -signal.SIGKILL, f"{failpoint} was never reached"

@@ -100,7 +100,7 @@ def _named(files: CrashFileSystem, number: int) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(f"the crash came after operation {number}: {files.operations[number - 1][:3] if number else 'none'}")
+        error.add_note(f"the crash came after operation {number}: {files.operations[:number][-1:]}"[:1_000])
         raise
 
 

@@ -68,7 +68,7 @@ def check(store: SinkStore, marks: Collection[str], note: Callable[[str], None] 
     for number in _replayed({number for number in there if f"acknowledged {number}" in marks}):
         was_there = commit(store, BATCHES[number])
         note(f"acknowledged {number}")
-        assert was_there == (number in there), f"{BATCHES[number].batch} was there: {number in there}, says the sink: {was_there}"
+        assert was_there == (number in there), f"{BATCHES[number].batch}: taken for {'done' if was_there else 'new'}"
         there.add(number)
     store.close()
     if BATCHES.index(WITH_LETTERS) in there:

@@ -4,11 +4,11 @@
 `states()` goes through that list; from each `Disk` a test makes what a power loss or a killed process leaves, and puts it
 in the directory's place. The method is that of SQLite's crash tests and of ALICE (OSDI '14). What a power loss may do:
 
-    file content     pages written since the file's sync are there or not, each on its own, in any of the versions it had; the length is
-                     an older one or the new one. A file that was made and not synced may have no length.
-    directory        of its entries made, renamed and deleted since its sync, in their order, those behind some point are lost. A sync of a
-                     file does not keep its entry. A rename shows the old name, the new one or both, never neither.
-    all else         the boot id changes; a killed process loses nothing but what it had not written
+    file content     pages written since the file's sync are there or not, each on its own, in any of the versions it had;
+                     the length is an older one or the new one, none at all of a file that is new
+    directory        of what was made, renamed and deleted since its sync, in that order, all behind some point is lost.
+                     A file's sync does not keep its entry. A renamed file has the old name, the new one or both, never none.
+    boot id          is another one
 
 Parts of a page shorter than its unit are never torn.
 """

@@ -26,7 +26,7 @@ BORN_MS = 1_700_000_000_000
 
 
 class StagedRow(NamedTuple):
-    """One row as it is to be found in the store."""
+    """One row as it is to be found in the store; its key is its body."""
 
     topic: str
     body: str
@@ -40,13 +40,11 @@ class BatchRows:
     batch: Batch
     counts: tuple[int, ...]
     topics: tuple[str, ...] = ("orders",)
-    padding: int = 0
-    """Bytes that each body is longer."""
 
     def of_partition(self, partition: int) -> list[StagedRow]:
         name = f"{self.batch.sink_id}/{self.batch.batch_id}/{partition}"
         return [
-            StagedRow(self.topics[number % len(self.topics)], f"{name}/{number}{'.' * self.padding}", f"{name}/{number}")
+            StagedRow(self.topics[number % len(self.topics)], f"{name}/{number}", f"{name}/{number}")
             for number in range(self.counts[partition])
         ]
 
