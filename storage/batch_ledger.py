@@ -73,8 +73,8 @@ def outgoing_ledger_message(
         document["from"] = first_row
     else:
         document["last"] = list(last) if last is not None else None
-    keys = list(dict.fromkeys((batch.sink_id, batch.query_id)))
-    properties = f"TAGS\x01{kind}\x02KEYS\x01{' '.join(keys)}\x02"
+    keys = _keys_of(batch)
+    properties = f"TAGS\x01{kind}\x02KEYS\x01{_keys_text(batch)}\x02"
     return OutgoingMessages(
         ((TOPIC, QUEUE_ID),),
         np.zeros(1, np.int32),
@@ -87,6 +87,14 @@ def outgoing_ledger_message(
         np.array([len(keys)], np.int32),
         np.array([index_key_hash(index_key(TOPIC, key)) for key in keys], np.int32),
     )
+
+
+def _keys_of(batch: Batch) -> list[str]:
+    return list(dict.fromkeys((batch.sink_id, batch.query_id)))
+
+
+def _keys_text(batch: Batch) -> str:
+    return " ".join(_keys_of(batch))
 
 
 class BatchLedger:
@@ -111,11 +119,12 @@ class BatchLedger:
                 if not open_pairs[code]:
                     continue
                 message = self._read(int(places[row]))
-                if message is not None and self._counts(message):
+                pair = pairs.dictionary[code].as_py()
+                if message is not None and pair == _keys_text(message.batch) and self._counts(message):
                     ends.setdefault(message.batch.sink_id, {}).setdefault(
                         message.batch.query_id, message.batch.batch_id
                     )
-                    found.add(pairs.dictionary[code].as_py())
+                    found.add(pair)
                     open_pairs[code] = False
         return ends
 
