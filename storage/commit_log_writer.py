@@ -63,7 +63,9 @@ class CommitLogWriter:
         )
         pieces = self._stamped(run, placement, store_time_ms, host_size)
         if placement.end - self.end <= SLICE_BYTES:
-            for start, data in pieces:
+            for number, (start, data) in enumerate(pieces):
+                if number:
+                    reach("amid-records")
                 self._write(start, data)
         else:
             self._write_while_stamping(pieces)
