@@ -18,8 +18,8 @@ from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import StoreNotFoundError
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.message_store import QueuePosition
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, is_system_topic
+from storage.store_reader import QueuePosition
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 

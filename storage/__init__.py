@@ -5,8 +5,9 @@ from __future__ import annotations
 from storage.config import StoreConfig
 from storage.errors import StorageError
 from storage.format.record import Message
-from storage.message_store import GetResult, GetStatus, MessageStore, open_store
+from storage.message_store import MessageStore, open_store
 from storage.put import PutResult
+from storage.store_reader import GetResult, GetStatus
 
 __all__ = [
     "GetResult",

@@ -38,7 +38,7 @@ def rows_of(batch_id: int, *counts: int, sink_id: str = "sink", query_id: str = 
 
 
 class SinkStore:
-    """The store at `root`, with files so small that every few batches roll log, queues and index. A look at its clock takes a millisecond."""
+    """The store at `root`, with files so small that every few batches roll log, queues and index. Its clock goes on with every look."""
 
     def __init__(
         self, root: Path, file_system: LocalFileSystem | None = None, *, sync_flush: bool = False, days: int = 0

@@ -77,7 +77,7 @@ class _FullDiskWriter(LocalWriter):
 def test_whatever_finds_the_disk_full_the_same_call_succeeds_when_there_is_room(
     tmp_path: Path, sync_flush: bool
 ) -> None:
-    for operations in range(0, 1_000, 1 + 2 * sync_flush):
+    for operations in range(sync_flush, 1_000, 2):
         directory = tmp_path / str(operations)
         directory.mkdir()
         root = SinkStore.make_place(directory)

@@ -27,8 +27,6 @@ from tests.support.crash_file_system import CrashFileSystem, Disk
 pytestmark = pytest.mark.crash
 
 FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
-STRIDE = 8
-"""`make test` takes one state in so many."""
 
 
 class Recorded:
@@ -62,37 +60,47 @@ class Recorded:
             patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
             run(SinkStore(root, files, sync_flush=sync_flush), files.mark, begin)
 
-    def lose_power(self, is_wanted: Callable[[int], bool], *, again: bool = False) -> None:
-        """In every wanted state. `again`: a second time while a new process makes good the first."""
-        for number, marks, disk in self.files.states():
-            if is_wanted(number):
-                choice = random.Random(f"{number} {self._sync_flush}")
-                with _named(self.files, number):
-                    left = self._lose_power(disk, marks, choice, 2)
-                    if again:
-                        self._lose_power_again(left, list(marks), choice)
+    def lose_power(self, stride: int, first: int = 0) -> None:
+        """In one state in `stride`, from the one after operation `first` on."""
+        self._crash(stride, first, lambda number, marks, disk: self._lose_power(disk, marks, self._choice(number), 2))
 
-    def kill(self, is_wanted: Callable[[int], bool]) -> None:
-        """In every wanted state the process goes, and the machine goes on: what was written is there."""
+    def kill(self, stride: int, first: int = 0) -> None:
+        """Likewise the process goes, and the machine goes on: what was written is there."""
+        self._crash(stride, first, lambda number, marks, disk: self._kill(disk, marks))
+
+    def lose_power_again(self, stride: int, first: int = 0) -> None:
+        """Likewise lose power or kill the process, and lose power once more in what the next process does."""
+
+        def crash_twice(number: int, marks: list[str], disk: Disk) -> None:
+            choice = self._choice(number)
+            files = self._lose_power(disk, marks, choice, 2) if choice.randrange(2) else self._kill(disk, marks)
+            chosen = choice.randint(1, len(files.operations))
+            count, new_marks, left = next(state for state in files.states() if state[0] == chosen)
+            with _named(files, count):
+                self._lose_power(left, [*marks, *new_marks], choice, 3)
+
+        self._crash(stride, first, crash_twice)
+
+    def _crash(self, stride: int, first: int, crash: Callable[[int, list[str], Disk], object]) -> None:
         for number, marks, disk in self.files.states():
-            if is_wanted(number):
+            if number % stride == first:
                 with _named(self.files, number):
-                    self._open(CrashFileSystem(self.files.root, deepcopy(disk), 1), marks)
+                    crash(number, marks, disk)
+
+    def _choice(self, number: int) -> random.Random:
+        return random.Random(f"{number} {self._sync_flush}")
 
     def _lose_power(self, disk: Disk, marks: Collection[str], choice: random.Random, boot: int) -> CrashFileSystem:
-        left = CrashFileSystem(self.files.root, disk.after_power_loss(choice), boot)
-        left.forgets = self.files.forgets
-        self._open(left, marks)
-        return left
+        return self._go_on(disk.after_power_loss(choice), marks, boot)
 
-    def _lose_power_again(self, files: CrashFileSystem, marks: list[str], choice: random.Random) -> None:
-        chosen = choice.randint(1, len(files.operations))
-        number, new_marks, disk = next(state for state in files.states() if state[0] == chosen)
-        with _named(files, number):
-            self._lose_power(disk, marks + new_marks, choice, 3)
+    def _kill(self, disk: Disk, marks: Collection[str]) -> CrashFileSystem:
+        return self._go_on(deepcopy(disk), marks, self.files.boot)
 
-    def _open(self, files: CrashFileSystem, marks: Collection[str]) -> None:
-        check(SinkStore(Path(files.root), files, sync_flush=self._sync_flush, days=files.boot), marks, files.mark)
+    def _go_on(self, disk: Disk, marks: Collection[str], boot: int) -> CrashFileSystem:
+        files = CrashFileSystem(self.files.root, disk, boot)
+        files.forgets = self.files.forgets
+        check(SinkStore(Path(files.root), files, sync_flush=self._sync_flush, days=boot), marks, files.mark)
+        return files
 
 
 @contextmanager
@@ -102,10 +110,6 @@ def _named(files: CrashFileSystem, number: int) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"the crash came after operation {number}: {files.operations[:number][-1:]}"[:1_000])
         raise
-
-
-def every(stride: int, first: int = 0) -> Callable[[int], bool]:
-    return lambda number: number % stride == first
 
 
 @FLUSH
@@ -120,31 +124,23 @@ def test_the_recorded_disk_is_the_real_one(tmp_path: Path, monkeypatch: pytest.M
     assert [mark for mark in marks if mark.startswith("decided")] == [f"decided {number}" for number in range(6)]
 
 
-@FLUSH
-def test_power_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool) -> None:
-    Recorded(tmp_path, monkeypatch, sync_flush=sync_flush).lose_power(every(STRIDE, sync_flush))
+Crash = Callable[[Recorded, int, int], None]
+CRASHES: dict[Crash, int] = {Recorded.lose_power: 12, Recorded.lose_power_again: 48, Recorded.kill: 24}
+"""`make test` takes one state in so many."""
 
 
 @FLUSH
-def test_power_is_lost_again_while_the_first_loss_is_made_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
-) -> None:
-    Recorded(tmp_path, monkeypatch, sync_flush=sync_flush).lose_power(every(4 * STRIDE, 3), again=True)
-
-
-@FLUSH
-def test_the_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool) -> None:
-    Recorded(tmp_path, monkeypatch, sync_flush=sync_flush).kill(every(STRIDE, 2))
+@pytest.mark.parametrize("crash", CRASHES)
+def test_some_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash) -> None:
+    crash(Recorded(tmp_path, monkeypatch, sync_flush=sync_flush), CRASHES[crash], 5)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @FLUSH
-def test_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool) -> None:
-    recorded = Recorded(tmp_path, monkeypatch, sync_flush=sync_flush)
-    recorded.lose_power(every(1))
-    recorded.lose_power(every(2), again=True)
-    recorded.kill(every(1))
+@pytest.mark.parametrize("crash", CRASHES)
+def test_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash) -> None:
+    crash(Recorded(tmp_path, monkeypatch, sync_flush=sync_flush), 1, 0)
 
 
 # The checker itself: each of these faults loses rows, and must be seen to.
@@ -162,7 +158,7 @@ FORGOTTEN = {
 def test_a_forgotten_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=False, forgets=FORGOTTEN[fault])
     with pytest.raises((AssertionError, StorageError)):
-        recorded.lose_power(every(5))
+        recorded.lose_power(5)
 
 
 def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
@@ -171,7 +167,7 @@ def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
     monkeypatch.setattr(StoreWriter, "sync_log", lambda writer: None)
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=False)
     with pytest.raises((AssertionError, StorageError)):
-        recorded.lose_power(every(5))
+        recorded.lose_power(5)
 
 
 def test_an_intent_that_goes_before_its_batch_is_there_is_noticed(
@@ -180,4 +176,4 @@ def test_an_intent_that_goes_before_its_batch_is_there_is_noticed(
     monkeypatch.setattr(storage.message_store, "finish_open_intents", lambda writer: 0)
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=True)
     with pytest.raises((AssertionError, StorageError)):
-        recorded.kill(every(5))
+        recorded.kill(5)

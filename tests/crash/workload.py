@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from uuid import uuid4
 
 from storage.batch_ledger import Batch
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, is_whole
@@ -72,7 +73,7 @@ def check(store: SinkStore, marks: Collection[str], note: Callable[[str], None] 
         there.add(number)
     store.close()
     if BATCHES.index(WITH_LETTERS) in there:
-        assert store.file_system.read_file(_letter_paths(store)[1]) == _LETTER
+        assert store.file_system.read_file(_letters_path(store)) == _LETTER
     assert_holds_exactly(store.root, [BATCHES[number] for number in there])
 
 
@@ -86,18 +87,18 @@ def _replayed(acknowledged: Collection[int]) -> list[int]:
     return sorted(replayed)
 
 
-def _letter_paths(store: SinkStore) -> tuple[str, str]:
-    """Where dead letters are staged, and where they belong."""
-    return f"{store.root}/letters/.staged", f"{store.root}/letters/2.letters"
+def _letters_path(store: SinkStore) -> str:
+    """Where dead letters belong."""
+    return f"{store.root}/letters/{WITH_LETTERS.batch.batch_id}.letters"
 
 
 def _stage_letters(store: SinkStore) -> Sequence[tuple[str, str]]:
-    staged, final = _letter_paths(store)
-    files = store.file_system
-    files.make_directories(f"{store.root}/letters")
-    if not files.exists(staged):
-        files.create_file(staged, 0)
+    """(staged path, final path) of an attempt's dead letters, durably staged."""
+    files, directory = store.file_system, f"{store.root}/letters"
+    staged = f"{directory}/.{uuid4()}.staged"
+    files.make_directories(directory)
+    files.create_file(staged, 0)
     files.write(staged, 0, _LETTER)
     files.sync(staged)
-    files.sync(f"{store.root}/letters")
-    return [(staged, final)]
+    files.sync(directory)
+    return [(staged, _letters_path(store))]

@@ -1,0 +1,290 @@
+"""Reading an open store: messages by queue, key, time or place. Java: DefaultMessageStore.getMessage, queryMessage.
+
+What is served has a queue entry, lies inside the validated log, and its record agrees with the entry in size, place, topic and
+queue id. Nothing here changes a file.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue, valid_entries
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
+from storage.files.atomic_file import read_with_backup
+from storage.files.file_system import FileSystem
+from storage.format.index import index_key
+from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.record import Message
+from storage.index_store import IndexStore
+from storage.queue_ends import QueueEnds
+from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
+
+MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
+_MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
+_LONG_MAX = 2**63 - 1
+_T = TypeVar("_T")
+
+
+class GetStatus(Enum):
+    """How a `get` ended. Java: GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """What a `get` found. Java: GetMessageResult."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(message.size_bytes for message in self.messages)
+
+
+class QueuePosition(NamedTuple):
+    """The place in the log, size and store time of the message at one queue offset."""
+
+    commitlog_offset: int
+    size_bytes: int
+    store_time_ms: int
+
+
+class StoreReader(ABC):
+    """The reading half of a `MessageStore`."""
+
+    root: str
+    log: CommitLog
+    queues: ConsumeQueueStore
+    index: IndexStore
+    _file_system: FileSystem
+
+    @property
+    @abstractmethod
+    def _ends(self) -> QueueEnds:
+        """Where log and queues end, as far as is known now."""
+
+    # What there is
+
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends."""
+        return self._ends.log_end
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return sorted({topic for topic, _ in self.queues.names()})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
+        if topic in self.queues.batch_topics:
+            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        return [queue_id for name, queue_id in self.queues.names() if name == topic]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message the log still holds; the maximum if it holds none."""
+        queue = self.queues.get(topic, queue_id)
+        return 0 if queue is None else self._ends.minimum(queue)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message."""
+        return self._ends.maximum(topic, queue_id)
+
+    @property
+    def undispatched_bytes(self) -> int:
+        """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
+        greatest = max((self._ends.greatest_end(queue) for queue in self.queues), default=0)
+        return max(0, self.log_end - max(greatest, self.log.minimum)) if self.log.files else 0
+
+    # Reading
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str | None = None,
+        max_bytes: int = MAX_TRANSFER_BYTES,
+    ) -> GetResult:
+        """Messages from a queue offset on, at most `max_count` and (but for the first) `max_bytes`. Java: getMessage.
+
+        `tags` is "TagA || TagB"; None or "*" is all. `next_begin_offset` is where to go on, whatever the status. Like Java's,
+        one call reads from one queue file and looks at 800 entries at most when it filters.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if maximum == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
+        if offset < minimum:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset >= maximum:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, maximum, minimum, maximum)
+        return self._get_inside(queue, offset, minimum, maximum, max_count, tags, max_bytes)
+
+    def _get_inside(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        minimum: int,
+        maximum: int,
+        max_count: int,
+        tags: str | None,
+        max_bytes: int,
+    ) -> GetResult:
+        file_entries = queue.file_size_bytes // 20
+        last = min(
+            maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries
+        )
+        entries = queue.entries(offset, last)
+        wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
+        codes = self.queues.ext(queue.topic, queue.queue_id).tags_codes(entries["tags_code"])
+        hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
+        valid = np.empty(0, bool)
+        messages: list[Message] = []
+        status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset
+        for number in range(len(entries)):
+            size = int(entries["size_bytes"][number])
+            if messages and (len(messages) >= max_count or total + size > max_bytes):
+                break
+            next_offset = offset + number + 1
+            if hashes is not None and int(codes[number]) not in hashes | TORN_TAGS_CODES:
+                continue
+            if number >= len(valid):  # a block at a time: most calls need no more than the first
+                block = entries[number : number + max_count]
+                sound = valid_entries(block, queue.topic, queue.queue_id, self.log, self.log_end)
+                valid = np.concatenate((valid, np.zeros(number - len(valid), bool), sound))
+            if not valid[number]:
+                status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            message = self.log.message_at(int(entries["commitlog_offset"][number]), self.log_end)
+            if wanted is not None and message.tags not in wanted:
+                continue
+            messages.append(message)
+            total += size
+            status = GetStatus.FOUND
+        return GetResult(status, next_offset, minimum, maximum, tuple(messages))
+
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """The message whose record begins there. Java: lookMessageByOffset.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return self.log.message_at(commitlog_offset, self.log_end)
+
+    def query(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
+    ) -> list[Message]:
+        """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
+
+        The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        """
+        found: list[Message] = []
+        for hit in self.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
+            if len(found) >= max_count:
+                break
+            try:
+                message = self.log.message_at(hit.commitlog_offset, self.log_end)
+            except (OffsetOutOfRangeError, CorruptRecordError):
+                continue  # the message has expired, or the item outlived a cut of the log
+            if message.topic == topic and (key == message.unique_key or key in message.keys):
+                found.append(message)
+        return sorted(found, key=lambda message: message.commitlog_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
+
+        With `upper` the last offset whose store time is not after it, or the minimum.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        low, high = minimum, maximum
+        first_not_before, last_before = maximum, minimum
+        while low < high:
+            middle = (low + high) // 2
+            offset = self._visible_from(queue, middle, high)
+            if offset is None:
+                high = middle
+                continue
+            store_time = self.store_time(queue, offset)
+            if store_time < timestamp_ms or (upper and store_time == timestamp_ms):
+                low, last_before = offset + 1, offset
+            else:
+                high, first_not_before = middle, offset
+        return last_before if upper else first_not_before
+
+    def _visible_from(self, queue: ConsumeQueue, start: int, end: int) -> int | None:
+        """The first offset in [start, end) with a message: offsets without one have no time to compare."""
+        block_size = 1
+        while start < end:
+            entries = queue.entries(start, min(end, start + block_size))
+            valid = valid_entries(entries, queue.topic, queue.queue_id, self.log, self.log_end)
+            if valid.any():
+                return start + int(np.argmax(valid))
+            start, block_size = start + len(entries), min(8 * block_size, SLICE_ROWS)
+        return None
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message at a queue offset; −1 where none is."""
+        position = self.position(queue.topic, queue.queue_id, offset)
+        return -1 if position is None else position.store_time_ms
+
+    def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
+        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None or not 0 <= offset < self.max_offset(topic, queue_id):
+            return None
+        entry = queue.entries(offset, offset + 1)
+        if not valid_entries(entry, topic, queue_id, self.log, self.log_end)[0]:
+            return None
+        offsets, sizes = entry["commitlog_offset"].astype(np.int64), entry["size_bytes"].astype(np.int64)
+        (_, records), *_ = self.log.records(offsets, sizes)
+        return QueuePosition(int(offsets[0]), int(sizes[0]), int(records.column("store_time_ms")[0]))
+
+    def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
+        queue = self.queues.get(topic, queue_id)
+        blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
+        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+
+    def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
+        """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
+        queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
+        while queue is not None and start < end:
+            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
+            if fitting < len(sizes):
+                return start + fitting
+            start, size_bytes = start + fitting, size_bytes - int(sizes[-1])
+        return end
+
+    def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither."""
+        return read_with_backup(f"{self.root}/config/{name}", parse, read_bytes=self._file_system.read_file).value
