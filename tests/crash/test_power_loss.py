@@ -81,6 +81,18 @@ class Recorded:
 
         self._crash(stride, first, crash_twice)
 
+    def kill_and_lose_power(self, number: int) -> None:
+        """Kill the process after this operation, and lose power wherever the next one has made a promise."""
+        marks, disk = next(
+            (list(marks), deepcopy(disk)) for count, marks, disk in self.files.states() if count == number
+        )
+        with _named(self.files, number):
+            files = self._kill(disk, marks)
+            for count, new_marks, left in files.states():
+                if count and files.operations[count - 1].kind == "mark":
+                    with _named(files, count):
+                        self._lose_power(left, [*marks, *new_marks], self._choice(count), 3)
+
     def _crash(self, stride: int, first: int, crash: Callable[[int, list[str], Disk], object]) -> None:
         for number, marks, disk in self.files.states():
             if number % stride == first:
@@ -141,6 +153,21 @@ def test_some_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush
 @pytest.mark.parametrize("crash", CRASHES)
 def test_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash) -> None:
     crash(Recorded(tmp_path, monkeypatch, sync_flush=sync_flush), 1, 0)
+
+
+def test_a_directory_that_a_killed_process_made_is_kept_with_what_later_ones_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one dies before it has synced the directory's entry, and power is lost when the next has put something there."""
+    recorded = Recorded(tmp_path, monkeypatch, sync_flush=True)
+    made = [
+        number
+        for number, operation in enumerate(recorded.files.operations, 1)
+        if operation.kind == "make-directory" and "/consumequeue/" not in operation.path
+    ]
+    assert len(made) > 5
+    for number in made:
+        recorded.kill_and_lose_power(number)
 
 
 # The checker itself: each of these faults loses rows, and must be seen to.

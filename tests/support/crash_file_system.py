@@ -324,7 +324,7 @@ class CrashFileSystem(LocalFileSystem):
 
     def sync(self, path: str) -> None:
         os.stat(path)
-        if not self.forgets(path):
+        if path.startswith(self.root) and not self.forgets(path):
             self.record(Operation("sync", path))
 
     def rename(self, path: str, new_path: str) -> None:
