@@ -3,7 +3,7 @@ VENV = .venv
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-interop check bench doctor lock clean
+.PHONY: help setup demo test test-spark test-interop test-crash check bench doctor lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ test-spark: setup ## the tests that start Spark
 
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
+
+test-crash: setup ## the crash tests, then a driver killed ROUNDS=50 times; writes docs/CRASHES.md
+	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
+	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/CRASHES.md
 
 check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))

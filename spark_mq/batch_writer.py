@@ -16,7 +16,7 @@ from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
-from storage.batch_ledger import Batch
+from storage.batch_ledger import UNNAMED_PREFIX, Batch
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -25,13 +25,15 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, columns: InputColumns) -> None:
         self.options = options
         self.columns = columns
-        name = options.write_id or str(uuid.uuid4())
+        name = options.write_id or UNNAMED_PREFIX + uuid.uuid4().hex
         self.batch = Batch(name, name, 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         task = TaskContext.get()
         assert task is not None, "Spark calls this in a task"
-        return stage_rows(self.options, self.columns, self.batch, task.partitionId(), task.taskAttemptId(), iterator)
+        return stage_rows(
+            self.options, self.columns, self.batch, task.partitionId(), task.taskAttemptId(), iterator, is_only=True
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit_rows(self.options, messages, self.batch.batch_id, mirrored=self.options.write_id is not None)

@@ -8,17 +8,19 @@ the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from spark_mq.conditions import OptionError
 from spark_mq.offsets import QueueId, RecordPlace
 from spark_mq.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
+from storage.broker_names import BrokerNames, broker_names
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import StoreNotFoundError
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.names import BROKER_MEMBER_TOPIC_PREFIX, is_system_topic
+from storage.names import is_system_topic
 from storage.store_reader import QueuePosition
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
@@ -49,14 +51,14 @@ def _is_store(file_system: FileSystem, path: str) -> bool:
 
 def broker_name_of(store: MessageStore) -> str:
     """The name of a store's broker, where nobody gave it."""
-    if store.config.identity.broker_name:
-        return store.config.identity.broker_name
-    table = store.state(TOPICS_FILE, TopicTable.load)
-    for topic in sorted(table.topics) if table else ():
-        if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX):
-            return topic.removeprefix(BROKER_MEMBER_TOPIC_PREFIX)
+    if name := _names_of(store).broker:
+        return name
     parts = [part for part in store.root.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == _HOME else parts[-1]
+
+
+def _names_of(store: MessageStore) -> BrokerNames:
+    return broker_names(store.config, store.state(TOPICS_FILE, TopicTable.load) or TopicTable())
 
 
 class Cluster:
@@ -64,6 +66,10 @@ class Cluster:
 
     def __init__(self, stores: Mapping[str, MessageStore]) -> None:
         self.stores = dict(sorted(stores.items()))
+
+    @cached_property
+    def _cluster_names(self) -> dict[str, str]:
+        return {name: _names_of(store).cluster for name, store in self.stores.items()}
 
     @classmethod
     def open(cls, paths: Sequence[str], *, conf: str | None = None, broker_name: str | None = None) -> Cluster:
@@ -108,8 +114,8 @@ class Cluster:
 
     def is_system_topic(self, topic: str) -> bool:
         return any(
-            is_system_topic(topic, broker_name=name, cluster_name=store.config.identity.broker_cluster_name)
-            for name, store in self.stores.items()
+            is_system_topic(topic, broker_name=name, cluster_name=cluster_name)
+            for name, cluster_name in self._cluster_names.items()
         )
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:

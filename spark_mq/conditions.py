@@ -312,6 +312,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
+    errors.ColumnIllegalError: ("SPARK_MQ_SINK_SCHEMA", None),
     errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
     errors.RowIllegalError: ("SPARK_MQ_ILLEGAL_ROW", None),
 }

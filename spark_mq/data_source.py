@@ -48,18 +48,24 @@ class SparkMqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from spark_mq.batch_writer import BatchWriter
         from spark_mq.sink_columns import columns_to_write
+        from spark_mq.sink_commit import check_place
         from spark_mq.sink_options import SinkOptions
 
         options = SinkOptions.parse(self.options, "batch")
-        return BatchWriter(options, columns_to_write(schema, options, mode="overwrite" if overwrite else "append"))
+        columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
+        check_place(options)
+        return BatchWriter(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from spark_mq.sink_columns import columns_to_write
+        from spark_mq.sink_commit import check_place
         from spark_mq.sink_options import SinkOptions
         from spark_mq.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, "streaming")
-        return StreamWriter(options, columns_to_write(schema, options, mode="complete" if overwrite else "append"))
+        columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
+        check_place(options)
+        return StreamWriter(options, columns)
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.options import SourceOptions

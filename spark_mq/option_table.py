@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 from spark_mq.conditions import OptionError, UnknownOptionError
-from spark_mq.option_values import nearest
+from storage.nearest_name import nearest
 
 Mode = Literal["batch", "streaming"]
 

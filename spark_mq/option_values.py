@@ -5,9 +5,8 @@ Durations and sizes are spelled as Spark's configuration spells them (JavaUtils.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -31,13 +30,6 @@ _DURATION_UNITS = {
 _SIZE_UNITS = {"": 1, "b": 1} | {
     unit + suffix: 1024**power for power, unit in enumerate("kmgtp", start=1) for suffix in ("", "b")
 }
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, whatever its case; None if none is like it."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return by_lower[found[0]] if found else None
 
 
 def parse_text(text: str, option: str) -> str:

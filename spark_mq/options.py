@@ -29,6 +29,7 @@ from spark_mq.starting_offsets import (
     TimePoint,
 )
 from spark_mq.subscription import Subscription
+from storage.nearest_name import advice
 
 COLUMN_NAMES = (
     "topic",
@@ -66,9 +67,7 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
     columns = tuple(part.strip() for part in text.split(","))
     for column in columns:
         if column not in COLUMN_NAMES:
-            like = values.nearest(column, COLUMN_NAMES)
-            advice = "" if like is None else f"; did you mean {like}?"
-            raise OptionError(option, f"there is no column {column!r}{advice}")
+            raise OptionError(option, f"there is no column {column!r}{advice(column, COLUMN_NAMES)}")
     if len(set(columns)) != len(columns):
         raise OptionError(option, f"a column is named twice in {text!r}")
     return columns

@@ -5,7 +5,7 @@ The source's other columns are accepted and left, so that its rows go straight i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark.sql.types import (
@@ -20,9 +20,10 @@ from pyspark.sql.types import (
 )
 
 from spark_mq.conditions import SinkModeError, SinkSchemaError
-from spark_mq.option_values import nearest
-from spark_mq.options import COLUMN_NAMES, KAFKA_COLUMN_NAMES, KAFKA_HEADERS
 from spark_mq.sink_options import SinkOptions
+from storage import kafka_rows
+from storage.errors import ColumnIllegalError
+from storage.message_schema import LEFT_COLUMNS, check_names
 
 
 class SinkColumn(NamedTuple):
@@ -107,31 +108,18 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     """
     if mode != "append":
         raise SinkModeError(mode)
-    present = {field.name for field in schema}
-    kafka = "value" in present and "body" not in present
+    kafka = kafka_rows.is_kafka(schema.names)
     taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
-    left = {*KAFKA_COLUMN_NAMES, KAFKA_HEADERS} if kafka else set(COLUMN_NAMES)
-    names = []
+    left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
+    try:
+        check_names(schema.names, taken, left, needed="value" if kafka else "body")
+    except ColumnIllegalError as error:
+        raise SinkSchemaError(error.column, error.rule) from error
     for field in schema:
-        if field.name in taken:
-            column = taken[field.name]
-            if not column.fits(field.dataType):
-                raise SinkSchemaError(
-                    field.name, f"it is {field.dataType.simpleString().upper()}, expected {column.sql_type}"
-                )
-            names.append(field.name)
-        elif field.name not in left:
-            raise _unknown(field.name, {**dict.fromkeys(left), **taken})
-    if len(set(names)) != len(names):
-        raise SinkSchemaError(next(name for name in names if names.count(name) > 1), "it is there twice")
-    required = "value" if kafka else "body"
-    if required not in names:
-        raise SinkSchemaError("body", f"it is missing; the frame has {', '.join(schema.names) or 'no columns'}")
+        if field.name in taken and not taken[field.name].fits(field.dataType):
+            found, expected = field.dataType.simpleString().upper(), taken[field.name].sql_type
+            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}")
+    names = [name for name in schema.names if name in taken]
     if not options.keep_unique_key:
         names = [name for name in names if name != "unique_key"]
     return InputColumns(tuple(names), kafka)
-
-
-def _unknown(name: str, known: Mapping[str, object]) -> SinkSchemaError:
-    like = nearest(name, known)
-    return SinkSchemaError(name, "the sink takes no such column" + ("" if like is None else f"; did you mean {like}?"))

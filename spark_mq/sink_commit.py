@@ -17,8 +17,18 @@ from spark_mq.partition_writer import StagedRows
 from spark_mq.sink_options import SinkOptions
 from storage import open_store
 from storage.batch_commit import abort_batch, commit_batch
+from storage.config import load_config
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
+from storage.store_creation import find_log_directories
+
+
+def check_place(options: SinkOptions) -> None:
+    """Before any task stages rows: raises SPARK_MQ_STORE_NOT_FOUND where the path is no store and none may be made there."""
+    files = LocalFileSystem()
+    with writing_conditions(options.root):
+        config = load_config(options.root, options.conf, read_bytes=files.read_file)
+        find_log_directories(options.root, config, files, may_be_empty=True)
 
 
 def commit_rows(
@@ -77,8 +87,9 @@ def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
     if not segments and not dead_letters:
         return
     files = LocalFileSystem()
-    # Where nothing but dead letters was staged there may be no store yet, and so nobody to keep out.
-    lock = files.locked(f"{options.root}/lock") if files.exists(options.root) else nullcontext()
+    # Where no commit has come so far that there is a lock, there is nobody to keep out, and maybe no store.
+    lock_path = f"{options.root}/lock"
+    lock = files.locked(lock_path) if files.exists(lock_path) else nullcontext()
     with writing_conditions(options.root), suppress(StoreLockedError), lock:
         abort_batch(files, options.root, segments)
         discard_staged(files, options.root, dead_letters)

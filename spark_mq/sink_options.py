@@ -13,7 +13,7 @@ from typing import Annotated, Literal, get_args
 from spark_mq import option_values as values
 from spark_mq.conditions import OptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
-from storage.batch_ledger import GROUP_PREFIX
+from storage.batch_ledger import GROUP_PREFIX, UNNAMED_PREFIX
 from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
@@ -66,8 +66,10 @@ def parse_broker_name(text: str, option: str) -> str:
 
 
 def parse_sink_id(text: str, option: str) -> str:
-    """A name that can end a consumer group's."""
+    """A name that can end a consumer group's, and is none of those that unnamed writes get."""
     name = values.parse_text(text, option)
+    if name.startswith(UNNAMED_PREFIX):
+        raise OptionError(option, f"{name!r} begins with {UNNAMED_PREFIX}, as the names of writes without one do")
     try:
         validate_group(GROUP_PREFIX + name)
     except NameIllegalError as error:
@@ -99,9 +101,9 @@ class SinkOptions:
         str | None,
         Option(
             parse_store_host,
-            "`address:port` of the broker that will serve the store, for records and message ids; used where neither brokerIP1 in "
-            "broker.conf nor the last record tells",
-            shown="127.0.0.1:10911",
+            "`address:port` of the broker that will serve the store, for records and message ids; where brokerIP1 in broker.conf or "
+            "the last record tells, another one is refused",
+            shown="as the store tells, else 127.0.0.1:10911",
         ),
     ] = None
     topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None

@@ -21,14 +21,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-import numpy as np
-
 from storage.batch_ledger import (
     BEGIN,
     END,
     GROUP_PREFIX,
     QUEUE_ID,
     TOPIC,
+    UNNAMED_PREFIX,
     Batch,
     BatchLedger,
     LedgerMessage,
@@ -36,21 +35,20 @@ from storage.batch_ledger import (
 )
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
-from storage.errors import NameIllegalError, SinkTakenError, TopicChangedError
+from storage.errors import NameIllegalError, SinkTakenError, StorageError, StoreNotWritableError, TopicChangedError
 from storage.failpoints import reach
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_batch import Records
-from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, stamp
-from storage.intent import Intent, drop_intent, load_intents, remove_undecided, save_intent
+from storage.format.record_block import RecordRun, encode_block
+from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
-from storage.placement import place, slices
+from storage.redo import NOTHING, Progress, TornRow, progress_behind, runs_from
 from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, delete_orphans, sink_digest
 from storage.store_writer import StoreWriter
 from storage.topics import PERM_WRITE
 
 _LEDGER_ROOM_BYTES = 64 << 10
-_COMPARED_BYTES = 4 << 20
+_SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
 _FORGOTTEN_QUERY = "one whose ledger entries have expired"
 
 
@@ -82,11 +80,12 @@ def commit_batch(
     """
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
-    if not dead_letters and not any(segment.rows for segment in segments):
-        return CommitOutcome(False, 0)
     if _is_done(writer, batch, takeover):
         _drop_staged(writer, batch, segments)
         return CommitOutcome(True, 0)
+    if not any(segment.rows for segment in segments):
+        _publish(writer, dead_letters)
+        return CommitOutcome(False, 0)
     with ExitStack() as resources:
         readers = [
             resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments
@@ -101,22 +100,27 @@ def commit_batch(
             tuple(segments),
             tuple((staged, final) for staged, final in dead_letters),
             mirrored,
+            writer.clock(),
             writer.file_system.boot_id(),
         )
         reach("before-intent")
         save_intent(writer.file_system, writer.root, intent)
         reach("after-intent")
-        _append(writer, intent, readers, _Progress(0, -1))
+        _append(writer, intent, readers, NOTHING)
     _finish(writer, intent)
     return CommitOutcome(False, intent.row_count)
 
 
-def finish_open_intents(writer: StoreWriter) -> int:
-    """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were."""
+def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow] = ()) -> int:
+    """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were.
+
+    `torn` are rows that opening has written again.
+    """
     remove_undecided(writer.file_system, writer.root)
+    writer.mend(torn)
     count = 0
     for intent in load_intents(writer.file_system, writer.root):
-        if not _has_end(writer, intent):
+        if not _is_in_log(writer, intent):
             _redo(writer, intent)
             count += 1
         elif intent.mirrored:  # a crash may have come between the END and this
@@ -148,48 +152,56 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
         intent = intent._replace(lower_bound=writer.log_end)
         save_intent(writer.file_system, writer.root, intent)
     with ExitStack() as resources:
-        readers = [
-            resources.enter_context(SegmentReader(writer.file_system, writer.root, segment))
-            for segment in intent.segments
-        ]
-        for reader in readers:
-            reader.verify_data()
+        try:
+            readers = [
+                resources.enter_context(SegmentReader(writer.file_system, writer.root, s)) for s in intent.segments
+            ]
+            for reader in readers:
+                reader.verify_data()
+        except StorageError as error:
+            path = intent_path(writer.root, intent)
+            hint = f"bring the file back; or delete {path}, and what stands of the batch in the log is all there will be of it"
+            reason = (
+                f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and its rows are not to be had: {error}"
+            )
+            raise StoreNotWritableError(writer.root, reason, hint) from error
         begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
-        there = _rows_behind(writer, begun[-1], readers) if begun else _Progress(0, -1)
+        there = NOTHING
+        if begun:
+            file_size = writer.settings.log_file_size_bytes
+            there = progress_behind(writer.log, writer.log_end, file_size, begun[-1], readers)
         writer.reserve(sum(segment.data_size_bytes for segment in intent.segments) + _LEDGER_ROOM_BYTES)
         _append(writer, intent, readers, there)
     _finish(writer, intent)
 
 
-class _Progress(NamedTuple):
-    """How much of a batch the log holds, and where the last of these rows stands; −1 if none was seen."""
-
-    row_count: int
-    last_place: int
-
-
-def _append(writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], there: _Progress) -> None:
+def _append(writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], there: Progress) -> None:
     """BEGIN, the rows that are not there yet, dead letters, END."""
     batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
     now_ms, host, last_place = writer.clock(), writer.settings.host, there.last_place
-    if rest := _runs_from(readers, there.row_count):
+    if rest := runs_from(readers, there.row_count):
         begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
         writer.append([encode_block(begin, host)])
         reach("after-begin")
         last_place = int(writer.append(rest)[-1].commitlog_offsets[-1])
-    for staged, final in intent.dead_letters:
-        with suppress(FileNotFoundError):  # done before a crash
-            writer.file_system.rename(staged, final)
-            writer.file_system.sync(posixpath.dirname(final))
+    _publish(writer, intent.dead_letters)
     reach("before-end")
-    last = (last_place, intent.segments[-1].last_unique_key) if intent.row_count else None
+    last = last_place, intent.segments[-1].last_unique_key
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
     writer.append([encode_block(end, host)])
     reach("after-end")
 
 
+def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> None:
+    """Give staged dead letters their names, durably. A replay gives the same names, so none is there twice."""
+    for staged, final in dead_letters:
+        with suppress(FileNotFoundError):  # done before a crash
+            writer.file_system.rename(staged, final)
+        writer.file_system.sync(posixpath.dirname(final))
+
+
 def _finish(writer: StoreWriter, intent: Intent) -> None:
-    if writer.ends.ledger is not None:
+    if writer.ends.ledger is not None and not intent.sink_id.startswith(UNNAMED_PREFIX):
         others = writer.ends.ledger.pop(intent.sink_id, {})
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
     if intent.mirrored:
@@ -262,17 +274,36 @@ def _mirrored_query(writer: StoreWriter, batch: Batch) -> dict[str, int]:
     """What the mirror tells of a sink of which the log holds nothing any more: its last batch, but not whose it was.
 
     A sink that is named after its query has no other. For a given name, a batch that goes on where the mirror ends is taken for the
-    same query's, an earlier one for another's.
+    same query's, and so is the last one itself, which Spark may not know to be done; an earlier one for another's.
     """
     next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + batch.sink_id, QUEUE_ID)
     if next_batch is None or next_batch <= 0:
         return {}
-    is_same = batch.sink_id == batch.query_id or batch.batch_id >= next_batch
+    is_same = batch.sink_id == batch.query_id or batch.batch_id >= max(1, next_batch - 1)
     return {batch.query_id if is_same else _FORGOTTEN_QUERY: next_batch - 1}
 
 
-def _has_end(writer: StoreWriter, intent: Intent) -> bool:
-    return any(message.kind == END for message in _messages_of(writer, intent))
+def _is_in_log(writer: StoreWriter, intent: Intent) -> bool:
+    """Whether an END of this very batch stands behind the bound, or did before it expired, as the mirror tells."""
+    last_key = intent.segments[-1].last_unique_key
+    for message in _messages_of(writer, intent):
+        if (message.kind, message.row_count) == (END, intent.row_count) and message.last is not None:
+            return message.last[1] == last_key
+    if not intent.mirrored or not _has_expired(writer, intent):
+        return False
+    next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + intent.sink_id, QUEUE_ID)
+    return next_batch is not None and intent.batch_id < next_batch
+
+
+def _has_expired(writer: StoreWriter, intent: Intent) -> bool:
+    """Whether retention has deleted what stood behind the bound; a power loss can take a file too, but leaves nothing much younger."""
+    if intent.lower_bound >= writer.log.minimum:
+        return False
+    try:
+        oldest = writer.log.message_at(writer.log.minimum, writer.log_end)
+    except StorageError:
+        return False
+    return oldest.store_time_ms - intent.decided_ms >= _SHORTEST_RETENTION_MS
 
 
 def _messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
@@ -293,95 +324,3 @@ def _check_queues(writer: StoreWriter, readers: Sequence[RecordRun], topics: Map
             raise TopicChangedError(topic, queue_id, f"the topic's permission is {config.perm}, without 2 (write)")
         if topic in writer.queues.batch_topics:
             raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
-
-
-class _Tail(NamedTuple):
-    """The rows of a run from one of them on."""
-
-    run: RecordRun
-    columns: BlockColumns
-    start: int
-
-    def read(self, start: int, end: int, into: np.ndarray) -> None:
-        self.run.read(self.start + start, self.start + end, into)
-
-
-def _runs_from(readers: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
-    runs: list[RecordRun] = []
-    for reader in readers:
-        columns, skipped = reader.columns, min(first_row, reader.columns.row_count)
-        first_row -= skipped
-        if skipped == 0:
-            runs.append(reader)
-        elif skipped < columns.row_count:
-            keys = int(columns.key_counts[:skipped].sum())
-            rest = BlockColumns(
-                columns.queues,
-                columns.queue_codes[skipped:],
-                columns.sizes_bytes[skipped:],
-                columns.tags_codes[skipped:],
-                columns.key_counts[skipped:],
-                columns.key_hashes[keys:],
-            )
-            runs.append(_Tail(reader, rest, int(columns.sizes_bytes[:skipped].sum(dtype=np.int64))))
-    return [run for run in runs if run.columns.row_count]
-
-
-def _rows_behind(writer: StoreWriter, begin: LedgerMessage, readers: Sequence[RecordRun]) -> _Progress:
-    """How many rows of the batch the log holds up to those that follow this BEGIN, one behind the other, as they were staged."""
-    there, at = _Progress(begin.first_row, -1), begin.end
-    for run in _runs_from(readers, begin.first_row):
-        columns = run.columns
-        no_offsets = np.zeros(len(columns.queues), np.int64)
-        placed = place(
-            columns.sizes_bytes,
-            columns.queue_codes,
-            no_offsets,
-            at,
-            writer.file_end(at),
-            writer.settings.log_file_size_bytes,
-        )
-        count = _equal_rows(writer, run, placed.commitlog_offsets)
-        if count:
-            there = _Progress(there.row_count + count, int(placed.commitlog_offsets[count - 1]))
-        if count < columns.row_count:
-            break
-        at = placed.end
-    return there
-
-
-def _equal_rows(writer: StoreWriter, run: RecordRun, commitlog_offsets: np.ndarray) -> int:
-    """How many rows of a run, from its first, stand at these places.
-
-    A row of which a power loss took pages of topic or properties, which no checksum covers, and that a broker has taken for
-    valid since, is written over: it has its place in its queue.
-    """
-    sizes = run.columns.sizes_bytes
-    sources = np.cumsum(sizes, dtype=np.int64) - sizes
-    inside = int(np.searchsorted(commitlog_offsets + sizes, writer.log_end, side="right"))
-    for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
-        start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
-        logged = np.frombuffer(writer.log.bytes_at(start, end - start), np.uint8)
-        staged = np.empty(end - start, np.uint8)
-        run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
-        positions = commitlog_offsets[first:last] - start
-        host_size = len(writer.settings.host)
-        queue_offsets, store_times = read_stamps(logged, positions, host_size)
-        stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
-        differing = np.flatnonzero(logged != staged)
-        if not len(differing):
-            continue
-        rows = np.unique(np.searchsorted(positions, differing, side="right") - 1)
-        for row in rows.tolist():
-            record = slice(int(positions[row]), int(positions[row]) + int(sizes[first + row]))
-            if not _is_torn(logged[record], staged[record]):
-                return first + row
-            writer.rewrite(start + record.start, staged[record])
-    return inside
-
-
-def _is_torn(logged: np.ndarray, staged: np.ndarray) -> bool:
-    """Whether a record is the staged one but for zeros behind its body."""
-    body_end = Records(staged, np.zeros(1, np.int64)).body_ends[0]
-    differs = logged != staged
-    return not differs[:body_end].any() and not logged[differs].any()

@@ -33,6 +33,8 @@ QUEUE_ID = 0
 BEGIN = "BEGIN"
 END = "END"
 GROUP_PREFIX = "CID_RMQ_SYS_SPARK_"
+UNNAMED_PREFIX = "|"
+"""How the id of a sink begins that writes one batch and is never asked for again; no user's begins so."""
 _SLICE_ENTRIES = 8_192
 
 
@@ -89,6 +91,24 @@ def outgoing_ledger_message(
     )
 
 
+def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMessage | None:
+    """What a ledger message says; None where it does not say what one says."""
+    try:
+        document = json.loads(body)
+        last = document.get("last")
+        return LedgerMessage(
+            BEGIN if "from" in document else END,
+            Batch(str(document["sink"]), str(document["query"]), int(document["batch"])),
+            int(document["rows"]),
+            int(document.get("from", 0)),
+            None if last is None else (int(last[0]), str(last[1])),
+            commitlog_offset,
+            end,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        return None
+
+
 def _keys_of(batch: Batch) -> list[str]:
     return list(dict.fromkeys((batch.sink_id, batch.query_id)))
 
@@ -118,6 +138,8 @@ class BatchLedger:
             for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
                 if not open_pairs[code]:
                     continue
+                if pairs.dictionary[code].as_py().startswith(UNNAMED_PREFIX):
+                    continue  # nobody asks for it again
                 message = self._read(int(places[row]))
                 pair = pairs.dictionary[code].as_py()
                 if message is not None and pair == _keys_text(message.batch) and self._counts(message):
@@ -162,25 +184,12 @@ class BatchLedger:
     def _read(self, commitlog_offset: int) -> LedgerMessage | None:
         """The message there; None where it does not say what a ledger message says."""
         message = self._log.message_at(commitlog_offset, self._log_end)
-        try:
-            document = json.loads(message.body)
-            last = document.get("last")
-            return LedgerMessage(
-                BEGIN if "from" in document else END,
-                Batch(str(document["sink"]), str(document["query"]), int(document["batch"])),
-                int(document["rows"]),
-                int(document.get("from", 0)),
-                None if last is None else (int(last[0]), str(last[1])),
-                commitlog_offset,
-                commitlog_offset + message.size_bytes,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-            return None
+        return parse_ledger_body(message.body, commitlog_offset, commitlog_offset + message.size_bytes)
 
     def _counts(self, end: LedgerMessage) -> bool:
         """Whether the last row that an END names stands there."""
         if end.last is None:
-            return end.row_count == 0
+            return False
         place, unique_key = end.last
         if 0 <= place < self._log.minimum:
             return True  # expired

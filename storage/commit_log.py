@@ -92,6 +92,11 @@ class CommitLog:
         """Number of the last file that begins at or before an offset; -1 if none does."""
         return bisect_right(self.files, commitlog_offset, key=lambda file: file.start) - 1
 
+    def file_end(self, commitlog_offset: int, file_size_bytes: int) -> int:
+        """The end of the file that a place lies in; of the file that it will lie in, behind the last one."""
+        base = self.files[max(0, self.file_index(commitlog_offset))].start if self.files else 0
+        return base + ((commitlog_offset - base) // file_size_bytes + 1) * file_size_bytes
+
     def open_file(self, file: LogFile) -> ReadableFile:
         """The open file; OffsetOutOfRangeError where it was deleted since it was listed."""
         opened = self._open_files.get(file.path)

@@ -47,7 +47,7 @@ class CommitLogWriter:
         self.unsynced: set[str] = set()
         """Files, and directories with new entries, that hold what is not synced."""
 
-    def append(self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, host_size: int) -> Placement:
+    def append(self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int) -> Placement:
         """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
 
         Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
@@ -58,10 +58,10 @@ class CommitLogWriter:
             columns.queue_codes,
             next_queue_offsets,
             self.end,
-            self.file_end(self.end),
+            self._file_end(self.end),
             self.file_size_bytes,
         )
-        pieces = self._stamped(run, placement, store_time_ms, host_size)
+        pieces = self._stamped(run, placement, store_time_ms)
         if placement.end - self.end <= SLICE_BYTES:
             for number, (start, data) in enumerate(pieces):
                 if number:
@@ -73,7 +73,7 @@ class CommitLogWriter:
         return placement
 
     def _stamped(
-        self, run: RecordRun, placement: Placement, store_time_ms: int, host_size: int
+        self, run: RecordRun, placement: Placement, store_time_ms: int
     ) -> Iterator[tuple[int, bytes | np.ndarray]]:
         """What is to be written and where, in order. A piece is good until the next but one is asked for."""
         sizes = run.columns.sizes_bytes
@@ -87,7 +87,14 @@ class CommitLogWriter:
                 yield filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK)
             data = self._scratch[number % 2].take(int(offsets[-1]) + int(sizes[last - 1]) - start)
             run.read(int(sources[first]), int(sources[first]) + len(data), data)
-            stamp(data, offsets - start, placement.queue_offsets[first:last], offsets, store_time_ms, host_size)
+            stamp(
+                data,
+                offsets - start,
+                placement.queue_offsets[first:last],
+                offsets,
+                store_time_ms,
+                run.columns.host_size,
+            )
             yield start, data
 
     def _write_while_stamping(self, pieces: Iterator[tuple[int, bytes | np.ndarray]]) -> None:
@@ -102,10 +109,6 @@ class CommitLogWriter:
             if written is not None:
                 written.result()
 
-    def rewrite(self, commitlog_offset: int, record: np.ndarray) -> None:
-        """Write a whole record again in its place before `end`."""
-        self._write(commitlog_offset, record)
-
     def reserve(self, size_bytes: int) -> None:
         """Make the files that so many more bytes need, with room on the disk for them.
 
@@ -113,7 +116,7 @@ class CommitLogWriter:
         """
         start, end = self.end, self.end + size_bytes
         while start < end:
-            file_end = self.file_end(start)
+            file_end = self._file_end(start)
             path = self._path(file_end - self.file_size_bytes)
             room_end = min(file_end, end)
             try:
@@ -144,7 +147,7 @@ class CommitLogWriter:
             self._writer = None
 
     def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
-        start = self.file_end(commitlog_offset) - self.file_size_bytes
+        start = self._file_end(commitlog_offset) - self.file_size_bytes
         path = self._path(start)
         if self._writer is None or self._writer.path != path:
             self.close()
@@ -163,14 +166,8 @@ class CommitLogWriter:
         found = self._file_system.identity(path)
         return found is not None and found[2] > 0
 
-    def file_end(self, commitlog_offset: int) -> int:
-        """The end of the file that a place lies in; behind the last file as if there were more."""
-        files = self._log.files
-        if not files:
-            return commitlog_offset // self.file_size_bytes * self.file_size_bytes + self.file_size_bytes
-        number = self._log.file_index(commitlog_offset)
-        base = files[max(0, number)].start
-        return base + (commitlog_offset - base) // self.file_size_bytes * self.file_size_bytes + self.file_size_bytes
+    def _file_end(self, commitlog_offset: int) -> int:
+        return self._log.file_end(commitlog_offset, self.file_size_bytes)
 
     def _path(self, start: int) -> str:
         """Where the file that begins at `start` lies, or will lie. Java: MultiPathMappedFileQueue."""

@@ -14,7 +14,6 @@ variables, `-c` of a container.
 
 from __future__ import annotations
 
-import difflib
 import posixpath
 import re
 import warnings
@@ -26,6 +25,7 @@ from storage.errors import ConfigurationError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.java_properties import Property, parse_properties
 from storage.java_settings import JAVA_SETTINGS
+from storage.nearest_name import nearest
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
@@ -236,8 +236,7 @@ def parse_config(content: bytes, file: str | None = None) -> StoreConfig:
     notes: list[str] = []
     for found in last.values():
         if found.key not in JAVA_SETTINGS:
-            nearest = _nearest(found.key)
-            notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{nearest}")
+            notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
             continue
         try:
             values[found.key] = _java_value(found)
@@ -291,9 +290,8 @@ def _place(file: str | None, found: Property) -> str:
 
 
 def _nearest(name: str) -> str:
-    by_lower = {known.lower(): known for known in JAVA_SETTINGS}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
-    return f" (nearest: {by_lower[close[0]]})" if close else ""
+    known = nearest(name, JAVA_SETTINGS, 0.75)
+    return f" (nearest: {known})" if known else ""
 
 
 def commit_log_directories(root: str, config: StoreConfig, *, is_directory: Callable[[str], bool]) -> tuple[str, ...]:

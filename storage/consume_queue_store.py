@@ -7,6 +7,28 @@ from collections.abc import Iterator
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_ext import ConsumeQueueExt
 from storage.files.file_system import FileSystem
+from storage.format.consume_queue import ENTRY_SIZE
+
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+"""Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
+
+
+def queue_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
+    """Bytes of a new queue's files: as configured, else those of any queue's file that there is, else Java's default.
+
+    All queues of a store have files of one length; a broker does not start on others.
+    """
+    return configured or _found_file_size(file_system, root) or DEFAULT_QUEUE_FILE_SIZE
+
+
+def _found_file_size(file_system: FileSystem, root: str) -> int | None:
+    directory = f"{root}/consumequeue"
+    for topic in file_system.list_directory(directory):
+        for queue in file_system.list_directory(f"{directory}/{topic.name}") if topic.is_directory else ():
+            for entry in file_system.list_directory(f"{directory}/{topic.name}/{queue.name}"):
+                if not entry.is_directory and entry.size_bytes and entry.size_bytes % ENTRY_SIZE == 0:
+                    return entry.size_bytes
+    return None
 
 
 class ConsumeQueueStore:

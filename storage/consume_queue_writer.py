@@ -72,6 +72,10 @@ class ConsumeQueueWriter:
         self.end, self.greatest_end = last + 1, int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
         self.appended += len(entries)
 
+    def rewrite(self, queue_offset: int, entries: np.ndarray) -> None:
+        """Put entries in place of those that stand at queue offsets before `end`."""
+        self._write(queue_offset, entries)
+
     def _first_offset_of_file(self, queue_offset: int) -> int:
         per_file = self._file_size_bytes // ENTRY_SIZE
         return queue_offset // per_file * per_file

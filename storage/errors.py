@@ -13,6 +13,7 @@
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
       CorruptRecordError(field, position, …)        bytes on disk are wrong
+      ColumnIllegalError(column, rule)              a table that is none of messages
       RowIllegalError(row, column, rule, more)      a row that is no message
       MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
       OffsetOutOfRangeError(topic, queue_id, …)     the asked offset is not in the queue
@@ -287,6 +288,18 @@ class MessageIllegalError(StorageError):
 
     def describe(self) -> str:
         return f"illegal message: {self.what} is {self.actual}, the limit is {self.limit}"
+
+
+class ColumnIllegalError(StorageError):
+    """A table whose columns are not those of messages: one is unknown, missing, there twice, or of another type."""
+
+    def __init__(self, column: str, rule: str) -> None:
+        super().__init__(column, rule)
+        self.column = column
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"column {self.column}: {self.rule}"
 
 
 class RowIllegalError(StorageError):

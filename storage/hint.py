@@ -2,8 +2,8 @@
 
 Between two commits the store is not closed: `abort` stands, and without a hint every opening would be a recovery. The hint spares
 it, if everything around the ends is as it says: nobody has set `abort` anew, the machine has not been started again (what was
-written is there, synced or not), the last files of log and index are the same, the last record stands where it stood and free space
-behind it. It is written without a sync: after a power loss it does not count anyway.
+written is there, synced or not), no queue was made or deleted, the last files of log and index are the same, the last record stands
+where it stood and free space behind it. It is written without a sync: after a power loss it does not count anyway.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Hint:
     """Path and identity of the last file that holds records."""
     index_file: tuple[str, int, int] | None
     """Name, item count and end place of the last index file."""
+    queue_directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Of consumequeue/ ("") and each topic in it: device, number, time of the last change of its entries (ms)."""
     queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
     unsynced: tuple[str, ...] = ()
     """Paths that a checkpoint must sync first."""
@@ -80,6 +82,7 @@ def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
         last_record=None if last is None else RecordIdentity(*last),
         log_file=None if log_file is None else (log_file[0], tuple(log_file[1])),
         index_file=None if index_file is None else tuple(index_file),
+        queue_directories={topic: tuple(found) for topic, found in document["queue_directories"].items()},
         queue_ends={
             topic: {int(queue): end for queue, end in ends.items()} for topic, ends in document["queue_ends"].items()
         },
@@ -98,6 +101,19 @@ def index_end(index: IndexStore | None) -> tuple[str, int, int] | None:
     return files[-1].name, header.index_count, header.end_commitlog_offset
 
 
+def queue_directories(file_system: LocalFileSystem, root: str) -> dict[str, tuple[int, int, int]]:
+    """What tells whether queues were made or deleted since."""
+    directory = f"{root}/consumequeue"
+    names = ["", *(entry.name for entry in file_system.list_directory(directory) if entry.is_directory)]
+    found = {}
+    for name in names:
+        path = f"{directory}/{name}".rstrip("/")
+        identity, modified_ms = file_system.identity(path), file_system.modified_ms(path)
+        if identity is not None and modified_ms is not None:
+            found[name] = identity[0], identity[1], modified_ms
+    return found
+
+
 def holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, index: IndexStore | None) -> bool:
     """Whether the store is as the hint says."""
     if (file_system.read_file(f"{root}/abort") or b"").decode(errors="replace") != hint.abort:
@@ -105,6 +121,8 @@ def holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, i
     if hint.boot_id != file_system.boot_id() or not hint.boot_id:
         return False
     if hint.log_file is not None and file_system.identity(hint.log_file[0]) != hint.log_file[1]:
+        return False
+    if queue_directories(file_system, root) != hint.queue_directories:
         return False
     return index_end(index) == hint.index_file and _ends_there(hint, log)
 

@@ -2,13 +2,15 @@
 
 Items go to the disk as they come; header and slots at `flush`, or when the file is full. Until then a reader sees the file as
 it was before. The header goes first: with slots that point behind the header's count Apache's classes would lose the older keys
-of these slots, while items that no slot points to yet are merely not found. The next recovery drops such a file, or takes its
-slots from its items. Of the slots only the pages that changed are written.
+of these slots, while items that no slot points to yet are merely not found. A broker that goes on with such a file passes them
+over, so that only `mend_chains` brings them back, with whatever has been entered behind them. Of slots and items that stand
+there already only the pages that changed are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 from datetime import datetime
 
 import numpy as np
@@ -18,24 +20,43 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
 from storage.index_store import IndexFile, IndexHeader, IndexStore
 
-_PAGE_SLOTS = 1024
+_PAGE_ROWS = 1024
 _MANY_PAGES = 512
 
 
-def slots_of_items(file: IndexFile, slot_count: int) -> np.ndarray:
-    """What the slots of a file must be by its items."""
-    slots = np.zeros(slot_count, np.int32)
-    of_items = file.items()["key_hash"] % slot_count
-    slots[of_items] = np.arange(1, len(of_items) + 1, dtype=np.int32)  # of equal slots the newest item stays
-    return slots
+def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """For each new item the one before it in its slot, 0 = none; moves `slots` on to the newest items. `numbers` ascend."""
+    # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
+    ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
+    order, in_order = ranked & 0xFFFFFFFF, ranked >> 32
+    numbers_in_order = numbers[order]
+    follows = np.zeros(len(order), bool)
+    follows[1:] = in_order[1:] == in_order[:-1]
+    previous = np.empty(len(order), np.int32)
+    previous[order] = np.where(follows, np.roll(numbers_in_order, 1), slots[in_order])
+    slots[in_order] = numbers_in_order  # of equal slots the last, the newest item, stays
+    return previous
 
 
-def mend_slots(file_system: LocalFileSystem, file: IndexFile) -> None:
-    """Make the slots of a file, full or not, what its items say, and sync it: a writer was killed between its header and its slots."""
-    found = file.slots()
-    slots = slots_of_items(file, len(found))
-    if (slots != found).any():
-        file_system.write(file.path, HEADER_SIZE, slots.astype(SLOT).view(np.uint8))
+def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
+    """Make slots and `previous_item` of a file what the keys of its items say, as if one writer had entered them all; sync it.
+
+    Needed where a writer was killed between its header and its slots, also if a broker has entered keys behind them since.
+    Killed in between or looked into meanwhile, no key is lost that was found before: the items go first, then the slots.
+    """
+    header, items, found = file.header(), file.items(), file.slots()
+    slots = np.zeros(len(found), np.int32)
+    previous = link_items(items["key_hash"] % len(slots), np.arange(1, len(items) + 1, dtype=np.int32), slots)
+    differing = np.flatnonzero(previous != items["previous_item"])
+    for rows in _runs_of_pages(np.unique(differing // _PAGE_ROWS)):
+        mended = items[rows].copy()
+        mended["previous_item"] = previous[rows]
+        position = index_file_size(len(slots), 1 + rows.start)
+        file_system.write(file.path, position, mended.view(np.uint8))
+    _write_slots(file_system, file.path, slots, np.unique(np.flatnonzero(slots != found) // _PAGE_ROWS))
+    used_slot_count = int(np.count_nonzero(slots))
+    if header.used_slot_count != used_slot_count:
+        _write_header(file_system, file.path, replace(header, used_slot_count=used_slot_count))
     file_system.sync(file.path)
 
 
@@ -45,8 +66,7 @@ class IndexWriter:
     def __init__(
         self, file_system: LocalFileSystem, store: IndexStore, clock: Callable[[], int], *, trust_slots: bool = False
     ) -> None:
-        """With `trust_slots` the last file's slots are taken as they stand, else they are made again from its items."""
-        self._trust_slots = trust_slots
+        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first."""
         self._file_system = file_system
         self._store = store
         self._clock = clock
@@ -61,11 +81,13 @@ class IndexWriter:
         files = store.files()
         self._last_name = files[-1].name if files else ""
         if files:
+            if not trust_slots:
+                mend_chains(file_system, files[-1])
             self._header = files[-1].header()
             if not files[-1].is_full:
-                self._open(files[-1])
-            elif not trust_slots:
-                mend_slots(file_system, files[-1])
+                self._path = files[-1].path
+                self._slots = files[-1].slots()
+                self._dirty_pages = self._no_pages()
 
     @property
     def end_commitlog_offset(self) -> int:
@@ -81,7 +103,7 @@ class IndexWriter:
         return self._header.end_time_ms
 
     def append(self, keys: IndexKeys) -> None:
-        """Enter keys in log order."""
+        """Enter keys in log order. Behind keys of later records they leave the file's end where it is."""
         start = 0
         while start < len(keys.key_hashes):
             if self._path is None:
@@ -99,15 +121,8 @@ class IndexWriter:
         """Header, then slots, of the open file: what was entered can be found from now on. Syncs nothing."""
         if self._path is None or not self._dirty_pages.any():
             return
-        self._write_header(self._path)
-        pages = np.flatnonzero(self._dirty_pages)
-        if len(pages) > _MANY_PAGES:
-            pages = np.arange(len(self._dirty_pages))
-        first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
-        for run in np.split(pages, first_of_run[1:]):
-            start, end = int(run[0]) * _PAGE_SLOTS, (int(run[-1]) + 1) * _PAGE_SLOTS
-            slots = self._slots[start:end].astype(SLOT)
-            self._file_system.write(self._path, HEADER_SIZE + SLOT.itemsize * start, slots.view(np.uint8))
+        _write_header(self._file_system, self._path, self._header)
+        _write_slots(self._file_system, self._path, self._slots, np.flatnonzero(self._dirty_pages))
         self._dirty_pages[:] = False
 
     def sync(self) -> None:
@@ -124,18 +139,6 @@ class IndexWriter:
         self.flush()
         self.sync()
 
-    def _open(self, file: IndexFile) -> None:
-        self._path = file.path
-        self._dirty_pages = np.zeros(-(-self._store.slot_count // _PAGE_SLOTS), bool)
-        if self._trust_slots:
-            self._slots = file.slots()
-            return
-        self._slots = slots_of_items(file, self._store.slot_count)
-        differing = np.flatnonzero(self._slots != file.slots())
-        self._dirty_pages[differing // _PAGE_SLOTS] = True
-        if len(differing):
-            self.unsynced.add(file.path)
-
     def _create(self) -> None:
         """A new file, which takes over the end of the one before (Java: IndexFile's constructor)."""
         moment = datetime.fromtimestamp(self._clock() / 1_000)
@@ -150,8 +153,8 @@ class IndexWriter:
             before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
         )
         self._slots = np.zeros(self._store.slot_count, np.int32)
-        self._dirty_pages = np.zeros(-(-self._store.slot_count // _PAGE_SLOTS), bool)
-        self._write_header(self._path)
+        self._dirty_pages = self._no_pages()
+        _write_header(self._file_system, self._path, self._header)
         self.unsynced.add(self._path)
         self.has_new_file = True
 
@@ -163,7 +166,8 @@ class IndexWriter:
         items = np.empty(count, ITEM)
         items["key_hash"] = keys.key_hashes
         items["commitlog_offset"] = keys.commitlog_offsets
-        items["previous_item"] = self._previous_items(slots, numbers)
+        items["previous_item"] = link_items(slots, numbers, self._slots)
+        self._dirty_pages[slots // _PAGE_ROWS] = True
         begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
         differences = np.zeros(count, np.int64)
         if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
@@ -174,48 +178,43 @@ class IndexWriter:
         elif begin_ms > 0:
             differences[:] = (keys.store_times_ms - begin_ms) // 1_000
         items["time_difference_s"] = np.clip(differences, 0, 2**31 - 1)
-        position = HEADER_SIZE + SLOT.itemsize * self._store.slot_count + ITEM.itemsize * header.index_count
+        position = index_file_size(self._store.slot_count, header.index_count)  # behind the items that stand there
         self._file_system.write(self._path, position, items.view(np.uint8))
         self.unsynced.add(self._path)
+        end_ms, end_offset = int(keys.store_times_ms[-1]), int(keys.commitlog_offsets[-1])
+        if end_offset < header.end_commitlog_offset:
+            end_ms, end_offset = header.end_time_ms, header.end_commitlog_offset
         self._header = IndexHeader(
             begin_ms,
-            int(keys.store_times_ms[-1]),
+            end_ms,
             begin_offset,
-            int(keys.commitlog_offsets[-1]),
+            end_offset,
             header.used_slot_count + int(np.count_nonzero(items["previous_item"] == 0)),  # its slot was free
             header.index_count + count,
         )
-
-    def _previous_items(self, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """For each new item the one before it in its slot; moves the slots on to the newest."""
-        # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
-        ranked = np.sort(slots.astype(np.int64) << 32 | np.arange(len(slots)))
-        order, in_order = ranked & 0xFFFFFFFF, ranked >> 32
-        numbers_in_order = numbers[order]
-        follows = np.zeros(len(order), bool)
-        follows[1:] = in_order[1:] == in_order[:-1]
-        previous = np.empty(len(order), np.int32)
-        previous[order] = np.where(follows, np.roll(numbers_in_order, 1), self._slots[in_order])
-        self._slots[in_order] = numbers_in_order  # of equal slots the last, the newest item, stays
-        self._dirty_pages[in_order // _PAGE_SLOTS] = True
-        return previous
 
     def _close_file(self) -> None:
         """A full file is on the disk before the next one begins, as in Java."""
         self.finish()
         self._path = None
 
-    def _write_header(self, path: str) -> None:
-        header = self._header
-        self._file_system.write(
-            path,
-            0,
-            HEADER_STRUCT.pack(
-                header.begin_time_ms,
-                header.end_time_ms,
-                header.begin_commitlog_offset,
-                header.end_commitlog_offset,
-                header.used_slot_count,
-                header.index_count,
-            ),
-        )
+    def _no_pages(self) -> np.ndarray:
+        return np.zeros(-(-self._store.slot_count // _PAGE_ROWS), bool)
+
+
+def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
+    file_system.write(path, 0, HEADER_STRUCT.pack(*astuple(header)))
+
+
+def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, pages: np.ndarray) -> None:
+    if len(pages) > _MANY_PAGES:
+        pages = np.arange(-(-len(slots) // _PAGE_ROWS))
+    for rows in _runs_of_pages(pages):
+        file_system.write(path, HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8))
+
+
+def _runs_of_pages(pages: np.ndarray) -> Iterator[slice]:
+    """The rows of neighbouring pages, which ascend; a page is that many rows, whatever their size."""
+    first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+    for run in np.split(pages, first_of_run[1:]) if len(pages) else ():
+        yield slice(int(run[0]) * _PAGE_ROWS, (int(run[-1]) + 1) * _PAGE_ROWS)

@@ -35,6 +35,7 @@ class Intent(NamedTuple):
     """(staged path, final path) of files to be renamed."""
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
+    decided_ms: int = 0
     boot_id: str = ""
     """The running system that decided it: while it runs, nothing that was written can be lost or torn."""
 
@@ -45,8 +46,10 @@ class Intent(NamedTuple):
 
 def save_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
     """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells."""
+    for directory in (f"{root}/spark_mq", intent_directory(root)):  # a process that was killed may have made them, unsynced
+        file_system.make_directories(directory)
     line = json.dumps(intent._asdict(), ensure_ascii=True).encode()
-    file_system.replace(_path_of(root, intent), line + b"\n" + f"{isal_zlib.crc32(line):08x}\n".encode())
+    file_system.replace(intent_path(root, intent), line + b"\n" + f"{isal_zlib.crc32(line):08x}\n".encode())
 
 
 def load_intents(file_system: LocalFileSystem, root: str) -> list[Intent]:
@@ -59,15 +62,15 @@ def load_intents(file_system: LocalFileSystem, root: str) -> list[Intent]:
             content = file_system.read_file(path)
             if content is not None:
                 intent = _decode(content, path)
-                if path != _path_of(root, intent):
-                    raise StateFileError(path, 0, 0, f"it holds the intent of {_path_of(root, intent)}")
+                if path != intent_path(root, intent):
+                    raise StateFileError(path, 0, 0, f"it holds the intent of {intent_path(root, intent)}")
                 found.append(intent)
     return sorted(found, key=lambda intent: (intent.lower_bound, intent.sink_id, intent.query_id, intent.batch_id))
 
 
 def drop_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
     """Forget one that is done: its batch is on the disk. Durable when this returns, so that its segments may be used again."""
-    file_system.unlink(_path_of(root, intent))
+    file_system.unlink(intent_path(root, intent))
     file_system.sync(intent_directory(root))
 
 
@@ -83,7 +86,8 @@ def intent_directory(root: str) -> str:
     return f"{root}/spark_mq/intents"
 
 
-def _path_of(root: str, intent: Intent) -> str:
+def intent_path(root: str, intent: Intent) -> str:
+    """Where an intent stands."""
     return f"{intent_directory(root)}/{sink_digest(intent.sink_id, intent.query_id).hex()}-{intent.batch_id}.json"
 
 
@@ -110,5 +114,6 @@ def _from_document(document: dict[str, Any]) -> Intent:
         segments=tuple(StagedSegment.from_json(segment) for segment in document["segments"]),
         dead_letters=tuple((staged, final) for staged, final in document["dead_letters"]),
         mirrored=document["mirrored"],
+        decided_ms=document["decided_ms"],
         boot_id=document["boot_id"],
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from storage.errors import NameIllegalError
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
-from storage.names import TOPIC_LENGTH_LIMIT, is_retry_or_dead_letter_topic, is_system_topic, validate_topic
+from storage.names import TOPIC_LENGTH_LIMIT, validate_user_topic
 from storage.topics import PERM_WRITE, TopicConfig
 
 DEFAULT_QUEUE_COUNT = 8
@@ -75,16 +75,11 @@ class MessageRules:
         )
 
     def _refusal(self, topic: str) -> str | None:
-        if is_retry_or_dead_letter_topic(topic):
-            # The place to lift this is where messages are sent back: such a topic belongs to one consumer group.
-            return f"{topic!r} belongs to a consumer group, whose failed messages it takes"
         try:
-            validate_topic(topic)
+            validate_user_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name)
         except NameIllegalError as error:
             return error.describe()
         assert len(topic) <= TOPIC_LENGTH_LIMIT, "a topic's length has one byte in the record"
-        if is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
-            return f"{topic!r} is a system topic, which a broker keeps for itself"
         config = self.topics.get(topic)
         if config is None:
             return None if self.create_topic else f"there is no topic {topic!r}, and createTopic is false"

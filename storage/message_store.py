@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from storage.batch_commit import finish_open_intents, settle
-from storage.config import StoreConfig, commit_log_directories, load_config, refuse_for_reading, refuse_for_writing
+from storage.config import StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.errors import (
-    StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
 )
@@ -30,7 +29,7 @@ from storage.put import PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery import RecoveryReport
-from storage.store_creation import create_store, is_empty_place
+from storage.store_creation import create_store, find_log_directories
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
@@ -127,17 +126,17 @@ class MessageStore(StoreReader):
             if not read_only:
                 if create:
                     self._make_root()
-                self._refuse_missing_store(create)
+                find_log_directories(root, config, file_system, may_be_empty=create)
                 writable = self._lock(lock_timeout_ms)
                 if create:
                     create_store(root, config, writable)
-            directories = self._refuse_missing_store(False)
+            directories = find_log_directories(root, config, file_system)
             settings = None
             if writable is not None:
                 settings = put_settings(root, config, writable, store_host, broker_name, flush_disk_type)
             self.layout = StoreLayout(
                 root,
-                tuple(directories),
+                directories,
                 config.commit_log.mapped_file_size_commit_log,
                 config.consume_queue.mapped_file_size_consume_queue,
                 config.consume_queue.mapped_file_size_consume_queue_ext,
@@ -157,25 +156,10 @@ class MessageStore(StoreReader):
 
     # Opening and closing
 
-    def _is_directory(self, path: str) -> bool:
-        parent, _, name = path.rpartition("/")
-        return any(
-            entry.name == name and entry.is_directory for entry in self._file_system.list_directory(parent or "/")
-        )
-
     def _make_root(self) -> None:
         if not isinstance(self._file_system, LocalFileSystem):
             raise StoreNotWritableError(self.root, "it does not lie on a local file system")
         self._file_system.make_directories(self.root)
-
-    def _refuse_missing_store(self, may_be_empty: bool) -> tuple[str, ...]:
-        """The log's directories; StoreNotFoundError where there is no store, and none may be made."""
-        directories = commit_log_directories(self.root, self.config, is_directory=self._is_directory)
-        if any(self._is_directory(directory) for directory in directories):
-            return directories
-        if may_be_empty and is_empty_place(self.root, self._file_system):
-            return directories
-        raise StoreNotFoundError(self.root, " or ".join(f"{directory}/" for directory in directories))
 
     def _refuse_foreign_stores(self) -> None:
         reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
@@ -211,7 +195,9 @@ class MessageStore(StoreReader):
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
-        self.finished_batches = finish_open_intents(self._writer)
+        self.finished_batches = finish_open_intents(self._writer, opening.torn)
+        if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
+            settle(self._writer)
 
     # Writing
 
@@ -289,7 +275,8 @@ class MessageStore(StoreReader):
         """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free."""
         try:
             if self._writer is not None:
-                settle(self._writer)
+                if self._writer.failure is None:
+                    settle(self._writer)
                 close_cleanly(self._writer)
                 self._writer = self._putter = None
         finally:
@@ -310,7 +297,7 @@ class MessageStore(StoreReader):
     def _let_go(self) -> None:
         """Append nothing more, and leave the rest to the next opening."""
         if self._writer is not None:
-            self._writer.close()
+            release(self._writer, self.index if self.config.index.message_index_enable else None)
             self._writer = self._putter = None
 
     # Following another writer

@@ -18,6 +18,7 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 BROKER_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -54,6 +55,17 @@ def validate_topic(topic: str) -> str:
     """
     limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
     return _validate("topic", topic, limit, _LEGAL)
+
+
+def validate_user_topic(topic: str, *, broker_name: str | None = None, cluster_name: str | None = None) -> str:
+    """The topic, if users may send to it on a broker of that name and cluster; else NameIllegalError."""
+    if is_retry_or_dead_letter_topic(topic):
+        # The place to lift this is where messages are sent back: such a topic belongs to one consumer group.
+        raise NameIllegalError("topic", topic, "it belongs to a consumer group, whose failed messages it takes")
+    validate_topic(topic)
+    if is_system_topic(topic, broker_name=broker_name, cluster_name=cluster_name):
+        raise NameIllegalError("topic", topic, "it is a system topic, which a broker keeps for itself")
+    return topic
 
 
 def validate_group(group: str) -> str:
@@ -103,7 +115,7 @@ def is_system_topic(topic: str, *, broker_name: str | None = None, cluster_name:
     """
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic == broker_name:
         return True
-    return cluster_name is not None and topic in (cluster_name, f"{cluster_name}_REPLY_TOPIC")
+    return cluster_name is not None and topic in (cluster_name, f"{cluster_name}{REPLY_TOPIC_SUFFIX}")
 
 
 def is_system_group(group: str) -> bool:

@@ -22,22 +22,18 @@ from storage.consume_queue_store import ConsumeQueueStore
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
-from storage.hint import Hint, drop_hint, holds, index_end, load_hint, save_hint
+from storage.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
-from storage.intent import load_intents
 from storage.recovery import (
     DEFAULT_QUEUE_FILE_SIZE,
     RecoveryPlan,
     RecoveryReport,
     apply_recovery,
-    cut_log,
     plan_recovery,
 )
+from storage.redo import TornRow, mend_batches
 from storage.store_writer import StoreEnds, StoreWriter
-
-_OUR_ABORT = b"spark_mq"
-"""How `abort` begins while this package has the store; a broker writes its process id."""
 
 
 class Opening(NamedTuple):
@@ -46,6 +42,7 @@ class Opening(NamedTuple):
     plan: RecoveryPlan
     report: RecoveryReport | None
     ends: StoreEnds
+    torn: Sequence[TornRow] = ()
 
 
 def read_plan(
@@ -77,16 +74,17 @@ def open_for_writing(
     """Bring the store into a state to append to; `abort` stands then. Raises StoreDamagedError unless `truncate_damage`."""
     hint = load_hint(file_system, root)
     if hint is not None and holds(hint, file_system, root, log, index):
+        drop_hint(file_system, root)  # it says nothing of what is written from now on
         return _opening_of_hint(hint)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
-    _cut_torn_batches(file_system, root, log)
     plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
     drop_hint(file_system, root)
-    file_system.replace(_abort(root), _OUR_ABORT + f" {os.getpid()} {secrets.token_hex(8)}".encode())
+    file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
     checkpoint = read_checkpoint(file_system, root)
     report = apply_recovery(
         plan,
@@ -111,6 +109,7 @@ def open_for_writing(
         plan,
         report,
         StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
+        torn,
     )
 
 
@@ -149,6 +148,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         last_record=ends.last_record,
         log_file=None if last_file is None or identity is None else (last_file, identity),
         index_file=index_end(index),
+        queue_directories=queue_directories(files, writer.root),
         queue_ends=queue_ends,
         unsynced=tuple(sorted(writer.unsynced_paths())),
         checkpointed_ms=ends.checkpointed_ms,
@@ -174,25 +174,11 @@ def _abort(root: str) -> str:
     return f"{root}/abort"
 
 
-def _cut_torn_batches(file_system: LocalFileSystem, root: str, log: CommitLog) -> None:
-    """After a power loss the log ends where the first open intent was decided: its batch is whole in the segments.
-
-    What of the batch was written may be torn in places that no checksum covers (topic, properties), and would pass for valid.
-    Nothing else stands there, unless a broker has started since: then `abort` is its own, and its records stay.
-    """
-    bounds = [
-        intent.lower_bound for intent in load_intents(file_system, root) if intent.boot_id != file_system.boot_id()
-    ]
-    abort = file_system.read_file(_abort(root))
-    if bounds and abort is not None and abort.startswith(_OUR_ABORT):
-        cut_log(file_system, log, min(bounds))
-
-
 def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:
     """Names without a length, which a power loss leaves of files just made. A broker does not start on an empty log file."""
     for directory in directories:
         for entry in file_system.list_directory(directory):
-            if not entry.is_directory and entry.size_bytes == 0:
+            if not entry.is_directory and entry.size_bytes == 0 and entry.name.isdigit():
                 file_system.unlink(f"{directory}/{entry.name}")
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.batch_commit import settle
 from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
@@ -77,7 +76,6 @@ class Putter:
         self._writer = writer
         self._rules: MessageRules | None = None
         self._rows: MessageRows | None = None
-        self._settled = False
 
     def put(self, batch: pa.RecordBatch, **rules: object) -> pa.RecordBatch:
         """Append the rows; returns for each, in their order, the fields of `PutResult`.
@@ -100,9 +98,6 @@ class Putter:
         if not len(messages.queue_codes):
             return _results(messages, None, settings.host, 0)
         block = encode_block(messages, settings.host)
-        if not self._settled:  # behind an open intent's lower bound nothing stands but its own batch
-            settle(self._writer)
-            self._settled = True
         self._writer.reserve(len(block.data))
         self._writer.ensure_topics({topic: wanted.queue_count for topic, _ in messages.queues})
         placement = self._writer.append([block], index_lease_ms=INDEX_LEASE_MS)[0]

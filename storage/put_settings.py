@@ -9,13 +9,14 @@ import ipaddress
 import socket
 from dataclasses import dataclass, replace
 
+from storage.broker_names import broker_names
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig, commit_log_directories
+from storage.consume_queue_store import queue_file_size
 from storage.errors import ConfigurationError
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
-from storage.recovery import DEFAULT_QUEUE_FILE_SIZE
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 
@@ -57,8 +58,9 @@ def put_settings(
     """The settings for the store at ROOT, which need not exist yet.
 
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
-    last file, else `store_host`. Raises ConfigurationError for a host that nobody can reach,
-    or for a `store_host` that is not the store's; StateFileError where topics.json cannot be read.
+    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`.
+    Raises ConfigurationError for a host that nobody can reach, or for a `store_host` that is not the store's; StateFileError where
+    topics.json cannot be read.
     """
     directories = commit_log_directories(root, config, is_directory=file_system.exists)
     log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
@@ -75,18 +77,20 @@ def put_settings(
     loaded = read_with_backup(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read_bytes=file_system.read_file)
     if loaded.value is None and loaded.problem is not None:
         raise loaded.problem
+    topics = loaded.value or TopicTable()
+    names = broker_names(config, topics, broker_name)
     return PutSettings(
         host=own or asked or parse_host(DEFAULT_STORE_HOST, "storeHost"),
-        broker_name=config.identity.broker_name or broker_name,
-        cluster=config.identity.broker_cluster_name,
+        broker_name=names.broker,
+        cluster=names.cluster,
         region=config.settings.get("regionId", "DefaultRegion"),
         trace_on=config.settings.get("traceOn", "true").strip().lower() == "true",
         max_message_size=config.commit_log.max_message_size,
         log_file_size_bytes=log_file_size,
-        queue_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
+        queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
         log_directories=tuple(sorted(path for path in directories if path not in read_only)) or directories,
         sync_flush=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
-        topics=loaded.value or TopicTable(),
+        topics=topics,
     )
 
 

@@ -25,11 +25,10 @@ from storage.commit_log import CommitLog, LogFile
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import DispatchBatch, IndexKeys, dispatch, index_keys, queue_entries
+from storage.dispatch import DispatchBatch, dispatch, queue_entries
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.files.file_system import LocalFileSystem, end_of_data
 from storage.format.checkpoint import Checkpoint
-from storage.format.index import ITEM
 from storage.format.layout import view_at
 from storage.format.record import (
     MAGIC_V1,
@@ -40,9 +39,9 @@ from storage.format.record import (
 )
 from storage.format.record_batch import Records, find_candidates
 from storage.format.sys_flag import BORN_HOST_V6
-from storage.index_store import IndexFile, IndexStore
+from storage.index_recovery import Indexer, plan_index
+from storage.index_store import IndexStore
 from storage.index_trust import IndexTrust
-from storage.index_writer import IndexWriter, mend_slots
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
 
@@ -212,7 +211,7 @@ def apply_recovery(
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
-    `trust` says which index files may be kept after an unclean stop.
+    `trust` says which index files may be kept, after a clean stop too.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
     Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
@@ -220,22 +219,18 @@ def apply_recovery(
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
-    kept, dropped = _sound_index_files(index, plan, trust) if index is not None else ([], [])
+    index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
     honest = checkpoint._replace(
         logics_msg_timestamp=0
         if plan.was_clean and plan.greatest_end < plan.log_end
         else checkpoint.logics_msg_timestamp,
-        index_msg_timestamp=min(checkpoint.index_msg_timestamp, kept[-1].header().end_time_ms if kept else 0),
+        index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
     if honest != checkpoint:
         save_checkpoint(honest)
     report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
-    if index is not None and not plan.was_clean:
-        for file in kept:
-            if not trust.is_synced(file.header().end_time_ms):
-                mend_slots(file_system, file)
-    indexer = _Indexer(file_system, index, dropped, clock, report) if index is not None else None
+    indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
     for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
@@ -247,18 +242,15 @@ def apply_recovery(
         writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
     writers.finish()
     if indexer is not None:
-        indexer.finish()
+        report.indexed_keys = indexer.finish()
+        report.removed_files += indexer.removed
     if not plan.was_clean:
-        _sync_unflushed(plan, file_system, log, queues, index)
+        _sync_unflushed(plan, file_system, log, queues)
     return report
 
 
 def _sync_unflushed(
-    plan: RecoveryPlan,
-    file_system: LocalFileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    index: IndexStore | None,
+    plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, queues: ConsumeQueueStore
 ) -> None:
     """What a killed writer left in the page cache: the checkpoint to come vouches for all of it."""
     for file in log.files:
@@ -268,8 +260,6 @@ def _sync_unflushed(
         if queue.file_starts and queue.greatest_end(queue.written_end()) > plan.walk_start:
             file_system.sync(queue.path_of(queue.file_starts[-1]))
             file_system.sync(queue.directory)
-    for index_file in index.files()[-1:] if index is not None else ():
-        file_system.sync(index_file.path)
 
 
 def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
@@ -372,56 +362,3 @@ class _QueueWriters:
             if self._file_system.exists(directory):
                 self._file_system.sync(directory)
         self._file_system.sync(posixpath.dirname(self._queues.directory))
-
-
-def _sound_index_files(
-    index: IndexStore, plan: RecoveryPlan, trust: IndexTrust
-) -> tuple[list[IndexFile], list[IndexFile]]:
-    """Which files are kept and which dropped: those that may not be on disk whole, reach behind the log's end, or hold nothing."""
-    kept: list[IndexFile] = []
-    dropped: list[IndexFile] = []
-    for file in index.files():
-        header = file.header()
-        unsynced = not plan.was_clean and not trust.keeps(header.end_time_ms)
-        if dropped or unsynced or header.end_commitlog_offset >= plan.log_end or header.index_count <= 1:
-            dropped.append(file)
-        else:
-            kept.append(file)
-    return kept, dropped
-
-
-class _Indexer:
-    """Brings the index up to the log's end."""
-
-    def __init__(
-        self,
-        file_system: LocalFileSystem,
-        index: IndexStore,
-        dropped: list[IndexFile],
-        clock: Callable[[], int],
-        report: RecoveryReport,
-    ) -> None:
-        self._report = report
-        for file in dropped:
-            file_system.unlink(file.path)
-            report.removed_files.append(file.path)
-        files = index.files()
-        self._writer = IndexWriter(file_system, index, clock)
-        self._end = files[-1].header().end_commitlog_offset if files else -1
-        items = files[-1].items() if files else np.empty(0, ITEM)
-        self._entered = items["key_hash"][items["commitlog_offset"] == self._end]
-
-    def start(self, log: CommitLog) -> int:
-        """Where in the log the first record lies whose keys may be missing."""
-        return max(self._end, log.minimum)
-
-    def append(self, batch: DispatchBatch) -> None:
-        keys = index_keys(batch, self._end)
-        if len(keys.key_hashes) and keys.commitlog_offsets[0] == self._end:
-            new = (keys.commitlog_offsets != self._end) | ~np.isin(keys.key_hashes, self._entered)
-            keys = IndexKeys(*(column[new] for column in keys))
-        self._writer.append(keys)
-
-    def finish(self) -> None:
-        self._writer.finish()
-        self._report.indexed_keys = self._writer.key_count

@@ -212,7 +212,8 @@ class SegmentWriter:
     def _open(self) -> LocalWriter:
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
-        self._file_system.make_directories(self._directory)
+        for directory in (self._directory.rpartition("/")[0], self._directory):  # maybe made by a process that was killed
+            self._file_system.make_directories(directory)
         if not self._pool.take(self.path):
             self._file_system.create_file(self._full_path, 0)
         return self._file_system.open_for_writing(self._full_path)
@@ -272,7 +273,13 @@ class SegmentReader:
 
 def encode_columns(columns: BlockColumns) -> bytes:
     """The columns as a segment holds them behind its records."""
-    head = json.dumps({"rows": columns.row_count, "keys": len(columns.key_hashes), "queues": columns.queues}).encode()
+    document = {
+        "rows": columns.row_count,
+        "keys": len(columns.key_hashes),
+        "hostSize": columns.host_size,
+        "queues": columns.queues,
+    }
+    head = json.dumps(document).encode()
     head += b" " * (-(4 + len(head)) % _ALIGNMENT)
     arrays = [getattr(columns, name).astype(dtype, copy=False).tobytes() for name, dtype in _ARRAYS]
     return b"".join((len(head).to_bytes(4, "little"), head, *arrays))
@@ -287,7 +294,8 @@ def decode_columns(encoded: np.ndarray) -> BlockColumns:
         count = head["keys"] if name == "key_hashes" else head["rows"]
         arrays[name] = np.frombuffer(encoded, dtype, count, position)
         position += arrays[name].nbytes
-    return BlockColumns(queues=tuple((topic, queue_id) for topic, queue_id in head["queues"]), **arrays)
+    queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
+    return BlockColumns(queues=queues, host_size=head["hostSize"], **arrays)
 
 
 _ARRAYS = (
@@ -309,7 +317,11 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
     return BlockColumns(
         tuple(codes),
         np.concatenate(queue_codes),
-        *(np.concatenate([block[column] for block in blocks]) for column in range(2, len(BlockColumns._fields))),
+        np.concatenate([block.sizes_bytes for block in blocks]),
+        np.concatenate([block.tags_codes for block in blocks]),
+        np.concatenate([block.key_counts for block in blocks]),
+        np.concatenate([block.key_hashes for block in blocks]),
+        blocks[0].host_size,
     )
 
 

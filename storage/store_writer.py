@@ -34,10 +34,12 @@ from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
 from storage.placement import Placement, sorted_by_code
 from storage.put_settings import PutSettings
+from storage.redo import TornRow
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 
 DISPATCH_ROWS = 1 << 20
+_LONG_MAX = 2**63 - 1
 CHECKPOINT_INTERVAL_MS = 60_000
 """Java: flushConsumeQueueThoroughInterval."""
 
@@ -93,10 +95,6 @@ class StoreWriter:
     def log_end(self) -> int:
         return self.ends.log_end
 
-    def file_end(self, commitlog_offset: int) -> int:
-        """The end of the log file that a place lies in, or will lie in."""
-        return self._log_writer.file_end(commitlog_offset)
-
     @property
     def failure(self) -> BaseException | None:
         """Why this writer takes nothing more; None = it does."""
@@ -149,9 +147,27 @@ class StoreWriter:
             self._failure = error
             raise
 
-    def rewrite(self, commitlog_offset: int, record: np.ndarray) -> None:
-        """Write a whole record again in its place."""
-        self._log_writer.rewrite(commitlog_offset, record)
+    def mend(self, torn: Sequence[TornRow]) -> None:
+        """Tags codes and keys of rows that a broker has dispatched while they were torn."""
+        self._refuse_after_failure()
+        for row in torn:
+            if queue := self.queues.get(*row.queue):
+                writer = self._queue_writer(*row.queue, self.ends.queue_ends.get(row.queue, 0))
+                entry = queue.entries(row.queue_offset, row.queue_offset + 1)
+                if entry["commitlog_offset"][0] == row.commitlog_offset and entry["tags_code"][0] != row.tags_code:
+                    entry["tags_code"] = row.tags_code
+                    writer.rewrite(row.queue_offset, entry)
+            missing = [key for key in row.key_hashes if not self._is_entered(key, row.commitlog_offset)]
+            if missing:
+                self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
+                count = len(missing)
+                places, times = np.full(count, row.commitlog_offset), np.full(count, row.store_time_ms)
+                self._indexer().append(IndexKeys(np.array(missing, np.int32), places, times))
+                self._indexer().flush()
+
+    def _is_entered(self, key_hash: int, commitlog_offset: int) -> bool:
+        hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()
+        return self._index is None or any(hit.commitlog_offset == commitlog_offset for hit in hits)
 
     def _append_group(self, runs: list[RecordRun], store_time_ms: int) -> list[Placement]:
         placements = []
@@ -161,7 +177,6 @@ class StoreWriter:
                 run,
                 np.array([self.ends.queue_ends.get(name, 0) for name in names], np.int64),
                 store_time_ms,
-                len(self.settings.host),
             )
             self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
             placements.append(placement)
@@ -181,6 +196,9 @@ class StoreWriter:
         name = topic, queue_id
         if name not in self._queue_writers:
             queue = self.queues.get_or_make(validate_path_element("topic", topic), queue_id)
+            if end and not queue.first_file_offset < end <= queue.last_file_end_offset:
+                reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
+                raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
             size = queue.file_size_bytes or self.settings.queue_file_size_bytes
             self._queue_writers[name] = ConsumeQueueWriter(self.file_system, queue, end, size)
         return self._queue_writers[name]
@@ -188,18 +206,22 @@ class StoreWriter:
     def _enter_keys(self, runs: list[RecordRun], placements: list[Placement], store_time_ms: int) -> None:
         if self._index is None:
             return
-        if self._index_writer is None:
-            trusted = self.ends.index_is_sound
-            self._index_writer = IndexWriter(self.file_system, self._index, self.clock, trust_slots=trusted)
         hashes = np.concatenate([run.columns.key_hashes for run in runs])
         places = [
             np.repeat(placement.commitlog_offsets, run.columns.key_counts)
             for run, placement in zip(runs, placements, strict=True)
         ]
         times = np.full(len(hashes), store_time_ms, np.int64)
-        self._index_writer.append(IndexKeys(hashes, np.concatenate(places), times))
-        self._index_writer.flush()
+        self._indexer().append(IndexKeys(hashes, np.concatenate(places), times))
+        self._indexer().flush()
         self.ends.index_is_sound = True
+
+    def _indexer(self) -> IndexWriter:
+        assert self._index is not None
+        if self._index_writer is None:
+            sound = self.ends.index_is_sound
+            self._index_writer = IndexWriter(self.file_system, self._index, self.clock, trust_slots=sound)
+        return self._index_writer
 
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
         if self._index is None or self._checkpoint.index_msg_timestamp >= store_time_ms:

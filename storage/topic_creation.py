@@ -8,22 +8,14 @@ Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicC
 
 from __future__ import annotations
 
-from storage.config import BrokerIdentity, StoreConfig, refuse_for_writing
-from storage.errors import NameIllegalError, StoreRefusedError
+from storage.broker_names import broker_names
+from storage.config import StoreConfig, refuse_for_writing
+from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
-from storage.names import is_retry_or_dead_letter_topic, is_system_topic, validate_topic
+from storage.names import validate_user_topic
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicConfig, TopicTable
-
-
-def validate_user_topic(topic: str, identity: BrokerIdentity) -> str:
-    """The topic, if it may be a user's on that broker; else NameIllegalError."""
-    if is_system_topic(topic, broker_name=identity.broker_name, cluster_name=identity.broker_cluster_name):
-        raise NameIllegalError("topic", topic, "it is a system topic, which a broker keeps for itself")
-    if is_retry_or_dead_letter_topic(topic):
-        raise NameIllegalError("topic", topic, "it belongs to a consumer group, whose failed messages it takes")
-    return validate_topic(topic)
 
 
 def create_topic(
@@ -39,7 +31,6 @@ def create_topic(
 
     Raises NameIllegalError for a name that no user's topic may have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
     """
-    validate_user_topic(topic.topic, config.identity)
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))
     path = f"{root}/config/{TOPICS_FILE}"
@@ -48,6 +39,8 @@ def create_topic(
         if loaded.value is None and loaded.problem is not None:
             raise loaded.problem
         table = loaded.value or TopicTable()
+        names = broker_names(config, table)
+        validate_user_topic(topic.topic, broker_name=names.broker, cluster_name=names.cluster)
         if topic.topic in table.topics:
             return table.topics[topic.topic]
         write_with_backup(path, table.with_topic(topic, now_ms=now_ms).to_text(), file_system)

@@ -10,10 +10,10 @@ import typer
 from spark_mq.cli.app import AsJson, CommandError, Conf, StorePath, app
 from spark_mq.cli.output import print_json, print_table
 from spark_mq.cluster import Cluster
-from spark_mq.option_values import nearest
 from storage import MessageStore
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
+from storage.nearest_name import nearest
 
 
 @app.command()

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_mq.option_values import nearest
 from spark_mq.options import COLUMN_NAMES
+from storage.nearest_name import advice
 
 BATCH_LINES = 1_000
 BATCH_BYTES = 16 << 20
@@ -96,8 +96,7 @@ def _row(line: Line) -> dict[str, Any]:
         if name == _BODY_BASE64:
             row["body"] = _checked(line, name, value, _base64)
         elif name not in _COLUMNS and name not in COLUMN_NAMES:
-            like = nearest(name, [*_COLUMNS, _BODY_BASE64])
-            raise LineError(line.number, name, "there is no such column" + (f"; did you mean {like}?" if like else ""))
+            raise LineError(line.number, name, "there is no such column" + advice(name, [*_COLUMNS, _BODY_BASE64]))
         elif name in _COLUMNS and value is not None:
             row[name] = _checked(line, name, value, _COLUMNS[name][1])
     return row

@@ -15,10 +15,11 @@ from spark_mq.cli.output import body_text, print_json, print_table, progress_bar
 from spark_mq.cluster import Cluster
 from spark_mq.dump import describe_message, dump_queue
 from spark_mq.offsets import QueueId
-from spark_mq.option_values import nearest, parse_time
+from spark_mq.option_values import parse_time
 from storage import Message, MessageStore
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
+from storage.nearest_name import nearest
 
 _POLL_S = 0.5
 _END_OF_TIME_MS = 2**63 - 1

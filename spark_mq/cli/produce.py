@@ -24,13 +24,14 @@ from spark_mq.cli.app import (
 from spark_mq.cli.message_lines import LineError, read_lines, rows_of_bodies, rows_of_objects
 from spark_mq.cli.output import console, print_json, print_table
 from storage import MessageStore, open_store
+from storage.broker_names import broker_names
 from storage.config import load_config
 from storage.errors import RowIllegalError
 from storage.files.file_system import LocalFileSystem
 from storage.message_rules import DEFAULT_QUEUE_COUNT
+from storage.names import validate_user_topic
 from storage.topic_creation import create_topic as enter_topic
-from storage.topic_creation import validate_user_topic
-from storage.topics import PERM_READ, PERM_WRITE, TopicConfig
+from storage.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid
 
@@ -166,8 +167,10 @@ def create_topic(
     root, is_new = store_to_write(path)
     files = LocalFileSystem()
     config = load_config(root, conf, read_bytes=files.read_file)
-    wanted = TopicConfig(validate_user_topic(topic, config.identity), queues, queues, perm)
-    if is_new:
+    wanted = TopicConfig(topic, queues, queues, perm)
+    if is_new:  # an illegal name does not make a store
+        names = broker_names(config, TopicTable())
+        validate_user_topic(topic, broker_name=names.broker, cluster_name=names.cluster)
         open_store(root, config=config, read_only=False, create=True, lock_timeout_ms=timeout_ms).close()
     present = enter_topic(
         root,

@@ -245,7 +245,7 @@ class LocalFileSystem:
         try:
             with open(path, "rb") as file:
                 return file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def open_file(self, path: str) -> LocalFile:
@@ -317,13 +317,13 @@ class LocalFileSystem:
         self.sync(directory)
 
     def make_directories(self, path: str) -> None:
-        """A directory with its parents; each new one's entry is synced."""
+        """A directory with its parents; its entry, and those of new parents, are synced, also if somebody else has made it."""
         parent = os.path.dirname(path) or "."
         if not os.path.isdir(parent):
             self.make_directories(parent)
         with suppress(FileExistsError):
             os.mkdir(path)
-            self.sync(parent)
+        self.sync(parent)
 
     def rename(self, path: str, new_path: str) -> None:
         """At once for every onlooker; durable when the caller has synced the directories."""

@@ -61,6 +61,8 @@ class BlockColumns(NamedTuple):
     tags_codes: np.ndarray  # int64
     key_counts: np.ndarray  # int32
     key_hashes: np.ndarray  # int32
+    host_size: int = 8
+    """Bytes of each of a record's hosts, which decides where its store time stands."""
 
     @property
     def row_count(self) -> int:
@@ -128,6 +130,7 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
         messages.tags_codes,
         messages.key_counts,
         messages.key_hashes,
+        host_size,
     )
     return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
 

@@ -120,7 +120,7 @@ def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
         (b'{"body": "x", "tags": "a\\u0001b"}', "line 3, column tags: it holds a control character"),
         (b'{"body": "x", "tags": "\\ud800"}', "line 3, column tags: it holds half of a surrogate pair"),
         (b'{"body": "x", "queue_id": 8}', "line 3, column queue_id: 8 is no queue"),
-        (b'{"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}', "line 3, column topic: 'SCHEDULE_TOPIC_XXXX' is a system topic"),
+        (b'{"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}', "line 3, column topic: topic name 'SCHEDULE_TOPIC_XXXX' is illegal"),
         (b'{"body": "x", "tgas": "a"}', "line 3, column tgas: there is no such column; did you mean tags?"),
         (b'["body"]', "line 3: expected a JSON object"),
         (b'{"body": "x"', "line 3: it is no JSON"),
@@ -256,3 +256,23 @@ def test_a_topic_that_is_there_is_never_changed(tmp_path: Path) -> None:
 def test_no_topic_of_a_brokers_own_is_entered(tmp_path: Path, name: str, rule: str) -> None:
     assert rule in run("create-topic", tmp_path / "store", name, exit_code=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["broker-lab", "LabCluster", "LabCluster_REPLY_TOPIC"])
+def test_without_its_configuration_the_topics_of_a_store_tell_which_are_its_brokers(
+    fixture_store: FixtureStore, name: str
+) -> None:
+    fixture = fixture_store("clean")
+    fixture.conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=2000\n", "utf-8")
+    assert "system topic" in run("create-topic", fixture.root, name, exit_code=1)
+    assert "system topic" in produce(fixture.root, "--topic", name, lines=[b"x"], exit_code=1)
+
+
+@pytest.mark.parametrize("arguments", [["produce", "--topic", "T"], ["create-topic", "T"]], ids=lambda given: given[0])
+def test_a_place_that_is_no_store_and_not_empty_is_left_as_it_is(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "thesis.txt").write_text("x", "utf-8")
+    command, *rest = arguments
+    result = CliRunner().invoke(app, [command, str(tmp_path), *rest], input=b"x\n")
+    assert result.exit_code == 1
+    assert "no RocketMQ store" in result.output
+    assert [path.name for path in tmp_path.rglob("*")] == ["thesis.txt"]

@@ -101,7 +101,7 @@ def test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written(store: SinkS
             forget_hint(store)
         staged = store.staged_files
         assert store.commit(batches[number]) == DONE
-        assert store.staged_files == staged, "what was staged for nothing is given back"
+        assert store.staged_files <= staged, "what was staged for nothing is given back"
         assert store.log_end == end
     store.close()
     assert_holds_exactly(store.root, [*batches[:20], *batches[25:]])
@@ -135,7 +135,7 @@ def test_a_sink_id_belongs_to_one_query_until_another_takes_it_over(store: SinkS
             store.commit(second[0], segments)
     next_process()
     assert store.log_end == end
-    assert store.open_intents == 1, "the first query's last batch, not synced yet"
+    assert store.open_intents == (1 if with_hint else 0), "the first query's last batch, not synced unless recovered"
     next_process()
     assert store.commit(second[0], segments, takeover=True) == CommitOutcome(False, 10)
     next_process()
@@ -269,7 +269,7 @@ def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, fail
     commit_and_die(store, rows_of(1, 20, 11), failpoint)
     foreign = BatchRows(Batch("broker", "broker", 0), (9,), ("orders", "bills"))
     with pytest.MonkeyPatch.context() as patch:  # a broker recovers the log, and knows no intents
-        patch.setattr(storage.message_store, "finish_open_intents", lambda writer: 0)
+        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
         patch.setattr(storage.message_store, "settle", lambda writer: None)
         with store.open() as opened:
             opened.writer.append(list(blocks(store.file_system, store.root, store.config, foreign, 0)))

@@ -200,7 +200,7 @@ def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
 def test_an_intent_that_goes_before_its_batch_is_there_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.message_store, "finish_open_intents", lambda writer: 0)
+    monkeypatch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=True)
     with pytest.raises((AssertionError, StorageError)):
         recorded.kill(5)

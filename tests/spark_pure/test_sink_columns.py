@@ -125,7 +125,7 @@ def test_headers_are_kafkas_or_refused() -> None:
     ("name", "nearest"), [("tag", "tags"), ("Body2", "body"), ("shardingkey", "sharding_key"), ("zzz", None)]
 )
 def test_an_unknown_column_is_refused_with_the_nearest_known_one(name: str, nearest: str | None) -> None:
-    with pytest.raises(SinkSchemaError, match="takes no such column") as caught:
+    with pytest.raises(SinkSchemaError, match="no message has such a column") as caught:
         take(**{"body": BinaryType(), name: StringType()})
     assert caught.value.column == name
     assert ("did you mean" in str(caught.value)) == (nearest is not None)
@@ -141,7 +141,7 @@ def test_ours_and_kafkas_names_are_not_mixed() -> None:
 
 
 def test_a_body_is_needed() -> None:
-    with pytest.raises(SinkSchemaError, match="column body: it is missing; the frame has topic"):
+    with pytest.raises(SinkSchemaError, match="column body: it is missing; there are topic"):
         take(topic=StringType())
 
 

@@ -105,6 +105,7 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
         ("sinkId", "a b", "names a consumer group"),
         ("sinkId", "a.b", "names a consumer group"),
         ("sinkId", "x" * 238, "the limit is 255"),
+        ("sinkId", "|a", "begins with |"),
         ("deadLetterPath", "/dead", "belongs to onInvalidRow=deadLetter"),
         ("deadLetterPath", "s3://bucket/dead", "is remote"),
         ("sinkTakeover", "true", "belongs to sinkId"),

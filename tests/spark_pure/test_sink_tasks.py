@@ -17,8 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StringType, StructType
 
-from spark_mq.conditions import InvalidRowError, SparkMqError, WriteFailedError
+from spark_mq.batch_writer import BatchWriter
+from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError, WriteFailedError
+from spark_mq.data_source import SparkMqDataSource
 from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
@@ -181,6 +184,57 @@ def test_abort_beside_a_writer_that_holds_the_store_leaves_everything(root: str)
         abort_rows(options, [failed])
     assert set(list_segments(FILES, root)) == before
     abort_rows(options, [])
+
+
+def test_abort_makes_nothing_where_no_commit_has_been(tmp_path: Path) -> None:
+    """A write fails in its first batch, in a directory that a task has made for its rows alone."""
+    root = tmp_path / "place"
+    options = options_of(str(root))
+    staged = stage(options, bodies("a"))
+    abort_rows(options, [staged, None])
+    assert [path.name for path in root.iterdir()] == ["spark_mq"]
+    assert not list(list_segments(FILES, str(root)))
+
+
+@pytest.mark.parametrize("mode", ["writer", "streamWriter"])
+def test_a_place_that_is_no_store_and_not_empty_is_refused_before_any_task_runs(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "thesis.txt").write_text("x", "utf-8")
+    schema = StructType().add("body", StringType())
+    for path in (tmp_path, tmp_path / "thesis.txt"):
+        source = SparkMqDataSource({"path": str(path), "topic": "T"})
+        with pytest.raises(SparkMqError, match=r"^\[SPARK_MQ_STORE_NOT_FOUND\] .*Check the option path"):
+            getattr(source, mode)(schema, False)
+    assert [path.name for path in tmp_path.rglob("*")] == ["thesis.txt"]
+    empty = tmp_path / "new"
+    assert getattr(SparkMqDataSource({"path": str(empty), "topic": "T"}), mode)(schema, False)
+    assert not empty.exists()
+
+
+def test_keys_of_a_write_of_its_own_take_all_of_the_digest(root: str) -> None:
+    options = options_of(root)
+    batch = Batch("|name", "|name", 0)
+    columns = InputColumns(("body",), kafka=False)
+    messages = [
+        stage_rows(options, columns, batch, partition, 0, frames_of(bodies("a")), is_only=True) for partition in (0, 9)
+    ]
+    commit(options, *messages)
+    digest = hashlib.sha256(b'["|name", "|name"]').hexdigest().upper()
+    assert [message.unique_key for message in stored(root)] == [
+        f"{digest[:8]}{partition:04X}{digest[8:16]}{0:012X}" for partition in (0, 9)
+    ]
+
+
+def test_a_write_without_a_name_gets_one_that_no_option_can_name() -> None:
+    columns = InputColumns(("body",), kafka=False)
+    unnamed = [BatchWriter(SinkOptions.parse({"path": "/s"}, "batch"), columns).batch for _ in range(2)]
+    assert len({batch.sink_id for batch in unnamed}) == 2
+    for batch in unnamed:
+        assert batch == Batch(batch.sink_id, batch.sink_id, 0)
+        assert batch.sink_id.startswith("|")
+        for option, mode in (("writeId", "batch"), ("sinkId", "streaming")):
+            with pytest.raises(OptionError, match=rf"option {option}: .*begins with \|"):
+                SinkOptions.parse({"path": "/s", option: batch.sink_id}, mode)  # type: ignore[arg-type]
+    assert BatchWriter(SinkOptions.parse({"path": "/s", "writeId": "w"}, "batch"), columns).batch == Batch("w", "w", 0)
 
 
 def test_a_message_that_is_missing_or_of_another_batch_fails_the_commit(root: str) -> None:

@@ -69,7 +69,7 @@ def writer_in(
 
 
 def append(writer: CommitLogWriter, *sizes: int) -> Placement:
-    return writer.append(records_of(list(sizes)), np.zeros(1, np.int64), NOW_MS, 8)
+    return writer.append(records_of(list(sizes)), np.zeros(1, np.int64), NOW_MS)
 
 
 def walk(root: Path, start: int = 0, *directories: str) -> Iterator[Message]:
@@ -101,7 +101,7 @@ def test_the_brokers_files_come_out_of_its_records(
             queues.append((message.topic, message.queue_id))
         run = run_of(records, queues)
         begin = np.array([next_offsets.get(name, 0) for name in run.columns.queues], np.int64)
-        placement = writer.append(run, begin, store_time, 8)
+        placement = writer.append(run, begin, store_time)
         next_offsets.update(zip(run.columns.queues, placement.next_queue_offsets.tolist(), strict=True))
     assert writer.end == messages[-1].commitlog_offset + messages[-1].size_bytes
     ours = sorted((tmp_path / "commitlog").iterdir())
@@ -149,8 +149,6 @@ def test_a_log_that_ends_at_a_files_end_goes_on_in_a_new_file(tmp_path: Path) ->
     first.close()
     writer = writer_in(tmp_path, end=FILE_SIZE)
     assert append(writer, 100).commitlog_offsets.tolist() == [FILE_SIZE]
-    assert writer.file_end(FILE_SIZE - 1) == FILE_SIZE
-    assert writer.file_end(FILE_SIZE) == 2 * FILE_SIZE
 
 
 def test_files_are_spread_over_directories_by_their_number(tmp_path: Path) -> None:
@@ -301,7 +299,7 @@ def test_records_are_read_back_as_they_were_given(tmp_path: Path) -> None:
         [encode_record(make_message("A", 1, body=b"x")), encode_record(make_message("B", 0, body=b"y" * 50))] * 30,
         [("A", 1), ("B", 0)] * 30,
     )
-    placement = writer.append(run, np.array([10, 2**40]), NOW_MS, 8)
+    placement = writer.append(run, np.array([10, 2**40]), NOW_MS)
     found = list(walk(tmp_path))
     assert [(message.topic, message.queue_offset) for message in found] == [
         (topic, base + row) for row in range(30) for topic, base in (("A", 10), ("B", 2**40))

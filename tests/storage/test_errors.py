@@ -8,6 +8,7 @@ import pytest
 
 from storage import errors
 from storage.errors import (
+    ColumnIllegalError,
     ConfigurationError,
     CorruptRecordError,
     IndexGeometryUnknownError,
@@ -47,7 +48,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (IndexGeometryUnknownError("/s/index/1", 60040), ["/s/index/1", "60040", "maxHashSlotNum"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "(free space)"], True),
-    (SinkTakenError("/s", "sink-1", "query-a", "query-b"), ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"], False),
+    (
+        SinkTakenError("/s", "sink-1", "query-a", "query-b"),
+        ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"],
+        False,
+    ),
     (TopicChangedError("T", 9, "the topic has 8 write queues"), ["queue 9", "topic T", "8 write queues"], False),
     (StoreDamagedError("/s/log", 12, "body CRC", 3, 1036), ["/s/log", "12", "body CRC", "3 intact"], False),
     (
@@ -56,6 +61,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         False,
     ),
     (CorruptRecordError("magic", 40, 1, 0), ["at byte 40", "expected 1", "found 0"], False),
+    (ColumnIllegalError("tag", "no such column"), ["column tag", "no such column"], False),
     (RowIllegalError(3, "tags", "too long", 2), ["row 3", "column tags", "too long", "2 more"], False),
     (MessageIllegalError("body", 4194304, 4194305), ["body", "4194304", "4194305"], False),
     (OffsetOutOfRangeError("commit log", None, 5, 9, 10), ["10 of commit log is", "[5, 9)"], False),

@@ -13,7 +13,9 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.file_system import LocalFileSystem
 from storage.format.checkpoint import decode_checkpoint
+from storage.format.index import HEADER_STRUCT, ITEM_STRUCT
 from storage.index_trust import IndexTrust, drop_index_trust, has_index_trust, load_index_trust, save_index_trust
+from tests.support.broker_index import put_keys
 
 
 class Unsynced(LocalFileSystem):
@@ -45,13 +47,27 @@ def test_where_this_package_never_ran_ahead_the_checkpoint_is_believed(tmp_path:
     assert load_index_trust(FILES, str(tmp_path), NOW_MS) == IndexTrust(NOW_MS, NOW_MS)
 
 
+def test_after_a_clean_stop_all_is_believed_where_nothing_is_told(tmp_path: Path) -> None:
+    trust = load_index_trust(FILES, str(tmp_path), NOW_MS, was_clean=True)
+    assert trust.keeps(FOREVER_MS)
+    assert trust.is_synced(FOREVER_MS)
+
+
+def test_a_clean_stop_says_nothing_against_what_is_told(tmp_path: Path) -> None:
+    """It was a broker's, and a broker believes the checkpoint, which runs ahead."""
+    save_index_trust(FILES, str(tmp_path), NOW_MS)
+    for files in (FILES, OtherBoot()):
+        unclean = load_index_trust(files, str(tmp_path), FOREVER_MS)
+        assert load_index_trust(files, str(tmp_path), FOREVER_MS, was_clean=True) == unclean
+
+
 def test_within_a_boot_every_file_is_kept_but_only_synced_ones_are_whole(tmp_path: Path) -> None:
     save_index_trust(FILES, str(tmp_path), NOW_MS)
     assert has_index_trust(FILES, str(tmp_path))
     trust = load_index_trust(FILES, str(tmp_path), FOREVER_MS)
     assert trust.keeps(FOREVER_MS)
-    assert trust.is_synced(NOW_MS)
-    assert not trust.is_synced(NOW_MS + 1)
+    assert trust.is_synced(NOW_MS - 1)
+    assert not trust.is_synced(NOW_MS), "more may have come in that millisecond"
 
 
 def test_after_another_start_only_what_was_synced_is_kept(tmp_path: Path) -> None:
@@ -59,7 +75,7 @@ def test_after_another_start_only_what_was_synced_is_kept(tmp_path: Path) -> Non
     trust = load_index_trust(OtherBoot(), str(tmp_path), FOREVER_MS)
     assert trust.keeps(NOW_MS)
     assert not trust.keeps(NOW_MS + 1)
-    assert trust.is_synced(NOW_MS)
+    assert trust.is_synced(NOW_MS - 1)
     lowered = load_index_trust(OtherBoot(), str(tmp_path), NOW_MS - 5)
     assert not lowered.keeps(NOW_MS), "a checkpoint that was lowered counts"
 
@@ -173,13 +189,41 @@ def test_after_a_kill_slots_are_made_again_where_they_may_not_have_been_written(
     assert_all_keys_are_found(ahead)
 
 
-def test_after_a_power_loss_what_is_younger_than_the_last_sync_is_entered_again(ahead: Path) -> None:
+@pytest.mark.parametrize("files", [FILES, OtherBoot()], ids=["same boot", "another"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_keys_without_slots_are_found_behind_those_of_a_broker_that_has_come_and_gone(
+    clean: bool, files: LocalFileSystem, ahead: Path
+) -> None:
+    """Killed behind the header of the last file; a broker then dispatched the rest of the log into the same slots."""
+    path = sorted((ahead / "index").iterdir())[3]
+    sound = path.read_bytes()
+    begin_ms, _, begin_offset, _, _, count = HEADER_STRUCT.unpack_from(sound)
+    items = list(ITEM_STRUCT.iter_unpack(sound[40 + 4 * 10 :]))[1:count]
+    assert count == 12
+    of_ours, of_the_broker = items[:7], items[7:]
+    ours = HEADER_STRUCT.pack(begin_ms, begin_ms, begin_offset, of_ours[-1][1], 3, 8)
+    path.write_bytes(ours + bytes(4 * 10) + sound[40 + 4 * 10 :])
+    put_keys(path, 10, [(key_hash, place, begin_ms) for key_hash, place, _, _ in of_the_broker])
+    assert path.read_bytes() != sound
+    if clean:
+        (ahead / "abort").unlink()
+    else:
+        (ahead / "abort").write_bytes(b"4711")
+    opened(ahead, files, NOW_MS + 120_000).close()
+    assert_all_keys_are_found(ahead)
+    assert not trust_file(ahead).exists()
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["unclean", "a broker stopped cleanly since"])
+def test_after_a_power_loss_what_is_younger_than_the_last_sync_is_entered_again(clean: bool, ahead: Path) -> None:
     before = index_files(ahead)
     for path in sorted((ahead / "index").iterdir())[2:]:  # the pages that were not synced
         sound = path.read_bytes()
         path.write_bytes(sound[:40] + bytes(len(sound) - 40))
         assert struct.unpack(">q", sound[8:16])[0] > NOW_MS
-    assert index_time(ahead) > NOW_MS + 5_000, "the checkpoint vouches for these files"
+    assert index_time(ahead) > NOW_MS + 5_000, "the checkpoint vouches for these files, and a broker keeps them"
+    if clean:
+        (ahead / "abort").unlink()
     with opened(ahead, OtherBoot(), NOW_MS + 120_000) as store:
         assert store.recovery is not None
         assert store.recovery.indexed_keys == 30

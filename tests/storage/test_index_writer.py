@@ -14,7 +14,8 @@ from storage.commit_log import CommitLog
 from storage.dispatch import IndexKeys, dispatch, index_keys
 from storage.files.file_system import LocalFileSystem
 from storage.index_store import IndexStore
-from storage.index_writer import IndexWriter, mend_slots
+from storage.index_writer import IndexWriter, mend_chains
+from tests.support.broker_index import lose_slots, put_keys
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FILES = LocalFileSystem()
@@ -216,7 +217,7 @@ def test_a_file_whose_slots_were_not_written_gets_them(count: int, tmp_path: Pat
     assert len(file.items()) == count
     assert not file.reachable_items().any()
     if file.is_full:
-        mend_slots(FILES, file)
+        mend_chains(FILES, file)
     else:
         IndexWriter(FILES, store_in(tmp_path), lambda: NOW_MS).finish()
     found = store_in(tmp_path)
@@ -224,6 +225,139 @@ def test_a_file_whose_slots_were_not_written_gets_them(count: int, tmp_path: Pat
     for key_hash in range(7):
         places = [100 * number for number, hash_ in enumerate(hashes) if hash_ == key_hash]
         assert [hit.commitlog_offset for hit in found.lookup(key_hash, 0, 2**62)] == places[::-1]
+
+
+def killed_behind_its_header(index: IndexStore, before: list[int], lost: list[int]) -> Path:
+    """A file with keys that are found, and behind them keys that have items and are counted, but have no slots."""
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    writer.append(keys(before))
+    writer.flush()
+    found = [file.slots().astype(">i4").tobytes() for file in index.files()]
+    writer.append(keys(lost, 100 * len(before)))
+    writer.flush()
+    path = Path(index.files()[0].path)
+    lose_slots(path, found[0] if found else bytes(4 * index.slot_count))
+    return path
+
+
+def timed(hashes: list[int], first_place: int) -> list[tuple[int, int, int]]:
+    return list(zip(*(column.tolist() for column in keys(hashes, first_place)), strict=True))
+
+
+def test_a_broker_enters_keys_as_it_is_played_here(pristine_store: Callable[[str], Fixture], tmp_path: Path) -> None:
+    """The items of a real broker's file, entered again into an empty one of that beginning, give its bytes."""
+    fixture = pristine_store("roll")
+    (config,) = golden_lines(fixture.golden, "config")
+    files = IndexStore(FILES, str(fixture.root), config["maxHashSlotNum"], config["maxIndexNum"]).files()
+    assert files[0].is_full
+    header, items = files[0].header(), files[0].items()
+    times = header.begin_time_ms + items["time_difference_s"].astype(np.int64) * 1_000
+    times[-1] = header.end_time_ms
+    path = tmp_path / "played"
+    path.write_bytes(bytes(Path(files[0].path).stat().st_size))
+    columns = items["key_hash"], items["commitlog_offset"], times
+    put_keys(path, config["maxHashSlotNum"], list(zip(*(column.tolist() for column in columns), strict=True)))
+    assert path.read_bytes() == Path(files[0].path).read_bytes()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("before", [[], list(range(20)), [3, 13, 4]], ids=["none", "all slots", "two slots"])
+def test_keys_without_slots_are_found_again_behind_a_brokers_keys(before: list[int], tmp_path: Path) -> None:
+    """The broker's items name the one that it found in the slot, and so pass over the lost ones."""
+    lost, brokers = list(range(100, 120)), list(range(200, 219))
+    index = store_in(tmp_path, items=60)
+    path = killed_behind_its_header(index, before, lost)
+    put_keys(path, 10, timed(brokers, 100 * (len(before) + len(lost))))
+    (file,) = index.files()
+    entered = before + lost + brokers
+    assert [int(item["key_hash"]) for item in file.items()] == entered
+    assert [bool(list(index.lookup(key_hash, 0, 2**62))) for key_hash in lost] == [False] * len(lost)
+    mend_chains(FILES, file)
+    for number, key_hash in enumerate(entered):
+        assert [hit.commitlog_offset for hit in index.lookup(key_hash, 0, 2**62)] == [100 * number]
+    alone = tmp_path / "alone"
+    alone.write_bytes(bytes(path.stat().st_size))
+    put_keys(alone, 10, timed(entered, 0))
+    assert path.read_bytes() == alone.read_bytes(), "a file as a broker alone would have written it"
+
+
+@pytest.mark.crash
+def test_chains_are_mended_the_same_when_that_is_killed_on_the_way(tmp_path: Path) -> None:
+    """And what was found before is found all the time."""
+    before, lost, brokers = list(range(2_000)), list(range(5_000, 6_500)), list(range(8_200, 8_700))
+    index = store_in(tmp_path, slots=3_000, items=6_000)
+    path = killed_behind_its_header(index, before, lost)
+    put_keys(path, 3_000, timed(brokers, 350_000))
+    killed, found = path.read_bytes(), before + brokers
+    mend_chains(FILES, index.files()[0])
+    mended = path.read_bytes()
+    writes = 0
+    while True:
+        path.write_bytes(killed)
+        dying = DyingFileSystem(writes)
+        try:
+            mend_chains(dying, index.files()[0])
+            break
+        except OSError:
+            for key_hash in found[:: len(found) // 50]:
+                assert any(index.lookup(key_hash, 0, 2**62)), (writes, key_hash)
+            mend_chains(FILES, index.files()[0])
+            assert path.read_bytes() == mended
+            writes += 1
+    assert writes >= 3, "items, slots, header"
+
+
+def test_where_chains_are_whole_nothing_is_written(pristine_store: Callable[[str], Fixture], tmp_path: Path) -> None:
+    """A broker's files are so to the byte."""
+
+    class OnlySyncs(LocalFileSystem):
+        def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+            raise AssertionError(f"{path} {position}")
+
+    fixture = pristine_store("roll")
+    (config,) = golden_lines(fixture.golden, "config")
+    for file in IndexStore(FILES, str(fixture.root), config["maxHashSlotNum"], config["maxIndexNum"]).files():
+        mend_chains(OnlySyncs(), file)
+
+
+def test_of_a_large_file_only_what_differs_is_mended(tmp_path: Path) -> None:
+    written: list[tuple[int, int]] = []
+
+    class Watched(LocalFileSystem):
+        def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+            written.append((position, len(data)))
+            super().write(path, position, data)
+
+    index = store_in(tmp_path, slots=200_001, items=50_000)
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    writer.append(keys(list(range(100_000, 140_000))))
+    writer.flush()
+    path = Path(index.files()[0].path)
+    whole = bytearray(path.read_bytes())
+    item = 40 + 4 * 200_001 + 20 * 30_000  # lies in one page of items
+    assert whole[item + 16 : item + 20] == bytes(4)
+    torn = bytearray(whole)
+    torn[item + 16 : item + 20] = (7).to_bytes(4, "big")
+    torn[40 + 4 * 100_500 : 40 + 4 * 100_501] = bytes(4)
+    path.write_bytes(torn)
+    mend_chains(Watched(), index.files()[0])
+    assert path.read_bytes() == whole
+    (items, item_bytes), (slots, slot_bytes) = written
+    assert items <= item < items + item_bytes <= items + 20 * 1_024
+    assert slots <= 40 + 4 * 100_500 < slots + slot_bytes <= slots + 4 * 1_024
+
+
+def test_keys_of_earlier_records_leave_the_end_of_the_file(tmp_path: Path) -> None:
+    """Recovery enters what lies behind that end."""
+    index = store_in(tmp_path)
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    writer.append(keys([5, 6], 1_000))
+    writer.append(keys([15, 7], 300))
+    writer.finish()
+    header = index.files()[0].header()
+    assert (header.end_commitlog_offset, header.end_time_ms) == (1_100, NOW_MS + 1_100_000)
+    assert [hit.commitlog_offset for hit in index.lookup(15, 0, 2**62)] == [300]
+    assert writer.end_commitlog_offset == 1_100
 
 
 @pytest.mark.parametrize("trust_slots", [True, False])

@@ -18,6 +18,7 @@ from storage.names import (
     validate_broker_name,
     validate_group,
     validate_topic,
+    validate_user_topic,
 )
 
 HOSTILE = [
@@ -145,3 +146,27 @@ def test_topics_and_groups_of_consumers() -> None:
     ]
     assert is_system_group("CID_RMQ_SYS_TRANS")
     assert not is_system_group("GroupA")
+
+
+@pytest.mark.parametrize(
+    ("topic", "rule"),
+    [
+        ("TBW102", "system topic"),
+        ("rmq_sys_anything", "system topic"),
+        ("broker-a", "system topic"),
+        ("Cluster", "system topic"),
+        ("Cluster_REPLY_TOPIC", "system topic"),
+        ("%RETRY%group", "belongs to a consumer group"),
+        ("%DLQ%a/b", "belongs to a consumer group"),
+        ("a/b", "is none of"),
+        ("T" * 128, "the limit is 127"),
+    ],
+)
+def test_users_may_not_send_to_a_brokers_topics_nor_to_a_groups(topic: str, rule: str) -> None:
+    with pytest.raises(NameIllegalError, match=rule):
+        validate_user_topic(topic, broker_name="broker-a", cluster_name="Cluster")
+
+
+def test_users_may_send_to_what_another_broker_or_cluster_is_called() -> None:
+    for topic in ("orders", "broker-b", "DefaultCluster", "Other_REPLY_TOPIC"):
+        assert validate_user_topic(topic, broker_name="broker-a", cluster_name="Cluster") == topic

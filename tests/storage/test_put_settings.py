@@ -12,7 +12,8 @@ import pytest
 
 from storage import open_store
 from storage.config import StoreConfig, parse_config
-from storage.errors import ConfigurationError, StateFileError
+from storage.consume_queue_store import queue_file_size
+from storage.errors import ConfigurationError, RowIllegalError, StateFileError
 from storage.files.file_system import LocalFileSystem
 from storage.put_settings import DEFAULT_STORE_HOST, PutSettings, parse_host, put_settings
 from tests.support.fixture_stores import Fixture, golden_lines
@@ -179,6 +180,51 @@ def test_without_one_javas_defaults_hold(tmp_path: Path) -> None:
 
 def test_a_log_has_files_of_the_length_that_it_has(store: Path) -> None:
     assert settings_of(store).log_file_size_bytes == 4_096
+
+
+@pytest.mark.parametrize(("name", "size"), [("clean", 20_000), ("expired", 6_000)])
+def test_queues_have_files_of_the_length_that_they_have(
+    name: str, size: int, pristine_store: Callable[[str], Fixture]
+) -> None:
+    root = pristine_store(name).root
+    assert f"mappedFileSizeConsumeQueue={size}\n" in pristine_store(name).conf.read_text("utf-8")
+    assert put_settings(str(root), StoreConfig(), FILES).queue_file_size_bytes == size
+    assert settings_of(root, "mappedFileSizeConsumeQueue=400\n").queue_file_size_bytes == 400
+
+
+def test_what_is_no_queue_file_tells_no_length(tmp_path: Path) -> None:
+    queue = tmp_path / "consumequeue" / "T" / "0"
+    queue.mkdir(parents=True)
+    (tmp_path / "consumequeue" / "T" / "note").write_bytes(bytes(60))
+    (queue / f"{0:020d}").write_bytes(b"")
+    (queue / "lost").write_bytes(bytes(7))
+    assert queue_file_size(FILES, str(tmp_path), None) == 6_000_000
+    (queue / f"{400:020d}").write_bytes(bytes(400))
+    assert queue_file_size(FILES, str(tmp_path), None) == 400
+
+
+def test_a_new_queue_of_a_store_whose_configuration_is_gone_is_as_the_others(
+    fixture_store: Callable[[str], Fixture],
+) -> None:
+    """A broker does not start where one queue's files are of another length."""
+    fixture = fixture_store("clean")
+    fixture.conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=2000\n", "utf-8")
+    with open_store(fixture.root, read_only=False) as store:
+        store.put("NewTopic", b"body")
+        for topic in ("broker-lab", "LabCluster", "LabCluster_REPLY_TOPIC"):
+            with pytest.raises(RowIllegalError, match="system topic"):
+                store.put(topic, b"body")
+    sizes = {path.stat().st_size for path in (fixture.root / "consumequeue").glob("*/*/*")}
+    assert sizes == {20_000}
+    assert list((fixture.root / "consumequeue" / "NewTopic").glob("*/*"))
+
+
+def test_a_brokers_topics_tell_whose_store_it_is(pristine_store: Callable[[str], Fixture]) -> None:
+    root = str(pristine_store("clean").root)
+    found = put_settings(root, StoreConfig(), FILES)
+    assert (found.broker_name, found.cluster) == ("broker-lab", "LabCluster")
+    found = put_settings(root, StoreConfig(), FILES, broker_name="option")
+    assert (found.broker_name, found.cluster) == ("option", "LabCluster")
 
 
 def test_new_files_go_where_writing_is_allowed(tmp_path: Path) -> None:

@@ -257,6 +257,8 @@ def test_a_finished_segment_is_on_the_disk_before_it_is_reported(tmp_path: Path)
     assert segment is not None
     file, staged = str(path_of(tmp_path, segment)), staged_directory(str(tmp_path))
     assert steps == [
+        ("sync", f"{tmp_path}/spark_mq"),
+        ("sync", staged),
         ("rename", file),
         ("sync", f"{staged}/pool"),
         ("write", file),

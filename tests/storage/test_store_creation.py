@@ -11,7 +11,7 @@ from storage import StoreConfig, open_store
 from storage.config import parse_config
 from storage.errors import StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import LocalFileSystem
-from storage.store_creation import create_store, is_empty_place
+from storage.store_creation import create_store, find_log_directories, is_empty_place
 
 FILES = LocalFileSystem()
 TINY = StoreConfig.tiny()
@@ -81,6 +81,25 @@ def test_a_store_is_made_only_where_nothing_else_is(names: list[str], empty: boo
         with pytest.raises((StoreNotFoundError, StoreRefusedError)):
             open_store(root, config=TINY, read_only=False, create=True)
         assert sorted(root.iterdir()) == before
+
+
+def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert not is_empty_place(str(tmp_path / "file"), FILES)
+    with pytest.raises(StoreNotFoundError):
+        open_store(tmp_path / "file", read_only=False, create=True)
+
+
+def test_a_stores_log_directories_are_found_and_those_of_one_that_could_be_made(tmp_path: Path) -> None:
+    text = f"storePathCommitLog={tmp_path}/d0,{tmp_path}/d1\n"
+    config = parse_config(text.encode(), f"{tmp_path}/broker.conf")
+    root, expected = f"{tmp_path}/store", (f"{tmp_path}/d0", f"{tmp_path}/d1")
+    with pytest.raises(StoreNotFoundError, match=r"d0/ or .*d1/"):
+        find_log_directories(root, config, FILES)
+    assert find_log_directories(root, config, FILES, may_be_empty=True) == expected
+    create_store(root, config, FILES)
+    (tmp_path / "store" / "notes.txt").write_text("x", "utf-8")
+    assert find_log_directories(root, config, FILES) == expected
 
 
 def test_a_store_made_from_nothing_can_be_read_before_and_after_its_first_message(tmp_path: Path) -> None:

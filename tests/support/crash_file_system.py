@@ -344,6 +344,8 @@ class CrashFileSystem(LocalFileSystem):
 
     def identity(self, path: str) -> tuple[int, int, int] | None:
         number = self.disk.number(path)
+        if number == _DIRECTORY or path in self.disk.entries:
+            return super().identity(path)
         return None if number is None else (0, number, self.disk.length(path) or 0)
 
     def boot_id(self) -> str:

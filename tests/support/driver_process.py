@@ -1,6 +1,7 @@
-"""A streaming query from one store into another, driver and JVM of its own, made to be killed: `python -m tests.support.driver_process JSON`.
+"""A streaming query from one store into another in a driver of its own, made to be killed.
 
-The JSON object holds the fields of a `Query`. `Driver` is the other side: it starts the process and kills all that belongs to it.
+`python -m tests.support.driver_process JSON READY`: the fields of a `Query`, and the file that says that it waits for standard input to
+end. `Driver` is the other side: it starts the process and kills all that belongs to it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pyspark
+
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 120  # for a loaded machine; nothing waits longer than it has to
+PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 300  # for a loaded machine; nothing waits longer than it has to
 FAILED = 3
 """Exit code of a driver whose query ended with an error."""
 
-_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
+_POLL_SECONDS = 0.02
+_SHORT_LIFE = (  # of a JVM: what pays off in seconds
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 
 @dataclass(frozen=True)
@@ -39,56 +46,63 @@ class Query:
     flush_disk_type: str = "ASYNC_FLUSH"
     trigger: str = "availableNow"
     """Or a processing time, with which the query does not end."""
-    cores: int = 1
 
 
-def run(query: Query) -> None:
-    """Run the query until it ends. Raises what it raises."""
+def run(query: Query, ready: Path) -> None:
+    """Run the query to its end, once there is a session and standard input has said to. Raises what the query raises."""
     from spark_mq import build_session
 
     temporary = os.environ["TMPDIR"]  # a killed JVM leaves things behind
     config = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Djava.io.tmpdir={temporary}",
+        "spark.driver.extraJavaOptions": f"{_SHORT_LIFE} -Djava.io.tmpdir={temporary}",
         "spark.local.dir": temporary,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
     }
-    session = build_session("a driver to be killed", master=f"local[{query.cores}]", config=config)
+    session = build_session("a driver to be killed", master="local[1]", config=config)
     source = session.readStream.format("spark_mq").option("topic", query.topic).option("startingOffsets", "earliest")
     rows = source.option("maxOffsetsPerTrigger", str(query.rows_a_batch)).load(query.source)
     writer = rows.writeStream.format("spark_mq").option("flushDiskType", query.flush_disk_type).outputMode("append")
-    if query.trigger == "availableNow":
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=query.trigger)
-    writer.option("checkpointLocation", query.checkpoint).start(query.sink).awaitTermination()
+    trigger = {"availableNow": True} if query.trigger == "availableNow" else {"processingTime": query.trigger}
+    writer = writer.trigger(**trigger).option("checkpointLocation", query.checkpoint)
+    ready.touch()
+    sys.stdin.read()
+    writer.start(query.sink).awaitTermination()
 
 
 class Driver:
-    """A running driver. Its output goes to `log`; leaving the context kills what is still there of it."""
+    """A driver with its JVM and Python workers. Leaving the context kills what is still there of it."""
 
-    def __init__(self, query: Query, log: Path, *, failpoint: str | None = None, paused: bool = False) -> None:
-        """With `paused` the process that reaches the failpoint waits there to be killed, else it dies by itself."""
-        self.log = log
-        self._pause = log.with_suffix(".pid")
-        self._pause.unlink(missing_ok=True)
-        temporary = log.with_suffix(".tmp")
-        temporary.mkdir(exist_ok=True)
-        environment = {**os.environ, "TMPDIR": str(temporary)}
+    def __init__(self, query: Query, directory: Path, *, failpoint: str | None = None, paused: bool = False) -> None:
+        """It waits for `begin`. With `paused` the process that reaches the failpoint waits there to be killed, else it dies by itself.
+
+        `directory` is made, and takes what the processes leave behind.
+        """
+        temporary = directory / "tmp"
+        temporary.mkdir(parents=True)
+        self._log = directory / "log"
+        self._ready = directory / "ready"
+        self._pause = directory / "paused"
+        environment = {
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "SPARK_HOME": str(_unzipped_spark(directory)),
+            "SPARK_LOCAL_DIRS": str(temporary),
+        }
         if failpoint is not None:
             environment[ENVIRONMENT] = failpoint
-            if paused:
-                environment[ENVIRONMENT_PAUSE] = str(self._pause)
-        command = [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(query))]
-        with log.open("w", encoding="utf-8") as output:
+        if paused:
+            environment[ENVIRONMENT_PAUSE] = str(self._pause)
+        command = [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(query)), str(self._ready)]
+        with self._log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=PROJECT,
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )
 
@@ -98,44 +112,73 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    def begin(self) -> None:
+        """Let the query run; waits for the session."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._ready.exists():
+            assert self._process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(_POLL_SECONDS)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int | None:
-        """Until the driver ends or a process of it waits at the failpoint, no longer than `seconds`; the exit code, if it has ended."""
+        """Until the driver ends or waits at the failpoint, no longer than `seconds`; the exit code, if it has ended."""
         deadline = time.monotonic() + seconds
-        while self._process.poll() is None and not self._pause.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        while self._process.poll() is None and not self.is_paused and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         return self._process.returncode
 
     @property
     def is_paused(self) -> bool:
-        """Whether a process waits at the failpoint."""
+        """Whether a process of it waits at the failpoint."""
         return self._pause.exists()
+
+    @property
+    def output(self) -> str:
+        """What its processes have said."""
+        return self._log.read_text("utf-8")
 
     def kill(self) -> None:
         """SIGKILL for every process: the driver, its JVM, Python workers. Returns when none is left."""
         while pids := self._pids():  # again, for one that was just forked
             for pid in pids:
                 _kill(pid)
-            time.sleep(0.005)
-        self._process.wait()
+            time.sleep(_POLL_SECONDS / 4)
+        self._forget()
 
     def kill_without_workers(self) -> None:
-        """SIGKILL for the driver and its JVM alone, and the Python workers see for themselves that they are gone.
+        """SIGKILL for the driver and its JVM alone; the Python workers see for themselves that these are gone.
 
         Returns when none is left. AssertionError if one stays.
         """
         for pid in self._pids():
             if pid == self._process.pid or _program(pid) == "java":
                 _kill(pid)
-        self._process.wait()
+        self._forget()
         deadline = time.monotonic() + PATIENCE_SECONDS
         while pids := self._pids():
             assert time.monotonic() < deadline, f"workers {pids} have outlived their driver"
-            time.sleep(0.02)
+            time.sleep(_POLL_SECONDS)
+
+    def _forget(self) -> None:
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def _pids(self) -> list[int]:
         """All living processes of the driver's session: workers are in process groups of their own, but do not leave it."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         return [pid for pid in pids if _session(pid) == self._process.pid]
+
+
+def _unzipped_spark(directory: Path) -> Path:
+    """A Spark without PySpark's archive, from which each worker would compile all that it imports."""
+    home = directory / "spark"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
 
 
 def _session(pid: int) -> int | None:
@@ -161,7 +204,7 @@ def main() -> int:
     from pyspark.errors import StreamingQueryException
 
     try:
-        run(Query(**json.loads(sys.argv[1])))
+        run(Query(**json.loads(sys.argv[1])), Path(sys.argv[2]))
     except StreamingQueryException as error:
         print(error, file=sys.stderr)
         return FAILED

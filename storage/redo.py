@@ -1,0 +1,271 @@
+"""What the log holds of a batch that was decided: compared with its segments row by row, and mended where a power loss tore it.
+
+The rows of a batch follow their BEGIN without a gap, because a commit holds the lock; so the log behind a BEGIN is compared with the
+segments byte by byte, but for what places make known (`record_block.stamp`). No unique key is asked, so rows may have keys of
+their own. A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
+that a power loss took reads as zeros, and recovery, like a broker's, would take the row for a message without topic or tags. So
+before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`TornRow`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.batch_ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
+from storage.commit_log import CommitLog
+from storage.errors import StorageError
+from storage.files.file_system import LocalFileSystem
+from storage.format.layout import view_at, words_of
+from storage.format.record_batch import Records
+from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, stamp
+from storage.intent import Intent, load_intents
+from storage.placement import place, slices
+from storage.staged_segment import SegmentReader
+
+_COMPARED_BYTES = 4 << 20
+_LEDGER_BODY = b'{"sink":'  # how every ledger message's body begins
+_LEDGER_BODY_LIMIT = 4_096
+
+
+class Progress(NamedTuple):
+    """How much of a batch the log holds, and where the last of these rows stands; −1 if none was seen."""
+
+    row_count: int
+    last_place: int
+
+
+NOTHING = Progress(0, -1)
+
+
+class TornRow(NamedTuple):
+    """A row that got its bytes again, and what queue and index should know of it."""
+
+    queue: tuple[str, int]
+    queue_offset: int
+    commitlog_offset: int
+    store_time_ms: int
+    tags_code: int
+    key_hashes: tuple[int, ...]
+
+
+class _Difference(NamedTuple):
+    """A row that stands where it should and is not what was staged."""
+
+    run: RecordRun
+    row: int
+    commitlog_offset: int
+    logged: np.ndarray
+    staged: np.ndarray
+    """Stamped as the one in the log is."""
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing but zeros behind the body are the difference."""
+        body_end = Records(self.staged, np.zeros(1, np.int64)).body_ends[0]
+        differs = self.logged != self.staged
+        return not differs[:body_end].any() and not self.logged[differs].any()
+
+
+def progress_behind(
+    log: CommitLog, log_end: int, file_size_bytes: int, begin: LedgerMessage, runs: Sequence[RecordRun]
+) -> Progress:
+    """How many rows of the batch the log holds, up to those that follow this BEGIN as they were staged."""
+    return _compare(log, log_end, file_size_bytes, begin, runs, lambda difference: False)
+
+
+def mend_batches(
+    root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int
+) -> list[TornRow]:
+    """Write torn rows of all open intents again, in their places; returns them. `abort` stands, nothing was recovered yet.
+
+    Of an intent of the running system every row is written again: nothing of it can be torn, but a sync may have failed, after
+    which the system takes pages for clean that are not on the disk. What recovery syncs then is really written.
+    An intent whose segments are not as they were is left to who needs them.
+    """
+    torn: list[TornRow] = []
+    for intent in load_intents(file_system, root):
+        with ExitStack() as resources:
+            try:
+                readers = [resources.enter_context(SegmentReader(file_system, root, part)) for part in intent.segments]
+                for reader in readers:
+                    reader.verify_data()
+            except StorageError:
+                continue
+            mending = _Mending(file_system, log, write_all=intent.boot_id == file_system.boot_id())
+            for message, records in _ledger_records(log, log_end, intent):
+                mending.mend_ledger_message(message, records)
+                if message.kind == BEGIN:
+                    _compare(log, log_end, file_size_bytes, message, readers, mending.mend, mending.write)
+            torn += mending.torn
+    return torn
+
+
+class _Mending:
+    def __init__(self, file_system: LocalFileSystem, log: CommitLog, *, write_all: bool) -> None:
+        self._file_system = file_system
+        self._log = log
+        self._write_all = write_all
+        self.torn: list[TornRow] = []
+
+    def mend(self, difference: _Difference) -> bool:
+        """Write the row again if it is torn; returns whether it was."""
+        if not difference.is_torn:
+            return False
+        self._put(difference.commitlog_offset, difference.staged)
+        columns, row = difference.run.columns, difference.row
+        first_key = int(columns.key_counts[:row].sum())
+        offsets, times = read_stamps(difference.staged, np.zeros(1, np.int64), columns.host_size)
+        self.torn.append(
+            TornRow(
+                columns.queues[int(columns.queue_codes[row])],
+                int(offsets[0]),
+                difference.commitlog_offset,
+                int(times[0]),
+                int(columns.tags_codes[row]),
+                tuple(columns.key_hashes[first_key : first_key + int(columns.key_counts[row])].tolist()),
+            )
+        )
+        return True
+
+    def write(self, commitlog_offset: int, logged: np.ndarray) -> None:
+        """Bytes that are as they should be: onto dirty pages again, if asked for."""
+        if self._write_all:
+            self._put(commitlog_offset, logged)
+
+    def mend_ledger_message(self, message: LedgerMessage, record: Records) -> None:
+        """The same for a BEGIN or END, made again from its body."""
+        start, end = int(record.positions[0]), int(record.positions[0] + record.column("size_bytes")[0])
+        host = record.column("store_host")[0].tobytes()
+        outgoing = outgoing_ledger_message(
+            message.kind,
+            message.batch,
+            message.row_count,
+            first_row=message.first_row,
+            last=message.last,
+            now_ms=int(record.column("born_time_ms")[0]),
+        )
+        block = encode_block(outgoing, host)
+        if len(block.data) != end - start:
+            return  # somebody else's
+        logged, staged = record.buffer[start:end], block.data.copy()
+        offsets, times = read_stamps(logged, np.zeros(1, np.int64), len(host))
+        stamp(staged, np.zeros(1, np.int64), offsets, np.array([message.commitlog_offset]), times, len(host))
+        if (logged != staged).any():
+            self.mend(_Difference(block, 0, message.commitlog_offset, logged, staged))
+        else:
+            self.write(message.commitlog_offset, logged)
+
+    def _put(self, commitlog_offset: int, data: np.ndarray) -> None:
+        file = self._log.files[self._log.file_index(commitlog_offset)]
+        self._file_system.write(file.path, commitlog_offset - file.start, data.copy())
+
+
+def _ledger_records(log: CommitLog, log_end: int, intent: Intent) -> Iterator[tuple[LedgerMessage, Records]]:
+    """BEGINs and ENDs of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
+    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    start = max(intent.lower_bound, log.minimum)
+    for offsets, records in log.walk(start, check_crc=False) if start < log_end else ():
+        sizes = records.column("body_size_bytes")
+        rows = np.flatnonzero((sizes > len(_LEDGER_BODY)) & (sizes < _LEDGER_BODY_LIMIT))
+        at, word = words_of(_LEDGER_BODY)[0]
+        rows = rows[view_at(records.buffer, records.body_starts[rows] + at, word.dtype) == word]
+        for row in rows.tolist():
+            place_of_row = int(offsets[row])
+            if place_of_row >= log_end:
+                return
+            body = records.buffer[int(records.body_starts[row]) : int(records.body_ends[row])].tobytes()
+            end = place_of_row + int(records.column("size_bytes")[row])
+            message = parse_ledger_body(body, place_of_row, end)
+            if message is not None and message.batch == batch:
+                yield message, records.take(np.array([row]))
+
+
+def _compare(
+    log: CommitLog,
+    log_end: int,
+    file_size_bytes: int,
+    begin: LedgerMessage,
+    runs: Sequence[RecordRun],
+    mend: Callable[[_Difference], bool],
+    equal: Callable[[int, np.ndarray], None] = lambda place, data: None,
+) -> Progress:
+    """Walk the rows behind a BEGIN as long as they are what was staged, or `mend` makes them so."""
+    there, at = Progress(begin.first_row, -1), begin.end
+    for run in runs_from(runs, begin.first_row):
+        columns = run.columns
+        no_offsets = np.zeros(len(columns.queues), np.int64)
+        file_end = log.file_end(at, file_size_bytes)
+        placed = place(columns.sizes_bytes, columns.queue_codes, no_offsets, at, file_end, file_size_bytes)
+        count = _equal_rows(log, log_end, run, placed.commitlog_offsets, mend, equal)
+        if count:
+            there = Progress(there.row_count + count, int(placed.commitlog_offsets[count - 1]))
+        if count < columns.row_count:
+            break
+        at = placed.end
+    return there
+
+
+def _equal_rows(
+    log: CommitLog,
+    log_end: int,
+    run: RecordRun,
+    commitlog_offsets: np.ndarray,
+    mend: Callable[[_Difference], bool],
+    equal: Callable[[int, np.ndarray], None],
+) -> int:
+    """How many rows of a run, from its first, stand at these places."""
+    sizes, host_size = run.columns.sizes_bytes, run.columns.host_size
+    sources = np.cumsum(sizes, dtype=np.int64) - sizes
+    inside = int(np.searchsorted(commitlog_offsets + sizes, log_end, side="right"))
+    for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
+        start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
+        logged = np.frombuffer(log.bytes_at(start, end - start), np.uint8)
+        staged = np.empty(end - start, np.uint8)
+        run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
+        positions = commitlog_offsets[first:last] - start
+        queue_offsets, store_times = read_stamps(logged, positions, host_size)
+        stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
+        differing = np.flatnonzero(logged != staged)
+        for row in np.unique(np.searchsorted(positions, differing, side="right") - 1).tolist():
+            place_of_row, begin = start + int(positions[row]), int(positions[row])
+            record = slice(begin, begin + int(sizes[first + row]))
+            if not mend(_Difference(run, first + row, place_of_row, logged[record], staged[record])):
+                return first + row
+        equal(start, staged)
+    return inside
+
+
+class _Tail(NamedTuple):
+    """The rows of a run from one of them on."""
+
+    run: RecordRun
+    columns: BlockColumns
+    start: int
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        self.run.read(self.start + start, self.start + end, into)
+
+
+def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
+    """The runs without the batch's first rows; empty ones are left out."""
+    rest: list[RecordRun] = []
+    for run in runs:
+        columns, skipped = run.columns, min(first_row, run.columns.row_count)
+        first_row -= skipped
+        if skipped == 0:
+            rest.append(run)
+        elif skipped < columns.row_count:
+            keys = int(columns.key_counts[:skipped].sum())
+            part = columns._replace(
+                queue_codes=columns.queue_codes[skipped:],
+                sizes_bytes=columns.sizes_bytes[skipped:],
+                tags_codes=columns.tags_codes[skipped:],
+                key_counts=columns.key_counts[skipped:],
+                key_hashes=columns.key_hashes[keys:],
+            )
+            rest.append(_Tail(run, part, int(columns.sizes_bytes[:skipped].sum(dtype=np.int64))))
+    return [run for run in rest if run.columns.row_count]
