@@ -43,7 +43,14 @@ from storage.format.record_block import RecordRun, encode_block
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
 from storage.redo import NOTHING, Progress, TornRow, progress_behind, runs_from
-from storage.staged_segment import SegmentPool, SegmentReader, StagedSegment, delete_orphans, sink_digest
+from storage.staged_segment import (
+    SegmentPool,
+    SegmentReader,
+    StagedSegment,
+    delete_orphans,
+    remove_directory,
+    sink_digest,
+)
 from storage.store_writer import StoreWriter
 from storage.topics import PERM_WRITE
 
@@ -233,6 +240,8 @@ def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSeg
             pool.give_back(segment.path)
     directory = sink_digest(batch.sink_id, batch.query_id).hex()
     delete_orphans(writer.file_system, writer.root, directory, batch.batch_id, keep=named)
+    if batch.sink_id.startswith(UNNAMED_PREFIX):
+        remove_directory(writer.file_system, writer.root, directory)
 
 
 def _mirror(writer: StoreWriter, intent: Intent) -> None:

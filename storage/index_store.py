@@ -83,10 +83,10 @@ class IndexFile:
             number = previous
 
     def items(self) -> np.ndarray:
-        """All written items, item 1 first."""
+        """All written items, item 1 first, without copying."""
         count = self.header().index_count - 1
         view = self._file.view(self._items_start + ITEM.itemsize, ITEM.itemsize * count)
-        return np.frombuffer(view.tobytes(), ITEM)
+        return np.frombuffer(view, ITEM)
 
     def slots(self) -> np.ndarray:
         """The newest item's number of every slot, int32; 0 = none."""

@@ -28,7 +28,8 @@ def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray
     """For each new item the one before it in its slot, 0 = none; moves `slots` on to the newest items. `numbers` ascend."""
     # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
     ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
-    order, in_order = ranked & 0xFFFFFFFF, ranked >> 32
+    order = ranked & 0xFFFFFFFF
+    in_order = np.right_shift(ranked, 32, out=ranked)  # a full file has 20 million items
     numbers_in_order = numbers[order]
     follows = np.zeros(len(order), bool)
     follows[1:] = in_order[1:] == in_order[:-1]

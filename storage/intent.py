@@ -46,7 +46,10 @@ class Intent(NamedTuple):
 
 def save_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
     """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells."""
-    for directory in (f"{root}/spark_mq", intent_directory(root)):  # a process that was killed may have made them, unsynced
+    for directory in (
+        f"{root}/spark_mq",
+        intent_directory(root),
+    ):  # a process that was killed may have made them, unsynced
         file_system.make_directories(directory)
     line = json.dumps(intent._asdict(), ensure_ascii=True).encode()
     file_system.replace(intent_path(root, intent), line + b"\n" + f"{isal_zlib.crc32(line):08x}\n".encode())

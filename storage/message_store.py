@@ -240,7 +240,7 @@ class MessageStore(StoreReader):
         """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
 
         Columns are those of the Spark sink (`message_columns.COLUMNS`), `rules` the keywords of `put.message_rules`.
-        Raises RowIllegalError with nothing appended, StoreNotWritableError, OSError.
+        Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
         """
         if self._putter is None:
             self._putter = Putter(self.writer)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
-from storage.consume_queue_store import ConsumeQueueStore
+from storage.consume_queue_store import ConsumeQueueStore, queue_file_size
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
@@ -26,7 +26,6 @@ from storage.hint import Hint, drop_hint, holds, index_end, load_hint, queue_dir
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
 from storage.recovery import (
-    DEFAULT_QUEUE_FILE_SIZE,
     RecoveryPlan,
     RecoveryReport,
     apply_recovery,
@@ -94,7 +93,7 @@ def open_for_writing(
         index,
         checkpoint,
         delays_ms=parse_delay_levels(config.delay.message_delay_level),
-        queue_file_size_bytes=config.consume_queue.mapped_file_size_consume_queue or DEFAULT_QUEUE_FILE_SIZE,
+        queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
         clock=clock,
         save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
         trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp),

@@ -19,6 +19,7 @@ from storage.format.properties import decode_property_maps
 from storage.format.record_block import OutgoingMessages, encode_block
 from storage.message_rows import MessageRows
 from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules
+from storage.message_schema import check_columns
 from storage.placement import Placement
 from storage.put_settings import PutSettings
 from storage.store_writer import StoreWriter
@@ -81,8 +82,10 @@ class Putter:
         """Append the rows; returns for each, in their order, the fields of `PutResult`.
 
         Columns are those of `message_columns.COLUMNS`; `rules` the options of `message_rules`.
-        Raises RowIllegalError for the first row that is no message, with nothing appended; StoreNotWritableError, OSError.
+        Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
+        appended; StoreNotWritableError, OSError.
         """
+        check_columns(batch.schema)
         settings = self._writer.settings
         wanted = message_rules(settings, **rules)  # type: ignore[arg-type]
         if self._rows is None or wanted != self._rules:

@@ -45,7 +45,6 @@ from storage.index_trust import IndexTrust
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
 
-DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 _SCAN_BYTES = 8 << 20
 
 

@@ -106,6 +106,11 @@ def delete_orphans(
     return count
 
 
+def remove_directory(file_system: LocalFileSystem, root: str, sink_directory: str) -> None:
+    """Delete the directory of a sink that stages nothing more; it stays if something is left in it."""
+    file_system.remove_directory(f"{staged_directory(root)}/{sink_directory}")
+
+
 def batch_of(path: str) -> int:
     """The batch id in a segment's path."""
     return int(path.rpartition("/")[2].partition("-")[0])
@@ -212,7 +217,10 @@ class SegmentWriter:
     def _open(self) -> LocalWriter:
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
-        for directory in (self._directory.rpartition("/")[0], self._directory):  # maybe made by a process that was killed
+        for directory in (
+            self._directory.rpartition("/")[0],
+            self._directory,
+        ):  # maybe made by a process that was killed
             self._file_system.make_directories(directory)
         if not self._pool.take(self.path):
             self._file_system.create_file(self._full_path, 0)

@@ -356,6 +356,11 @@ class LocalFileSystem:
         """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
 
+    def remove_directory(self, path: str) -> None:
+        """Delete an empty directory; one that is not there or not empty stays as it is."""
+        with suppress(OSError):
+            os.rmdir(path)
+
     def unlink(self, path: str) -> None:
         os.unlink(path)
 

@@ -60,8 +60,9 @@ ROUNDS = (
 )
 
 
+@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.long)])
 def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
-    oracle: Oracle, spark: SparkSession, tmp_path: Path
+    rounds: int, oracle: Oracle, spark: SparkSession, tmp_path: Path
 ) -> None:
     store, conf, port = tmp_path / "store", tmp_path / "broker.conf", free_ports()
     options = {"path": str(store), "conf": str(conf), "queueNum": str(QUEUES)}
@@ -73,7 +74,7 @@ def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
     partly_served = 0
     with oracle.namesrv() as name_server:
         conf.write_text(oracle.broker_conf(store, name_server, port, **SETTINGS), "utf-8")
-        for number, turn in enumerate(ROUNDS):
+        for number, turn in enumerate(ROUNDS[:rounds]):
             killed = sinks[turn.sink]
             killed.be_killed(turn)
             topics = [topic for topic, sink in sinks.items() if sink.bodies] + ["Pong"] * bool(pongs)
@@ -97,7 +98,7 @@ def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
             partly_served += sum(line["topic"] == killed.topic for line in of_type(served, "message")) % ROWS > 0
     assert partly_served, "no kill has left part of a batch"
     for rolled in ("commitlog", "consumequeue/PingStream/0", "consumequeue/PingBatch/0", "index"):
-        assert len(list((store / rolled).iterdir())) > 2, f"{rolled} was to roll"
+        assert len(list((store / rolled).iterdir())) > 1, f"{rolled} was to roll"
 
 
 def send_pongs(oracle: Oracle, broker: RunningBroker, directory: Path, number: int) -> list[Line]:

@@ -50,6 +50,21 @@ def test_a_pattern_matches_whole_names_and_passes_over_system_topics(pristine_st
     assert topics_read(store, subscribePattern=".*", includeSystemTopics="true") == every
 
 
+def test_a_pattern_passes_over_topics_named_after_the_cluster_that_topics_tell(tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "broker-a")
+    for topic in ("Topic", "Told", "Told_REPLY_TOPIC"):
+        builder.send(topic, "1")
+    assert set(topics_read_at(builder.root)) == {"Topic", "Told", "Told_REPLY_TOPIC"}
+    (builder.root / "config").mkdir()
+    table = {"Told": {"topicName": "Told", "perm": 7}, "Told_REPLY_TOPIC": {"topicName": "Told_REPLY_TOPIC"}}
+    (builder.root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}), "utf-8")
+    assert set(topics_read_at(builder.root)) == {"Topic"}
+
+
+def topics_read_at(root: Path) -> list[str]:
+    return [row["topic"] for row in read_batch(root, subscribePattern=".*", columns="topic")]
+
+
 def test_assign_and_queue_id_name_queues(pristine_store: PristineStore) -> None:
     store = pristine_store("clean")
     expected = Counter((row["topic"], row["queue_id"]) for row in golden_rows(store, "TopicA", "TopicOrder"))

@@ -118,7 +118,8 @@ def test_a_named_write_is_done_once_and_an_unnamed_one_each_time(
     assert read_store(target, topic="Topic").count() == 10
     write(frame, target, topic="Topic", writeId="load-2")
     write(frame, target, topic="Topic")
-    assert read_store(target, topic="Topic").count() == 30
+    rows = read_store(target, topic="Topic").select("unique_key").collect()
+    assert len(rows) == len({row.unique_key for row in rows}) == 30
 
 
 def test_queues_are_chosen_by_number_by_key_or_in_turn(
@@ -204,6 +205,20 @@ def test_columns_and_options_that_nobody_knows_are_refused_before_anything_is_wr
     with pytest.raises(PySparkException, match=r"\[SPARK_MQ_UNKNOWN_OPTION\] .*queuenums; did you mean queueNum\?"):
         write(frame.drop("tagz"), target, topic="Topic", queueNums="3")
     assert not target.exists()
+
+
+def test_a_place_that_is_no_store_and_not_empty_is_refused_and_left_as_it_is(
+    spark: SparkSession, tmp_path: Path, make_query: Callable[..., SinkQuery], target: Path
+) -> None:
+    target.mkdir()
+    (target / "thesis.txt").write_text("x", "utf-8")
+    frame = spark.range(3).selectExpr("cast(id as string) as body")
+    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_STORE_NOT_FOUND\]"):
+        write(frame, target, topic="Topic")
+    StoreBuilder(tmp_path / "source").send("Topic", "1")
+    with pytest.raises(StreamingQueryException, match=r"\[SPARK_MQ_STORE_NOT_FOUND\]"):
+        make_query(tmp_path / "source").run()
+    assert [path.name for path in target.rglob("*")] == ["thesis.txt"]
 
 
 def test_an_invalid_row_fails_the_write_by_name_and_nothing_is_written(

@@ -16,7 +16,6 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotFoundError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
 from storage.format.checkpoint import decode_checkpoint
-from storage.hint import load_hint
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FILES = LocalFileSystem()
