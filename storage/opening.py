@@ -96,7 +96,7 @@ def open_for_writing(
         queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
         clock=clock,
         save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
-        trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp),
+        trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
         truncate_damage=truncate_damage,
     )
     queues.discover()

@@ -88,7 +88,7 @@ class StoreWriter:
             file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories
         )
         self._checkpoint = read_checkpoint(file_system, root)
-        self._index_claimed_ms = 0
+        self._trust_is_saved = False
         self._failure: BaseException | None = None
 
     @property
@@ -224,15 +224,16 @@ class StoreWriter:
         return self._index_writer
 
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
-        if self._index is None or self._checkpoint.index_msg_timestamp >= store_time_ms:
+        if self._index is None:
             return
-        if not self._index_claimed_ms and not has_index_trust(self.file_system, self.root):
-            files = self._index.files()
-            ended = [file.header().end_time_ms for file in files]
-            synced = max((end for end in ended if end <= self._checkpoint.index_msg_timestamp), default=0)
+        known = self._checkpoint.index_msg_timestamp
+        if not self._trust_is_saved and not has_index_trust(self.file_system, self.root):
+            ended = [file.header().end_time_ms for file in self._index.files()]
+            synced = max((end for end in ended if end <= known and end < store_time_ms), default=0)
             save_index_trust(self.file_system, self.root, synced)
-        self._index_claimed_ms = store_time_ms + lease_ms
-        self._save_checkpoint(index_msg_timestamp=self._index_claimed_ms)
+        self._trust_is_saved = True
+        if known < store_time_ms:
+            self._save_checkpoint(index_msg_timestamp=store_time_ms + lease_ms)
 
     def _save_checkpoint(self, **changes: int) -> None:
         self._checkpoint = self._checkpoint._replace(**changes)
@@ -280,7 +281,7 @@ class StoreWriter:
                 index_msg_timestamp=index_time,
             )
             drop_index_trust(self.file_system, self.root)
-            self._index_claimed_ms = 0
+            self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
         except BaseException as error:
             self._failure = error
