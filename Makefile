@@ -11,7 +11,7 @@ help: ## this list
 setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the interpreter
 	@scripts/setup.sh
 
-demo: setup ## read and stream a store that an Apache RocketMQ broker wrote
+demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and write one
 	@$(VENV)/bin/spark-mq demo
 
 test: setup ## the tests; what needs a JDK and Maven is skipped with the reason where they are absent
@@ -32,7 +32,7 @@ check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff check $(wildcard $(PYTHON_FILES))
 	@$(VENV)/bin/mypy
 
-bench: setup ## this source beside Spark's Kafka source, as a table
+bench: setup ## source and sink beside Spark's Kafka source and sink, as tables
 	@$(VENV)/bin/python bench/run.py $(ARGS)
 
 doctor: setup ## look for what keeps Spark from working here

@@ -107,7 +107,10 @@ def test_the_command_table_names_every_command_and_no_other() -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("names", "shows"),
-    [("startingOffsets", ["|queue_id|queue_offset|", "Batch: 0"]), ("own-checkpoint", ["|TopicA|  600|", "|orders|    2|"])],
+    [
+        ("startingOffsets", ["|queue_id|queue_offset|", "Batch: 0"]),
+        ("own-checkpoint", ["|TopicA|  600|", "|orders|    2|"]),
+    ],
 )
 def test_the_first_examples_run_as_they_stand(names: str, shows: list[str], tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
