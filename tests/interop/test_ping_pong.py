@@ -60,9 +60,9 @@ ROUNDS = (
 )
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
-    rounds: int, oracle: Oracle, spark: SparkSession, tmp_path: Path
+    oracle: Oracle, spark: SparkSession, tmp_path: Path
 ) -> None:
     store, conf, port = tmp_path / "store", tmp_path / "broker.conf", free_ports()
     options = {"path": str(store), "conf": str(conf), "queueNum": str(QUEUES)}
@@ -74,7 +74,7 @@ def test_sink_and_broker_take_turns_on_a_store_and_die_in_between(
     partly_served = 0
     with oracle.namesrv() as name_server:
         conf.write_text(oracle.broker_conf(store, name_server, port, **SETTINGS), "utf-8")
-        for number, turn in enumerate(ROUNDS[:rounds]):
+        for number, turn in enumerate(ROUNDS):
             killed = sinks[turn.sink]
             killed.be_killed(turn)
             topics = [topic for topic, sink in sinks.items() if sink.bodies] + ["Pong"] * bool(pongs)

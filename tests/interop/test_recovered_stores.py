@@ -106,7 +106,7 @@ class Kill(NamedTuple):
         ("torn", Kill("write", "checkpoint")),
         ("damaged", Kill("write", "commitlog/")),
         ("damaged", Kill("unlink", "index/")),
-        ("clean", Kill("create_file", "abort")),
+        ("clean", Kill("rename", "abort")),
     ],
     ids=str,
 )
@@ -168,6 +168,10 @@ class MortalFileSystem(LocalFileSystem):
     def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
         super().write(path, position, data)
         self._done("write", path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        self._done("rename", new_path)
 
     def unlink(self, path: str) -> None:
         super().unlink(path)
