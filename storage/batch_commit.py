@@ -108,7 +108,6 @@ def commit_batch(
             tuple((staged, final) for staged, final in dead_letters),
             mirrored,
             writer.clock(),
-            writer.file_system.boot_id(),
         )
         reach("before-intent")
         save_intent(writer.file_system, writer.root, intent)
@@ -214,7 +213,7 @@ def _finish(writer: StoreWriter, intent: Intent) -> None:
     if intent.mirrored:
         _mirror(writer, intent)
     reach("after-mirror")
-    if writer.settings.sync_flush:
+    if writer.settings.sync_flush or not intent.mirrored:  # without a mirror an END that expires is forgotten
         writer.sync_log()
         reach("before-drop")
         _drop(writer, intent)

@@ -36,8 +36,6 @@ class Intent(NamedTuple):
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
     decided_ms: int = 0
-    boot_id: str = ""
-    """The running system that decided it: while it runs, nothing that was written can be lost or torn."""
 
     @property
     def row_count(self) -> int:
@@ -118,5 +116,4 @@ def _from_document(document: dict[str, Any]) -> Intent:
         dead_letters=tuple((staged, final) for staged, final in document["dead_letters"]),
         mirrored=document["mirrored"],
         decided_ms=document["decided_ms"],
-        boot_id=document["boot_id"],
     )

@@ -82,6 +82,8 @@ def open_for_writing(
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
     drop_hint(file_system, root)
+    if file_system.exists(f"{root}/config"):  # a process that was killed may have renamed a table and not synced that
+        file_system.sync(f"{root}/config")
     file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
     torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
     checkpoint = read_checkpoint(file_system, root)

@@ -80,11 +80,10 @@ def progress_behind(
 def mend_batches(
     root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int
 ) -> list[TornRow]:
-    """Write torn rows of all open intents again, in their places; returns them. `abort` stands, nothing was recovered yet.
+    """Write rows of all open intents again, in their places; returns those that were torn. `abort` stands, nothing was recovered yet.
 
-    Of an intent of the running system every row is written again: nothing of it can be torn, but a sync may have failed, after
-    which the system takes pages for clean that are not on the disk. What recovery syncs then is really written.
-    An intent whose segments are not as they were is left to who needs them.
+    Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
+    disk. What recovery syncs then is really written. An intent whose segments are not as they were is left to who needs them.
     """
     torn: list[TornRow] = []
     for intent in load_intents(file_system, root):
@@ -95,7 +94,7 @@ def mend_batches(
                     reader.verify_data()
             except StorageError:
                 continue
-            mending = _Mending(file_system, log, write_all=intent.boot_id == file_system.boot_id())
+            mending = _Mending(file_system, log)
             for message, records in _ledger_records(log, log_end, intent):
                 mending.mend_ledger_message(message, records)
                 if message.kind == BEGIN:
@@ -105,10 +104,9 @@ def mend_batches(
 
 
 class _Mending:
-    def __init__(self, file_system: LocalFileSystem, log: CommitLog, *, write_all: bool) -> None:
+    def __init__(self, file_system: LocalFileSystem, log: CommitLog) -> None:
         self._file_system = file_system
         self._log = log
-        self._write_all = write_all
         self.torn: list[TornRow] = []
 
     def mend(self, difference: _Difference) -> bool:
@@ -132,9 +130,8 @@ class _Mending:
         return True
 
     def write(self, commitlog_offset: int, logged: np.ndarray) -> None:
-        """Bytes that are as they should be: onto dirty pages again, if asked for."""
-        if self._write_all:
-            self._put(commitlog_offset, logged)
+        """Bytes that are as they should be: onto dirty pages again."""
+        self._put(commitlog_offset, logged)
 
     def mend_ledger_message(self, message: LedgerMessage, record: Records) -> None:
         """The same for a BEGIN or END, made again from its body."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -11,18 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import storage.batch_commit
 import storage.commit_log_writer
 import storage.message_store
 import storage.store_writer
+from storage import open_store
 from storage.batch_commit import CommitOutcome, abort_batch, commit_batch
-from storage.batch_ledger import Batch
+from storage.batch_ledger import END, Batch, outgoing_ledger_message
 from storage.errors import SinkTakenError, StoreLockedError, TopicChangedError
+from storage.format.record_block import encode_block
+from storage.intent import load_intents
 from storage.staged_segment import StagedSegment
-from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
-from tests.support.stage_rows import BatchRows, blocks, leave_half_staged, stage_partition
+from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition
 
 pytestmark = pytest.mark.crash
 
@@ -181,6 +186,108 @@ def test_a_given_sink_id_whose_ledger_has_expired_goes_on_but_does_not_begin_ane
     with pytest.raises(SinkTakenError, match="ledger entries have expired"):
         store.commit(rows_of(0, query_id="another"))
     assert store.commit(rows_of(4)) == CommitOutcome(False, 10)
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_given_sink_id_whose_ledger_has_expired_knows_its_last_batch_still(store: SinkStore, takeover: bool) -> None:
+    """Spark brings it again after a restart where its own commit log has not got it."""
+    for number in range(4):
+        store.commit(rows_of(number))
+    expire_ledger(store, rows_of(3))
+    end = store.log_end
+    assert store.commit(rows_of(3), takeover=takeover) == DONE
+    assert store.log_end == end
+    assert store.commit(rows_of(4), takeover=takeover) == CommitOutcome(False, 10)
+
+
+def send_to_ledger(store: SinkStore, **claim: object) -> None:
+    """What anybody may send to the ledger's topic: an END that says what he likes, under the keys of "sink" and "query"."""
+    document = {"sink": "sink", "query": "query", "rows": 10, "last": None, **claim}
+    message = outgoing_ledger_message(END, Batch("sink", "query", 0), 0, now_ms=store.now_ms())
+    message = message._replace(bodies=pa.array([json.dumps(document).encode()], pa.binary()))
+    with pytest.MonkeyPatch.context() as patch:  # by a broker, which knows no intents
+        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
+        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        with store.open() as opened:
+            opened.writer.append([encode_block(message, opened.writer.settings.host)])
+    forget_hint(store)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"batch": 10**6, "rows": 0},
+        {"batch": 10**6, "last": [0, "0" * 32]},
+        {"batch": 10**6, "last": [-1, "0" * 32]},
+        {"sink": "other", "query": "o", "batch": 10**6, "rows": 0},
+    ],
+    ids=str,
+)
+def test_what_a_stranger_claims_keeps_no_batch_out(store: SinkStore, claim: dict[str, object]) -> None:
+    store.commit(rows_of(0))
+    send_to_ledger(store, **claim)
+    assert store.commit(rows_of(0)) == DONE
+    assert store.commit(rows_of(1)) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
+
+
+@pytest.mark.parametrize("failpoint", ["after-intent", "amid-records", "before-end"])
+@pytest.mark.parametrize(("row_count", "key"), [(0, None), (31, None), (31, "0" * 32), (30, "the true one")])
+def test_what_a_stranger_claims_of_a_decided_batch_does_not_finish_it(
+    store: SinkStore, row_count: int, key: str | None, failpoint: str
+) -> None:
+    store.commit(rows_of(0))
+    commit_and_die(store, rows_of(1, 20, 11), failpoint)
+    if key == "the true one":
+        key = load_intents(store.file_system, store.root)[-1].segments[-1].last_unique_key
+    send_to_ledger(store, batch=1, rows=row_count, last=None if key is None else [0, key])
+    with store.open() as opened:
+        assert opened.finished_batches == 1
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11)])
+
+
+# Settings that change
+
+
+def host_sizes(store: SinkStore, batch_id: int) -> set[tuple[int, int]]:
+    """Sizes of both hosts of a batch's messages, of which each has its store time and was never sent back."""
+    with open_store(store.root) as opened:
+        messages = [
+            message
+            for topic in ("orders", "bills")
+            for queue_id in opened.queue_ids(topic)
+            for message in opened.get(topic, queue_id, 0, 1_000).messages
+            if message.body.startswith(b"sink/%d/" % batch_id)
+        ]
+    assert all(message.store_time_ms >= BORN_MS for message in messages)
+    assert {(message.reconsume_times, message.prepared_transaction_offset) for message in messages} == {(0, 0)}
+    return {(len(message.born_host), len(message.store_host)) for message in messages}
+
+
+@pytest.mark.parametrize("failpoint", [None, "after-intent", "amid-records", "before-end"])
+@pytest.mark.parametrize("addresses", [("127.0.0.1", "::1"), ("::1", "127.0.0.1")], ids=str)
+def test_a_store_that_gets_an_address_of_another_size_takes_what_was_staged_before(
+    tmp_path: Path, addresses: tuple[str, str], failpoint: str | None
+) -> None:
+    """Between staging and the commit, or between a crash and what makes it good."""
+    before, after = (SETTINGS.replace("127.0.0.1", address) for address in addresses)
+    store = SinkStore(SinkStore.make_place(tmp_path, before))
+    store.commit(rows_of(0))
+    segments = store.stage(rows_of(1))
+    if failpoint is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, failpoint)
+            with pytest.raises(Killed):
+                store.commit(rows_of(1), segments)
+    (tmp_path / "broker.conf").write_text(after, encoding="ascii")
+    if failpoint is None:
+        store.commit(rows_of(1), segments)
+    store.commit(rows_of(2))
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1), rows_of(2)])
+    old, new = (20 if ":" in address else 8 for address in addresses)
+    assert [host_sizes(store, number) for number in range(3)] == [{(old, old)}, {(old, old)}, {(new, new)}]
 
 
 def test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written(store: SinkStore) -> None:

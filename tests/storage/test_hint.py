@@ -275,6 +275,30 @@ def enter_an_index_item(root: Path) -> None:
     write(path, 36, (count + 1).to_bytes(4, "big"))
 
 
+def delete_the_queues(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+
+
+def delete_the_queues_of_a_topic(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue" / "T")
+
+
+def delete_a_queue(root: Path) -> None:
+    shutil.rmtree(min((root / "consumequeue" / "T").iterdir()))
+
+
+def put_a_queue_back(root: Path) -> None:
+    """From a copy of an earlier time, say."""
+    queue = min((root / "consumequeue" / "T").iterdir())
+    shutil.copytree(queue, root / "copy")
+    shutil.rmtree(queue)
+    (root / "copy").rename(queue)
+
+
+def make_a_queue(root: Path) -> None:
+    (root / "consumequeue" / "T" / "99").mkdir()
+
+
 def tear_the_hint(root: Path) -> None:
     path = root / "spark_mq" / "hint.json"
     path.write_bytes(path.read_bytes()[:-10])
@@ -295,6 +319,11 @@ CHANGES = [
     delete_the_index,
     add_an_index_file,
     enter_an_index_item,
+    delete_the_queues,
+    delete_the_queues_of_a_topic,
+    delete_a_queue,
+    put_a_queue_back,
+    make_a_queue,
     tear_the_hint,
 ]
 
@@ -306,6 +335,33 @@ def test_after_any_change_the_store_is_recovered(change: Callable[[Path], None],
     assert store.recovery is not None
     assert load_hint(FILES, str(released)) is None, "it is gone before anything is written"
     store.close()
+
+
+@pytest.mark.parametrize("delete", [delete_the_queues, delete_the_queues_of_a_topic, delete_a_queue])
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "let go of"])
+def test_queues_that_are_deleted_are_built_again_and_new_messages_go_behind_the_old(
+    delete: Callable[[Path], None], is_closed: bool, released: Path
+) -> None:
+    with open_store(released, config=TINY) as store:
+        before = {(topic, queue): store.max_offset(topic, queue) for topic in "TU" for queue in store.queue_ids(topic)}
+    delete(released)
+    store = opened(released)
+    new = store.put("T", b"new", queue_id=0)
+    assert new.queue_offset == before["T", 0]
+    store.close() if is_closed else store.release()
+    with open_store(released, config=TINY) as store:
+        for (topic, queue), end in before.items():
+            offsets = [message.queue_offset for message in store.get(topic, queue, 0, 100).messages]
+            assert offsets == list(range(end + ((topic, queue) == ("T", 0))))
+
+
+def test_while_a_store_is_written_there_is_no_hint(released: Path) -> None:
+    """What a writer that fails leaves is not what the hint tells of."""
+    store = opened(released)
+    assert store.recovery is None
+    assert load_hint(FILES, str(released)) is None
+    store.release()
+    assert load_hint(FILES, str(released)) is not None
 
 
 @pytest.mark.parametrize("files", [OtherBoot(), UnknownBoot()], ids=["another boot", "no boot id"])

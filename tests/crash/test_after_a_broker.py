@@ -1,0 +1,188 @@
+"""A broker runs on the store between two queries, after a power loss too: neither its messages nor the sink's rows come to harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import open_store
+from storage.batch_commit import CommitOutcome, commit_batch
+from storage.batch_ledger import QUEUE_ID as LEDGER_QUEUE
+from storage.batch_ledger import TOPIC as LEDGER_TOPIC
+from storage.batch_ledger import Batch
+from storage.errors import SinkTakenError
+from storage.format.record import Message
+from tests.crash.machine import Machine, run_broker
+from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.stage_rows import BatchRows
+
+pytestmark = pytest.mark.crash
+
+DONE = CommitOutcome(True, 0)
+BROKERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))
+ENDING = pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def store(tmp_path: Path, machine: Machine) -> SinkStore:
+    """An empty place for a store, under ASYNC_FLUSH: the intent of the last batch stays open."""
+    return SinkStore(SinkStore.make_place(tmp_path), machine)
+
+
+@ENDING
+@pytest.mark.parametrize("starts_again", [False, True], ids=["the machine goes on", "the machine starts again"])
+def test_what_a_broker_stored_behind_an_open_intent_is_kept_however_often_the_store_is_opened(
+    store: SinkStore, machine: Machine, is_killed: bool, starts_again: bool
+) -> None:
+    for number in range(2):
+        store.commit(rows_of(number))
+    assert store.open_intents == 1
+    machine.start_again()
+    run_broker(store, BROKERS, is_killed=is_killed)
+    others = rows_of(0, query_id="another")
+    for _ in range(3):
+        segments = store.stage(others)
+        with pytest.raises(SinkTakenError), store.open() as opened:  # the opening's `abort` is ours now
+            commit_batch(opened.writer, others.batch, segments, topics={})
+        for segment in segments:
+            store.file_system.unlink(f"{store.root}/spark_mq/staged/{segment.path}")
+        if starts_again:
+            machine.start_again()
+        with open_store(store.root) as reading:
+            assert is_whole(found_rows(reading), BROKERS)
+    assert store.commit(rows_of(2)) == CommitOutcome(False, 10)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1), rows_of(2)], [BROKERS])
+
+
+# Retention
+
+
+def expire(store: SinkStore, end: int) -> None:
+    """A broker deletes the log files that hold anything before `end`."""
+    for file in Path(store.root, "commitlog").iterdir():
+        if int(file.name) < end:
+            file.unlink()
+
+
+@pytest.mark.parametrize("starts_again", [False, True], ids=["the machine goes on", "the machine starts again"])
+def test_a_batch_that_has_expired_with_its_end_is_not_written_again(
+    store: SinkStore, machine: Machine, starts_again: bool
+) -> None:
+    rows = rows_of(0, 20, 20, sink_id="query")
+    store.commit(rows)
+    end = store.log_end
+    if starts_again:
+        machine.start_again()
+    run_broker(store, BatchRows(Batch("broker", "broker", 0), (200,)), days=4)
+    expire(store, end)
+    store = SinkStore(Path(store.root), machine, days=5)
+    with store.open() as opened:
+        assert opened.log.minimum >= end
+        assert opened.finished_batches == 0
+        opened.release()
+    assert store.commit(rows) == DONE
+    assert store.commit(rows_of(1, sink_id="query")) == CommitOutcome(False, 10)
+    with open_store(store.root) as reading:
+        bodies = [one.row.body for one in found_rows(reading) if not one.row.body.startswith("broker")]
+    assert sorted(bodies) == sorted(row.body for row in rows_of(1, sink_id="query").rows)
+
+
+def test_a_write_without_a_mirror_that_has_expired_is_not_written_again(store: SinkStore, machine: Machine) -> None:
+    """A write that nobody asks for again leaves no consumer offset."""
+    rows = rows_of(0, 20, 20)
+    segments = store.stage(rows)
+    with store.open() as opened:
+        topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
+        commit_batch(opened.writer, rows.batch, segments, topics=topics, mirrored=False)
+        end = opened.log_end
+        opened.release()
+    run_broker(store, BatchRows(Batch("broker", "broker", 0), (200,)), days=4)
+    expire(store, end)
+    store = SinkStore(Path(store.root), machine, days=5)
+    with store.open() as opened:
+        assert opened.finished_batches == 0
+        assert all(one.row.body.startswith("broker") for one in found_rows(opened))
+
+
+# Torn rows
+
+
+def first_message(store: SinkStore, topic: str) -> Message:
+    with open_store(store.root) as reading:
+        queue_id = next(queue_id for queue_id in reading.queue_ids(topic) if reading.max_offset(topic, queue_id))
+        return reading.get(topic, queue_id, 0, 1).messages[0]
+
+
+def zero(store: SinkStore, start: int, end: int) -> None:
+    """What a power loss leaves of pages that were not written."""
+    store.file_system.write(f"{store.root}/commitlog/{0:020d}", start, bytes(end - start))
+
+
+def lose_queues_and_index(store: SinkStore) -> None:
+    for path in [*Path(store.root, "consumequeue").rglob("0*"), *Path(store.root, "index").iterdir()]:
+        if path.is_file():
+            path.unlink()
+
+
+def tags_of(store: SinkStore) -> list[tuple[str, str | None]]:
+    """Body and tags of every row that a consumer gets who asks for its tags."""
+    with open_store(store.root) as reading:
+        return [
+            (message.body.decode(), message.tags)
+            for topic in ("orders", "bills")
+            for queue_id in reading.queue_ids(topic)
+            for tags in ("a", "b")
+            for message in reading.get(topic, queue_id, 0, 1_000, tags=tags).messages
+        ]
+
+
+@ENDING
+@pytest.mark.parametrize("lost_bytes", [20, 100])
+@pytest.mark.parametrize("loses_end", [False, True], ids=["its END is there", "its END is lost"])
+def test_a_torn_row_that_a_broker_took_for_whole_gets_tags_and_keys_again(
+    store: SinkStore, machine: Machine, loses_end: bool, lost_bytes: int, is_killed: bool
+) -> None:
+    """Recovery looks at lengths and bodies: a broker enters such a row with the tags and keys that are left of its properties."""
+    store.commit(rows_of(0))
+    whole = tags_of(store)
+    assert len(whole) == 10
+    torn = [first_message(store, topic) for topic in ("orders", "bills")]
+    for message in torn:
+        end = message.commitlog_offset + message.size_bytes
+        zero(store, end - lost_bytes, end)
+    if loses_end:
+        with open_store(store.root) as reading:
+            ledger_end = reading.get(LEDGER_TOPIC, LEDGER_QUEUE, 1, 1).messages[0].commitlog_offset
+        zero(store, ledger_end, store.log_end)
+    lose_queues_and_index(store)
+    machine.start_again()
+    run_broker(store, BROKERS, is_killed=is_killed)
+    with open_store(store.root) as reading:
+        keys = {one.row.body: one.row.key for one in found_rows(reading)}
+    assert all(keys[message.body.decode()] != message.keys[0] for message in torn), "the broker saw other keys, or none"
+    assert store.commit(rows_of(0)) == DONE
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0)], [BROKERS])
+    assert sorted(row for row in tags_of(store) if not row[0].startswith("broker")) == sorted(whole)
+
+
+def test_a_row_that_somebody_else_changed_is_left_as_it_is(store: SinkStore, machine: Machine) -> None:
+    """Zeros are what a power loss leaves; other bytes are no work of one, and not to be written over."""
+    store.commit(rows_of(0))
+    message = first_message(store, "orders")
+    end = message.commitlog_offset + message.size_bytes
+    path = f"{store.root}/commitlog/{0:020d}"
+    store.file_system.write(path, end - 2, b"zz")
+    before = np.fromfile(path, np.uint8)[message.commitlog_offset : end]
+    machine.start_again()
+    with store.open() as opened:
+        opened.release()
+    assert np.array_equal(np.fromfile(path, np.uint8)[message.commitlog_offset : end], before)
