@@ -59,6 +59,7 @@ def ends_of(store: Path) -> dict[int, int]:
         return {queue_id: opened.max_offset(TOPIC, queue_id) for queue_id in opened.queue_ids(TOPIC)}
 
 
+@pytest.mark.long
 def test_mqadmin_shows_the_group_where_the_query_stands(oracle: Oracle, spark: SparkSession, tmp_path: Path) -> None:
     store, checkpoint = tmp_path / "store", tmp_path / "checkpoint"
     with oracle.namesrv() as name_server:
