@@ -21,7 +21,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage import StorageError, open_store
+from jobs.run import JobReport, run_job
+from storage import open_store
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.files.file_system import LocalFileSystem
 from storage.recovery import RecoveryReport
@@ -77,18 +78,13 @@ def _sync(*directories: Path) -> None:
         LocalFileSystem().sync(str(directory))
 
 
+def run(options: argparse.Namespace) -> JobReport:
+    report = rebuild_queues(options.path, conf=options.conf)
+    return JobReport([f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="jobs.rebuild_queues", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", help="the store: the directory that holds commitlog/")
-    parser.add_argument("--conf", help="the broker's broker.conf")
-    asked = parser.parse_args(arguments)
-    try:
-        report = rebuild_queues(asked.path, conf=asked.conf)
-    except StorageError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{report.added_entries} queue entries and {report.indexed_keys} index keys written")
-    return 0
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

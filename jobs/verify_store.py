@@ -9,7 +9,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from storage import StorageError, open_store
+from jobs.run import JobReport, run_job
+from storage import open_store
 from storage.checkpoint import read_checkpoint
 from storage.files.remote import file_system_of
 from storage.format.delay_level import parse_delay_levels
@@ -37,20 +38,19 @@ def verify_store(
         )
 
 
+def run(options: argparse.Namespace) -> JobReport:
+    report = verify_store(options.path, conf=options.conf)
+    return JobReport(
+        [
+            *(f"{found.kind}: {found.where}: {found.count}, first: {found.example}" for found in report.findings),
+            f"{report.records} records, {report.queue_entries} queue entries, {report.index_keys} keys compared",
+        ],
+        exit_code=1 if report.findings else 0,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="jobs.verify_store", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", help="the store: the directory that holds commitlog/")
-    parser.add_argument("--conf", help="the broker's broker.conf")
-    asked = parser.parse_args(arguments)
-    try:
-        report = verify_store(asked.path, conf=asked.conf)
-    except StorageError as error:
-        print(error, file=sys.stderr)
-        return 1
-    for finding in report.findings:
-        print(f"{finding.kind}: {finding.where}: {finding.count}, first: {finding.example}")
-    print(f"{report.records} records, {report.queue_entries} queue entries, {report.index_keys} keys compared")
-    return 1 if report.findings else 0
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

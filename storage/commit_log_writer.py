@@ -61,6 +61,8 @@ class CommitLogWriter:
             self._file_end(self.end),
             self.file_size_bytes,
         )
+        if not run.columns.is_queued:
+            placement = placement._replace(queue_offsets=np.zeros(run.columns.row_count, np.int64))
         pieces = self._stamped(run, placement, store_time_ms)
         if placement.end - self.end <= SLICE_BYTES:
             for number, (start, data) in enumerate(pieces):

@@ -144,6 +144,77 @@ class DelayConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SendConfig:
+    """What a broker holds a send request to, and what it adds to a message."""
+
+    broker_permission: int = field(default=6, metadata=_java("brokerPermission"))
+    auto_create_topic_enable: bool = field(default=True, metadata=_java("autoCreateTopicEnable"))
+    auto_create_subscription_group: bool = field(default=True, metadata=_java("autoCreateSubscriptionGroup"))
+    default_topic_queue_nums: int = field(default=8, metadata=_java("defaultTopicQueueNums", "queues"))
+    reject_transaction_message: bool = field(default=False, metadata=_java("rejectTransactionMessage"))
+    async_send_enable: bool = field(default=True, metadata=_java("asyncSendEnable"))
+    start_accept_send_request_time_stamp: int = field(
+        default=0, metadata=_java("startAcceptSendRequestTimeStamp", "ms since 1970")
+    )
+    region_id: str = field(default="DefaultRegion", metadata=_java("regionId"))
+    trace_on: bool = field(default=True, metadata=_java("traceOn"))
+    cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))
+    broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
+
+
+@dataclass(frozen=True, slots=True)
+class TimerConfig:
+    """Arbitrary deliver times: the wheel, its log, and how far ahead it reaches."""
+
+    timer_wheel_enable: bool = field(default=True, metadata=_java("timerWheelEnable"))
+    timer_precision_ms: int = field(default=1_000, metadata=_java("timerPrecisionMs", "ms"))
+    timer_max_delay_sec: int = field(default=3 * 24 * 3600, metadata=_java("timerMaxDelaySec", "s"))
+    timer_roll_window_slot: int = field(default=2 * 24 * 3600, metadata=_java("timerRollWindowSlot", "slots"))
+    timer_intercept_delay_level: bool = field(default=False, metadata=_java("timerInterceptDelayLevel"))
+    timer_congest_num_each_slot: int = field(
+        default=2**31 - 1, metadata=_java("timerCongestNumEachSlot", "messages in a slot")
+    )
+    timer_skip_unknown_error: bool = field(default=False, metadata=_java("timerSkipUnknownError"))
+    timer_stop_enqueue: bool = field(default=False, metadata=_java("timerStopEnqueue"))
+    mapped_file_size_timer_log: int = field(
+        default=100 * 1024 * 1024, metadata=_java("mappedFileSizeTimerLog", "bytes")
+    )
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "timer_precision_ms", "mapped_file_size_timer_log")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """When a producer is asked what became of a half message, and how op messages are batched."""
+
+    transaction_time_out: int = field(default=6_000, metadata=_java("transactionTimeOut", "ms"))
+    transaction_check_max: int = field(default=15, metadata=_java("transactionCheckMax", "checks"))
+    transaction_check_interval: int = field(default=30_000, metadata=_java("transactionCheckInterval", "ms"))
+    transaction_op_msg_max_size: int = field(default=4_096, metadata=_java("transactionOpMsgMaxSize", "bytes of body"))
+    transaction_op_batch_interval: int = field(default=3_000, metadata=_java("transactionOpBatchInterval", "ms"))
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """When a store's oldest files go."""
+
+    file_reserved_time: int = field(default=72, metadata=_java("fileReservedTime", "h"))
+    delete_when: str = field(default="04", metadata=_java("deleteWhen", "hours of the day, between semicolons"))
+    delete_commit_log_files_interval: int = field(
+        default=100, metadata=_java("deleteCommitLogFilesInterval", "ms between two files")
+    )
+    delete_consume_queue_files_interval: int = field(
+        default=100, metadata=_java("deleteConsumeQueueFilesInterval", "ms between two files")
+    )
+    delete_file_batch_max: int = field(default=10, metadata=_java("deleteFileBatchMax", "files"))
+    disk_max_used_space_ratio: int = field(default=75, metadata=_java("diskMaxUsedSpaceRatio", "%"))
+    disk_space_clean_forcibly_ratio: int = field(default=85, metadata=_java("diskSpaceCleanForciblyRatio", "%"))
+    disk_space_warning_level_ratio: int = field(default=90, metadata=_java("diskSpaceWarningLevelRatio", "%"))
+    clean_file_forcibly_enable: bool = field(default=True, metadata=_java("cleanFileForciblyEnable"))
+
+
+@dataclass(frozen=True, slots=True)
 class StoreModeConfig:
     """Which kind of store and of broker it is: what `refuse_for_reading` and `refuse_for_writing` judge."""
 
@@ -165,7 +236,11 @@ class StoreConfig:
     consume_queue: ConsumeQueueConfig = field(default_factory=ConsumeQueueConfig)
     index: IndexConfig = field(default_factory=IndexConfig)
     flush: FlushConfig = field(default_factory=FlushConfig)
+    send: SendConfig = field(default_factory=SendConfig)
     delay: DelayConfig = field(default_factory=DelayConfig)
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     file: str | None = None
     """The broker.conf that was read, None if there was none."""
@@ -249,7 +324,11 @@ def parse_config(content: bytes, file: str | None = None) -> StoreConfig:
             consume_queue=_from_values(ConsumeQueueConfig, values),
             index=_from_values(IndexConfig, values),
             flush=_from_values(FlushConfig, values),
+            send=_from_values(SendConfig, values),
             delay=_from_values(DelayConfig, values),
+            timer=_from_values(TimerConfig, values),
+            transaction=_from_values(TransactionConfig, values),
+            retention=_from_values(RetentionConfig, values),
             mode=_from_values(StoreModeConfig, values),
             file=file,
             settings={name: last[name].value for name in values},

@@ -72,10 +72,6 @@ def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[i
     codes = topics.indices.to_numpy()
     properties = decode_property_maps(records.raw_properties())
     store_times = records.column("store_time_ms")
-    tags_codes = string_hashes(properties.values_of("TAGS")).astype(np.int64)
-    if SCHEDULE_TOPIC in names:
-        delayed = np.flatnonzero(codes == names.index(SCHEDULE_TOPIC))
-        _set_deliver_times(tags_codes, delayed, properties, store_times, delays_ms)
     return DispatchBatch(
         names,
         codes,
@@ -83,11 +79,26 @@ def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[i
         records.column("queue_offset"),
         commitlog_offsets,
         records.column("size_bytes"),
-        tags_codes,
+        tags_codes(names, codes, properties, store_times, delays_ms),
         store_times,
         records.column("sys_flag"),
         properties,
     )
+
+
+def tags_codes(
+    topics: tuple[str, ...],
+    topic_codes: np.ndarray,
+    properties: PropertyMaps | RegularProperties,
+    store_times_ms: np.ndarray,
+    delays_ms: tuple[int, ...],
+) -> np.ndarray:
+    """The tags code of each message, int64: its tags' hash, in the schedule topic when it is due."""
+    codes = string_hashes(properties.values_of("TAGS")).astype(np.int64)
+    if SCHEDULE_TOPIC in topics:
+        delayed = np.flatnonzero(topic_codes == topics.index(SCHEDULE_TOPIC))
+        _set_deliver_times(codes, delayed, properties, store_times_ms, delays_ms)
+    return codes
 
 
 def _set_deliver_times(

@@ -16,6 +16,7 @@
       ColumnIllegalError(column, rule)              a table that is none of messages
       RowIllegalError(row, column, rule, more)      a row that is no message
       MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
+      PutRefusedError(status, reason)               the put path takes the message for none that it may store
       OffsetOutOfRangeError(topic, queue_id, …)     the asked offset is not in the queue
 
 Each error carries its values as attributes, says where (file, position) and by which rule, and where an
@@ -27,6 +28,8 @@ to the driver whole.
 from __future__ import annotations
 
 from typing import ClassVar
+
+from storage.put_status import PutStatus
 
 
 class StorageError(Exception):
@@ -288,6 +291,18 @@ class MessageIllegalError(StorageError):
 
     def describe(self) -> str:
         return f"illegal message: {self.what} is {self.actual}, the limit is {self.limit}"
+
+
+class PutRefusedError(StorageError):
+    """A message that is not stored; `status` says why in the words of a broker."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+
+    def describe(self) -> str:
+        return f"{self.status.value}: {self.reason}"
 
 
 class ColumnIllegalError(StorageError):

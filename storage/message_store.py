@@ -20,12 +20,14 @@ from storage.errors import (
     StoreRefusedError,
 )
 from storage.failpoints import reach
+from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.index_store import IndexStore
+from storage.inner_messages import InnerMessage, InnerMessages
 from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
-from storage.put import PutResult, Putter
+from storage.put import PutResult, Putter, put_inner
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery import RecoveryReport
@@ -33,6 +35,7 @@ from storage.store_creation import create_store, find_log_directories
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
+from storage.topics import TopicConfig
 
 
 def open_store(
@@ -247,6 +250,21 @@ class MessageStore(StoreReader):
         if isinstance(rows, pa.Table):
             rows = _one_batch(rows)
         return self._putter.put(rows, **rules)
+
+    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage]) -> pa.RecordBatch:
+        """Append messages as they are, under no rule but what a record can hold; returns the fields of `PutResult`, row by row.
+
+        Makes no topic: `save_topic` does. Raises MessageIllegalError, StoreNotWritableError, OSError.
+        """
+        return put_inner(self.writer, messages, self.config.delay.delays_ms)
+
+    def save_topic(self, topic: TopicConfig) -> None:
+        """Give a topic its entry in topics.json, new or in place of the old one. Java: TopicConfigManager.updateTopicConfig."""
+        self.writer.save_topic(topic)
+
+    def save_state(self, name: str, text: str) -> None:
+        """Write config/NAME durably, its old content to NAME.bak. Java: ConfigManager.persist."""
+        write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system)
 
     def flush(self) -> None:
         """Everything put so far onto the disk. Java: DefaultMessageStore.flush."""

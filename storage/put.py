@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
 from storage.format.record_block import OutgoingMessages, encode_block
+from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.message_rows import MessageRows
 from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules
 from storage.message_schema import check_columns
@@ -109,6 +111,30 @@ class Putter:
         return _results(messages, placement, settings.host, last.store_time_ms)
 
 
+def put_inner(
+    writer: StoreWriter, messages: InnerMessages | Sequence[InnerMessage], delays_ms: tuple[int, ...]
+) -> pa.RecordBatch:
+    """Append messages as they are and dispatch them; returns for each, in their order, the fields of `PutResult`.
+
+    All or none, as far as the process lives. Raises MessageIllegalError for what no record can hold, StoreNotWritableError, OSError.
+    """
+    inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
+    settings = writer.settings
+    parts = list(outgoing_messages(inner, settings.host, delays_ms, settings.max_message_size))
+    if not parts:
+        return _NO_RESULTS
+    blocks = [encode_block(part, settings.host) for part in parts]
+    writer.reserve(sum(len(block.data) for block in blocks))
+    placements = writer.append(blocks, index_lease_ms=INDEX_LEASE_MS)
+    last = writer.ends.last_record
+    assert last is not None, "something was appended"
+    results = [
+        _results(part, placement, settings.host, last.store_time_ms)
+        for part, placement in zip(parts, placements, strict=True)
+    ]
+    return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
+
+
 def _results(
     messages: OutgoingMessages, placement: Placement | None, host: bytes, store_time_ms: int
 ) -> pa.RecordBatch:
@@ -129,3 +155,16 @@ def _results(
         pa.array(np.full(count, store_time_ms)),
     )
     return pa.record_batch(list(columns), names=list(PutResult._fields))
+
+
+_NO_RESULTS = pa.record_batch(
+    {
+        "topic": pa.array([], pa.string()),
+        "queue_id": pa.array([], pa.int32()),
+        "queue_offset": pa.array([], pa.int64()),
+        "commitlog_offset": pa.array([], pa.int64()),
+        "msg_id": pa.array([], pa.string()),
+        "unique_key": pa.array([], pa.string()),
+        "store_time_ms": pa.array([], pa.int64()),
+    }
+)

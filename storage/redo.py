@@ -21,7 +21,7 @@ from storage.errors import StorageError
 from storage.files.file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
 from storage.format.record_batch import Records
-from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, stamp
+from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, resolved_tags_codes, stamp
 from storage.intent import Intent, load_intents
 from storage.placement import place, slices
 from storage.staged_segment import SegmentReader
@@ -123,7 +123,7 @@ class _Mending:
                 int(offsets[0]),
                 difference.commitlog_offset,
                 int(times[0]),
-                int(columns.tags_codes[row]),
+                int(resolved_tags_codes(columns.tags_codes[row : row + 1], int(times[0]))[0]),
                 tuple(columns.key_hashes[first_key : first_key + int(columns.key_counts[row])].tolist()),
             )
         )

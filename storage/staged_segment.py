@@ -297,7 +297,8 @@ def decode_columns(encoded: np.ndarray) -> BlockColumns:
     """The inverse, without copying. The caller has compared the checksum, so the bytes are ours."""
     head_end = 4 + int.from_bytes(encoded[:4].tobytes(), "little")
     head = json.loads(encoded[4:head_end].tobytes())
-    arrays, position = {}, head_end
+    arrays: dict[str, Any] = {}
+    position = head_end
     for name, dtype in _ARRAYS:
         count = head["keys"] if name == "key_hashes" else head["rows"]
         arrays[name] = np.frombuffer(encoded, dtype, count, position)
@@ -330,6 +331,7 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         np.concatenate([block.key_counts for block in blocks]),
         np.concatenate([block.key_hashes for block in blocks]),
         blocks[0].host_size,
+        blocks[0].is_queued,
     )
 
 

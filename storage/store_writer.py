@@ -25,7 +25,7 @@ from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY
-from storage.format.record_block import RecordRun
+from storage.format.record_block import RecordRun, resolved_tags_codes
 from storage.hint import LedgerEnds
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, has_index_trust, save_index_trust
@@ -36,7 +36,7 @@ from storage.placement import Placement, sorted_by_code
 from storage.put_settings import PutSettings
 from storage.redo import TornRow
 from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicTable
+from storage.topics import TopicConfig, TopicTable
 
 DISPATCH_ROWS = 1 << 20
 _LONG_MAX = 2**63 - 1
@@ -117,6 +117,11 @@ class StoreWriter:
         if table is not before:
             self._save_topics(table)
 
+    def save_topic(self, topic: TopicConfig) -> None:
+        """An entry in topics.json, new or in place of the topic's old one; nothing where it says so already."""
+        if self.settings.topics.topics.get(topic.topic) != topic:
+            self._save_topics(self.settings.topics.with_topic(topic, now_ms=self.clock()))
+
     def _save_topics(self, table: TopicTable) -> None:
         write_with_backup(f"{self.root}/config/{TOPICS_FILE}", table.to_text(), self.file_system)
         self.settings = self.settings.with_topics(table)
@@ -178,7 +183,8 @@ class StoreWriter:
                 np.array([self.ends.queue_ends.get(name, 0) for name in names], np.int64),
                 store_time_ms,
             )
-            self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
+            if run.columns.is_queued:
+                self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
             placements.append(placement)
         self.ends.log_end = self._log_writer.end
         self.ends.last_record = RecordIdentity(int(placements[-1].commitlog_offsets[-1]), store_time_ms)
@@ -330,7 +336,11 @@ def _groups(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
 
 
 def _queue_entries(runs: list[RecordRun], placements: list[Placement], store_time_ms: int) -> Iterator[QueueEntries]:
-    """The entries of all runs, a queue at a time."""
+    """The entries of all runs that enter queues, a queue at a time."""
+    placements = [placement for run, placement in zip(runs, placements, strict=True) if run.columns.is_queued]
+    runs = [run for run in runs if run.columns.is_queued]
+    if not runs:
+        return
     codes_by_name: dict[QueueName, int] = {}
     codes = []
     for run in runs:
@@ -341,7 +351,8 @@ def _queue_entries(runs: list[RecordRun], placements: list[Placement], store_tim
     entries = np.empty(len(order), ENTRY)
     entries["commitlog_offset"] = np.concatenate([placement.commitlog_offsets for placement in placements])[order]
     entries["size_bytes"] = np.concatenate([run.columns.sizes_bytes for run in runs])[order]
-    entries["tags_code"] = np.concatenate([run.columns.tags_codes for run in runs])[order]
+    tags_codes = np.concatenate([run.columns.tags_codes for run in runs])[order]
+    entries["tags_code"] = resolved_tags_codes(tags_codes, store_time_ms)
     queue_offsets = np.concatenate([placement.queue_offsets for placement in placements])[order]
     times = np.full(len(order), store_time_ms, np.int64)
     ends = np.cumsum(np.bincount(code_of_row, minlength=len(codes_by_name)))

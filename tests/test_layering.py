@@ -23,10 +23,15 @@ OURS = ("storage", "spark_mq", "jobs", "pyspark_spark_mq")
 # The longest matching prefix counts. A module imports from its own height or from below.
 HEIGHTS = {
     "storage.errors": 0,
+    "storage.put_status": 0,
     "storage.format": 0,
     "storage.files": 1,
     "storage.": 2,  # every noun
     "storage.message_store": 3,
+    "storage.delay": 3,  # services over an open store …
+    "storage.transaction": 3,
+    "storage.delay.routing": 2,  # … and the pure rules that a put needs, too
+    "storage.transaction.half_messages": 2,
     "storage": 3,  # the package itself: its public names
     "spark_mq.remoting": 4,
     "spark_mq.broker": 4,

@@ -3,7 +3,8 @@
     outgoing columns ─encode_block─▶ records back to back, with what placing and dispatching them needs beside ─stamp─▶ log bytes
 
 What is not known before a record has its place stays zero until `stamp` writes it: queue offset, place in the log, store time.
-Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. V1 records only: a topic has at most 127 bytes.
+Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more than 127 bytes makes a V2 record
+(autoMessageVersionOnTopicLen).
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK
 from storage.format.layout import view_at
-from storage.format.record import HEADERS, MAGIC_V1
+from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_POSITION = 20
-_STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of a host
+_STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of the born host
+_V1_TOPIC_LIMIT = 127
+DUE_IN = 1 << 62
+"""A tags code of DUE_IN + n stands for "due n ms after the store time", which the schedule topic's queue entries hold."""
 _TIME = np.dtype(">i8")
 
 
@@ -45,11 +49,19 @@ class OutgoingMessages(NamedTuple):
     born_times_ms: np.ndarray
     """int64."""
     tags_codes: np.ndarray
-    """int64: `string_hash` of TAGS, 0 without."""
+    """int64: `string_hash` of TAGS, 0 without; DUE_IN + delay in the schedule topic."""
     key_counts: np.ndarray
     """int32: how many index keys each message has."""
     key_hashes: np.ndarray
     """int32: `index_key_hash` of all keys, message after message."""
+    born_hosts: np.ndarray | None = None
+    """`V8` or `V20`: where each was born; None = where it is stored."""
+    reconsume_times: np.ndarray | int = 0
+    """int32."""
+    prepared_transaction_offsets: np.ndarray | int = 0
+    """int64: of committed messages, where their half lies in the log."""
+    is_queued: bool = True
+    """Whether they enter consume queues: not if their flags say prepared or rolled back."""
 
 
 class BlockColumns(NamedTuple):
@@ -62,7 +74,9 @@ class BlockColumns(NamedTuple):
     key_counts: np.ndarray  # int32
     key_hashes: np.ndarray  # int32
     host_size: int = 8
-    """Bytes of each of a record's hosts, which decides where its store time stands."""
+    """Bytes of a record's born host, which decides where its store time stands."""
+    is_queued: bool = True
+    """Whether the records enter consume queues; else their queue offset is 0."""
 
     @property
     def row_count(self) -> int:
@@ -93,28 +107,33 @@ class RecordRun(Protocol):
 
 
 def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
-    """The records of these messages, born and stored at `host`: 4 or 16 bytes of address and 4 of port."""
+    """The records of these messages, stored at `host`: 4 or 16 bytes of address and 4 of port."""
     count = len(messages.queue_codes)
-    host_size = len(host)
-    layout = HEADERS[BORN_HOST_V6 | STORE_HOST_V6 if host_size == 20 else 0]
+    born_size = len(host) if messages.born_hosts is None else messages.born_hosts.itemsize
+    host_flags = (BORN_HOST_V6 if born_size == 20 else 0) | (STORE_HOST_V6 if len(host) == 20 else 0)
+    layout = HEADERS[host_flags]
     topics = [topic.encode() for topic, _ in messages.queues]
+    names = [_length(topic) + topic for topic in topics]
+    magics = np.array([MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics], np.int64)
     body_sizes = pc.binary_length(messages.bodies).to_numpy().astype(np.int64)
     property_sizes = pc.binary_length(messages.properties).to_numpy().astype(np.int64)
-    topic_sizes = np.array([len(topic) for topic in topics], np.int64)[messages.queue_codes]
-    sizes = layout.itemsize + body_sizes + 1 + topic_sizes + 2 + property_sizes
+    name_sizes = np.array([len(name) for name in names], np.int64)[messages.queue_codes]
+    sizes = layout.itemsize + body_sizes + name_sizes + 2 + property_sizes
     header = np.zeros(count, layout)
     header["size_bytes"] = sizes
-    header["magic"] = MAGIC_V1
+    header["magic"] = magics[messages.queue_codes]
     header["body_crc"] = body_crcs(messages.bodies)
     header["queue_id"] = np.array([queue_id for _, queue_id in messages.queues], np.int32)[messages.queue_codes]
     header["flag"] = messages.flags
-    header["sys_flag"] = messages.sys_flags | (BORN_HOST_V6 | STORE_HOST_V6 if host_size == 20 else 0)
+    header["sys_flag"] = messages.sys_flags | host_flags
     header["born_time_ms"] = messages.born_times_ms
-    header["born_host"] = header["store_host"] = np.frombuffer(host, f"V{host_size}")[0]
+    header["store_host"] = np.frombuffer(host, f"V{len(host)}")[0]
+    header["born_host"] = header["store_host"] if messages.born_hosts is None else messages.born_hosts
+    header["reconsume_times"] = messages.reconsume_times
+    header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
     header["body_size_bytes"] = body_sizes
-    names = pa.array([bytes([len(topic)]) + topic for topic in topics], pa.large_binary())
-    distinct = set(topics)
-    named: pa.Array | pa.Scalar = names[0] if len(distinct) == 1 else names.take(pa.array(messages.queue_codes))
+    encoded = pa.array(names, pa.large_binary())
+    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
     joined = pc.binary_join_element_wise(
         _fixed_binary(header.view(np.uint8), count, layout.itemsize),
         messages.bodies.cast(pa.large_binary()),
@@ -130,9 +149,14 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
         messages.tags_codes,
         messages.key_counts,
         messages.key_hashes,
-        host_size,
+        born_size,
+        messages.is_queued,
     )
     return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
+
+
+def _length(topic: bytes) -> bytes:
+    return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big")
 
 
 def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:
@@ -168,6 +192,11 @@ def stamp(
     _scatter(data, positions + _PLACE_POSITION, place.view("V16"))
     times = np.full(len(positions), store_time_ms, _TIME)
     _scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def resolved_tags_codes(tags_codes: np.ndarray, store_time_ms: int) -> np.ndarray:
+    """The tags codes of messages with that store time, as queue entries hold them."""
+    return np.where(tags_codes >= DUE_IN, tags_codes - DUE_IN + store_time_ms, tags_codes)
 
 
 def read_stamps(data: np.ndarray, positions: np.ndarray, host_size: int) -> tuple[np.ndarray, np.ndarray]:

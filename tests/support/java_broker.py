@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,32 @@ class RunningBroker:
     def kill(self) -> None:
         """End it as a crash does (SIGKILL): the abort file stays, nothing is flushed."""
         _end(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaClient:
+    """A client program that runs beside the test and writes a line to `out` for each thing that happens to it."""
+
+    out: Path
+    process: subprocess.Popen[str]
+
+    def lines(self, type_: str | None = None) -> list[dict[str, Any]]:
+        """What it has written so far, all or of one `type`."""
+        text = self.out.read_text("utf-8") if self.out.exists() else ""
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [line for line in map(json.loads, whole) if type_ is None or line["type"] == type_]
+
+    def until(
+        self, met: Callable[[list[dict[str, Any]]], bool], type_: str | None = None, timeout_seconds: float = 60
+    ) -> list[dict[str, Any]]:
+        """Wait until its lines (of one type) are as asked, and return them. Raises OracleError if that does not happen."""
+        deadline = time.monotonic() + timeout_seconds
+        while not met(lines := self.lines(type_)):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                state = "ended" if self.process.poll() is not None else f"had {timeout_seconds:.0f} s"
+                raise OracleError(f"{self.process.args}: {state}, and wrote only {lines}")
+            time.sleep(0.1)
+        return lines
 
 
 class Oracle:
@@ -145,6 +171,13 @@ class Oracle:
             finally:
                 process.kill()
                 process.wait(timeout=60)
+
+    @contextmanager
+    def client(self, class_name: str, out: Path, broker: RunningBroker, **options: str | int) -> Iterator[JavaClient]:
+        """TransactionSide or FailingConsumer beside the test, with `options` as they describe; killed with the context."""
+        ends = {"ns": broker.name_server, "broker": broker.address}
+        with self.java_running(class_name, out, *_pairs({**ends, **options})) as process:
+            yield JavaClient(out, process)
 
     def produce(self, out: Path, broker: RunningBroker, *, seed: int = 1, **options: str | int) -> list[dict[str, Any]]:
         """All kinds of messages by the Java client (transactions, delays, retries, …); about a minute.

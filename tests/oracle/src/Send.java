@@ -11,7 +11,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Send OUT.jsonl topic=NAME [key=value ...]: a plain producer that writes one line for each acknowledged message.
  *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), queues (4), count (100), minBody (1), maxBody (400), seed (1), interval (0 ms between sends),
- *  keys (distinct keys, 50; 0 = none), onlyQueues (comma list of queue ids to send to; default all in turn).
+ *  keys (distinct keys, 50; 0 = none), onlyQueues (comma list of queue ids to send to; default all in turn), delayLevels and delaysMs (comma lists: message n
+ *  gets element n modulo their length; 0 = none; delaysMs go through the timer).
  *  The topic is created first when it has no route. Bodies, tags and keys follow from the seed. Exit 0 when all were acknowledged, 1 at the first failure. */
 public class Send {
   public static void main(String[] a) throws Exception {
@@ -37,9 +38,14 @@ public class Send {
         if (random.nextInt(4) > 0) m.setTags("Tag" + (char) ('A' + random.nextInt(3)));
         if (keys > 0 && random.nextInt(3) > 0) m.setKeys("key" + random.nextInt(keys));
         m.putUserProperty("n", String.valueOf(i));
+        long level = turn(opt, "delayLevels", i), delayMs = turn(opt, "delaysMs", i);
+        if (level > 0) m.setDelayTimeLevel((int) level);
+        if (delayMs > 0) m.setDelayTimeMs(delayMs);
         SendResult r = producer.send(m, to.get(i % to.size()));
         JSONObject line = new JSONObject(); line.put("n", i); line.put("topic", topic); line.put("queueId", r.getMessageQueue().getQueueId()); line.put("queueOffset", r.getQueueOffset());
         line.put("status", r.getSendStatus().name()); line.put("msgId", r.getMsgId()); line.put("offsetMsgId", r.getOffsetMsgId()); line.put("tags", m.getTags()); line.put("keys", m.getKeys());
+        if (level > 0) line.put("delayLevel", level);
+        if (delayMs > 0) line.put("delayMs", delayMs);
         line.put("bodyLen", body.length); line.put("bodySha256", sha256(body));
         out.write(line.toJSONString()); out.write("\n"); out.flush();
         if (number(opt, "interval", 0) > 0) Thread.sleep(number(opt, "interval", 0));
@@ -49,6 +55,8 @@ public class Send {
   }
 
   static int number(Map<String, String> opt, String key, int otherwise) { return opt.containsKey(key) ? Integer.parseInt(opt.get(key)) : otherwise; }
+
+  static long turn(Map<String, String> opt, String key, int n) { String[] of = opt.getOrDefault(key, "0").split(","); return Long.parseLong(of[n % of.length]); }
 
   /** A name server refuses a topic of a broker that it does not know yet. */
   static void awaitCluster(DefaultMQAdminExt admin) throws Exception {

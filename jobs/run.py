@@ -1,0 +1,149 @@
+"""What every job's command line shares: PATH, --conf, --every, and stepping back from a store that another writer has.
+
+A job is a module of this package. Its docstring begins `What it does, in one sentence: ...` (the part before the first colon is
+its help); it has a function for Python, named as the module, and
+
+    def add_options(parser: argparse.ArgumentParser) -> None: ...    # only where it has options of its own
+    def run(options: argparse.Namespace) -> JobReport: ...           # one run: opens options.path with options.conf, and lets go
+    def main(arguments: Sequence[str] | None = None) -> int: return run_job(run, arguments, add_options=add_options)
+    if __name__ == "__main__": sys.exit(main())
+
+so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
+the store with lock_timeout_ms=0 and lets the StoreLockedError out: two runs at the same time are safe, and the loser exits 0.
+Errors that an operator can do something about (StorageError, SparkMqError, OSError) are let out too: one line and exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from spark_mq.conditions import OptionError, SparkMqError
+from spark_mq.option_values import parse_duration_ms
+from storage.errors import StorageError, StoreLockedError
+
+SLEEP_SLICE_S = 0.5
+"""How long a signal may have to wait while a repeated job sleeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What one run did, in lines for people; `exit_code` 1 says that it found what somebody has to look at."""
+
+    lines: Iterable[str] = ()
+    exit_code: int = 0
+
+
+Run = Callable[[argparse.Namespace], JobReport]
+
+
+def run_job(
+    run: Run,
+    arguments: Sequence[str] | None = None,
+    *,
+    add_options: Callable[[argparse.ArgumentParser], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Run a job once, or with `--every` again and again; returns the exit code of the last run.
+
+    Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
+    is under way finish and ends then, a second signal ends at once. A store that is locked, or any error that is `retriable`,
+    is tried again at the next turn; other errors end the job. `clock` and `sleep` are in seconds.
+    """
+    parser = job_parser(run)
+    if add_options is not None:
+        add_options(parser)
+    options = parser.parse_args(arguments)
+    if options.every is None:
+        return _run_once(run, options)[0]
+    with _stop_signals() as is_stopping:
+        return _repeat(run, options, clock, sleep, is_stopping)
+
+
+def job_parser(run: Run) -> argparse.ArgumentParser:
+    """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None)."""
+    module = sys.modules[run.__module__]
+    name = Path(module.__file__ or run.__module__).stem
+    parser = argparse.ArgumentParser(prog=f"jobs.{name}", description=job_description(module.__doc__))
+    parser.add_argument("path", metavar="PATH", help="the store: the directory that holds commitlog/")
+    parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
+    parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
+    return parser
+
+
+def job_description(docstring: str | None) -> str:
+    """The one sentence of a job's docstring: its first line up to the colon or the full stop."""
+    first_line = (docstring or "").partition("\n")[0]
+    return first_line.partition(":")[0].rstrip(".")
+
+
+def _seconds(text: str) -> float:
+    try:
+        duration_ms = parse_duration_ms(text, "--every")
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(error.rule) from None
+    if duration_ms <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no interval")
+    return duration_ms / 1_000
+
+
+def _run_once(run: Run, options: argparse.Namespace) -> tuple[int, bool]:
+    """One run, printed. Returns its exit code and whether the next turn makes sense."""
+    try:
+        report = run(options)
+        for line in report.lines:
+            print(line, flush=True)
+        return report.exit_code, True
+    except StoreLockedError as error:
+        print(f"nothing done: {error.describe()}", flush=True)
+        return 0, True
+    except (OSError, SparkMqError, StorageError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1, isinstance(error, StorageError) and error.retriable
+
+
+def _repeat(
+    run: Run,
+    options: argparse.Namespace,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    is_stopping: Callable[[], bool],
+) -> int:
+    while True:
+        due = clock() + options.every
+        exit_code, goes_on = _run_once(run, options)
+        while goes_on and not is_stopping() and (rest := due - clock()) > 0:
+            sleep(min(rest, SLEEP_SLICE_S))
+        if not goes_on or is_stopping():
+            return exit_code
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """While the block runs, the first SIGTERM or SIGINT only sets what the callable returns; the second works as before."""
+    stopping = False
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+        put_back()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield lambda: stopping
+    finally:
+        put_back()
