@@ -294,9 +294,12 @@ def _mirrored_query(writer: StoreWriter, batch: Batch) -> dict[str, int]:
 def _is_in_log(writer: StoreWriter, intent: Intent) -> bool:
     """Whether an END of this very batch stands behind the bound, or did before it expired, as the mirror tells."""
     last_key = intent.segments[-1].last_unique_key
-    for message in _messages_of(writer, intent):
+    messages = _messages_of(writer, intent)
+    for message in messages:
         if (message.kind, message.row_count) == (END, intent.row_count) and message.last is not None:
             return message.last[1] == last_key
+    if messages:  # its BEGIN is there, and no END expires before that
+        return False
     if not intent.mirrored or not _has_expired(writer, intent):
         return False
     next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + intent.sink_id, QUEUE_ID)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import storage.batch_commit
 from storage import open_store
 from storage.batch_commit import CommitOutcome, commit_batch
 from storage.batch_ledger import GROUP_PREFIX
@@ -149,6 +150,38 @@ def table_in(opened: MessageStore, name: str) -> object:
         return topics and set(topics.topics)
     offsets = opened.state(name, ConsumerOffsets.load)
     return offsets and offsets.get(LEDGER_TOPIC, GROUP_PREFIX + "sink", LEDGER_QUEUE)
+
+
+def test_a_batch_whose_begin_is_there_has_not_expired(
+    store: SinkStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided, finished days later at the beginning of a log file, the file before it gone, and the END lost with the power."""
+    with store.open() as opened:
+        for _ in range(2):
+            opened.put("bills", bytes(3_790), queue_count=QUEUE_COUNT)
+        opened.release()
+    with monkeypatch.context() as patch:
+
+        def die(name: str) -> None:
+            if name == "after-intent":
+                raise KeyboardInterrupt
+
+        patch.setattr(storage.batch_commit, "reach", die)
+        with pytest.raises(KeyboardInterrupt):
+            store.commit(rows_of(0))
+    later = SinkStore(Path(store.root), machine, days=5)
+    with later.open() as opened:
+        assert opened.finished_batches == 1
+        opened.release()
+    first, second, *_ = sorted(Path(store.root, "commitlog").iterdir())
+    with open_store(store.root) as reading:
+        begin, end = (message.commitlog_offset for message in reading.get(LEDGER_TOPIC, LEDGER_QUEUE, 0).messages)
+        assert begin == int(second.name)
+        lost = reading.log_end - end
+    first.unlink()
+    machine.write(str(second), end - int(second.name), bytes(lost))
+    machine.start_again()
+    assert later.commit(rows_of(0)) == DONE
 
 
 # Segments that are not there any more
