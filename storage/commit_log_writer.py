@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -23,6 +24,15 @@ from storage.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
 _FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
+
+
+@contextmanager
+def _room_for(path: str, size_bytes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"there is no room for {size_bytes} more bytes of log: {error.strerror}"
+        raise StoreNotWritableError(path, reason, "make room on the disk; nothing of this was written") from error
 
 
 class CommitLogWriter:
@@ -114,24 +124,22 @@ class CommitLogWriter:
     def reserve(self, size_bytes: int) -> None:
         """Make the files that so many more bytes need, with room on the disk for them.
 
-        Raises StoreNotWritableError where the disk is full; nothing was written then.
+        Raises StoreNotWritableError where the disk is full; nothing was written then. OSError where a new file may not be durable:
+        then nobody knows what is.
         """
         start, end = self.end, self.end + size_bytes
         while start < end:
             file_end = self._file_end(start)
-            path = self._path(file_end - self.file_size_bytes)
+            path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
             room_end = min(file_end, end)
-            try:
-                if not self._is_there(path):
+            with _room_for(path, size_bytes):
+                is_new = not self._is_there(path)
+                if is_new:
                     self._file_system.create_file(path, self.file_size_bytes)
-                    self._log.list_files()
-                    self.unsynced |= {path, posixpath.dirname(path)}
-                self._file_system.reserve(path, start - (file_end - self.file_size_bytes), room_end - start)
-            except OSError as error:
-                reason = f"there is no room for {size_bytes} more bytes of log: {error.strerror}"
-                raise StoreNotWritableError(
-                    path, reason, "make room on the disk; nothing of this was written"
-                ) from error
+            if is_new:
+                self._keep(path)
+            with _room_for(path, size_bytes):
+                self._file_system.reserve(path, start - file_start, room_end - start)
             start = room_end
 
     def sync(self) -> None:
@@ -155,14 +163,19 @@ class CommitLogWriter:
             self.close()
             if not self._is_there(path):
                 self._file_system.create_file(path, self.file_size_bytes)
-                self._log.list_files()
-                self.unsynced.add(posixpath.dirname(path))
+                self._keep(path)
             self._writer = self._file_system.open_for_writing(path)
             self._identity = self._file_system.identity(path)
         if self._file_system.identity(path) != self._identity:
             raise StoreNotWritableError(path, "another process replaced or deleted the log's last file", _FOREIGN)
         self.unsynced.add(path)
         self._writer.write(commitlog_offset - start, data)
+
+    def _keep(self, path: str) -> None:
+        """Make a new file durable with its length, before a later one is made: a power loss leaves no gap between files."""
+        self._file_system.sync(path)
+        self._file_system.sync(posixpath.dirname(path))
+        self._log.list_files()
 
     def _is_there(self, path: str) -> bool:
         found = self._file_system.identity(path)

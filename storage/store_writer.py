@@ -131,7 +131,11 @@ class StoreWriter:
     def reserve(self, size_bytes: int) -> None:
         """Room in the log for so many bytes, or StoreNotWritableError with nothing written."""
         self._refuse_after_failure()
-        self._log_writer.reserve(size_bytes)
+        try:
+            self._log_writer.reserve(size_bytes)
+        except OSError as error:
+            self._failure = error
+            raise
 
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         """Append the runs in order and dispatch them; returns their places. All records get one store time.
