@@ -1,5 +1,6 @@
 # make demo and make test do all of their own set-up. `make help` lists the rest.
 VENV = .venv
+JOBS = 2  # test processes; each may start a JVM of its own
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
@@ -15,7 +16,7 @@ demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and
 	@$(VENV)/bin/spark-mq demo
 
 test: setup ## the tests; what needs a JDK and Maven is skipped with the reason where they are absent
-	@$(VENV)/bin/python -m pytest -m "not long" $(ARGS)
+	@$(VENV)/bin/python -m pytest -m "not long" -n $(JOBS) --dist loadfile $(ARGS)
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
