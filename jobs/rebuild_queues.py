@@ -8,6 +8,8 @@ is recovered first; a log with damage in it is refused and nothing changes. Then
   3. the store is opened for writing, which dispatches all of the log, syncs, and writes the checkpoint
   4. what was renamed is deleted; if 3 failed it is put back instead
 
+A second run at the same time steps back (spark_mq/rebuild.lock); whoever else opens the store for writing between 2 and 3 does 3.
+
 Topics that were deleted while their records are still in the log come back, as they do when a broker rebuilds its queues.
 ConsumeQueueExt: the new entries hold the tags code itself; filter bit maps are not made again (a broker then filters by the message).
 """
@@ -28,29 +30,34 @@ from storage.files.file_system import LocalFileSystem
 from storage.recovery import RecoveryReport
 
 _DERIVED = ("consumequeue", "index")
+_PATIENCE_MS = 60_000
+"""How long to wait for a writer that came in between two steps: nothing may stay half-way."""
 
 
 def rebuild_queues(path: str, *, conf: str | None = None) -> RecoveryReport:
     """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
-    root = Path(path)
+    root, file_system = Path(path), LocalFileSystem()
     with open_store(path, config=conf, read_only=False):
-        pass
-    file_system = LocalFileSystem()
-    aside = root / "spark_mq" / "rebuild"
-    with file_system.locked(str(root / "lock")):
+        file_system.make_directories(str(root / "spark_mq"))
+    with file_system.locked(str(root / "spark_mq" / "rebuild.lock")):
+        return _rebuild(path, root, conf, file_system)
+
+
+def _rebuild(path: str, root: Path, conf: str | None, file_system: LocalFileSystem) -> RecoveryReport:
+    aside, lock = root / "spark_mq" / "rebuild", str(root / "lock")
+    with file_system.locked(lock, _PATIENCE_MS):
         checkpoint = read_checkpoint(file_system, str(root))
         write_checkpoint(file_system, str(root), checkpoint._replace(logics_msg_timestamp=0, index_msg_timestamp=0))
         _move(root, aside)
     try:
-        with open_store(path, config=conf, read_only=False) as store:
-            report = store.recovery
+        with open_store(path, config=conf, read_only=False, lock_timeout_ms=_PATIENCE_MS) as store:
+            report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)
     except BaseException:
-        with file_system.locked(str(root / "lock")):
+        with file_system.locked(lock, _PATIENCE_MS):
             _move_back(root, aside)
             write_checkpoint(file_system, str(root), checkpoint)
         raise
     shutil.rmtree(aside)
-    assert report is not None
     return report
 
 

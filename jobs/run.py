@@ -1,7 +1,7 @@
 """What every job's command line shares: PATH, --conf, --every, and stepping back from a store that another writer has.
 
 A job is a module of this package. Its docstring begins `What it does, in one sentence: ...` (the part before the first colon is
-its help); it has a function for Python, named as the module, and
+its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for Python, and
 
     def add_options(parser: argparse.ArgumentParser) -> None: ...    # only where it has options of its own
     def run(options: argparse.Namespace) -> JobReport: ...           # one run: opens options.path with options.conf, and lets go

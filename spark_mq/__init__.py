@@ -8,6 +8,7 @@ Importing this package loads neither Spark nor pyarrow: Spark imports it in ever
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from spark_mq.session import build_session
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_mq.listener import LagListener
+    from spark_mq.sent_back import send_back
+    from spark_mq.transactions import transaction
 
-__all__ = ["LagListener", "__version__", "build_session", "register"]
+__all__ = ["LagListener", "__version__", "build_session", "register", "send_back", "transaction"]
 
 __version__ = "0.1.0"
 
@@ -34,10 +37,10 @@ def register(spark: SparkSession) -> None:
 
 
 if not TYPE_CHECKING:
+    # Modules have other names than what they give: the import of one sets the package's attribute of its name.
+    _LAZY = {"LagListener": "listener", "send_back": "sent_back", "transaction": "transactions"}
 
     def __getattr__(name: str) -> object:
-        if name == "LagListener":  # its base class is Spark's
-            from spark_mq.listener import LagListener
-
-            return LagListener
+        if name in _LAZY:
+            return getattr(import_module(f"spark_mq.{_LAZY[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

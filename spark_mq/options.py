@@ -54,6 +54,9 @@ COLUMN_NAMES = (
     "commitlog_offset",
     "store_size",
 )
+"""What a row has unless option `columns` or a schema says otherwise."""
+EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
+"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
 KAFKA_COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 KAFKA_HEADERS = "headers"
 
@@ -61,16 +64,19 @@ _NOT_YET = {"nameServer": "not yet: the source reads stores, name one with the o
 
 
 def parse_columns(text: str, option: str) -> tuple[str, ...]:
-    """`kafka`, or names of our columns between commas, in the order wanted."""
+    """`kafka`, or names of our columns between commas, in the order wanted; `*` stands for COLUMN_NAMES."""
     if text.strip().lower() == "kafka":
         return KAFKA_COLUMN_NAMES
-    columns = tuple(part.strip() for part in text.split(","))
+    columns: list[str] = []
+    for part in text.split(","):
+        columns += COLUMN_NAMES if part.strip() == "*" else [part.strip()]
+    known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES)
     for column in columns:
-        if column not in COLUMN_NAMES:
-            raise OptionError(option, f"there is no column {column!r}{advice(column, COLUMN_NAMES)}")
+        if column not in known:
+            raise OptionError(option, f"there is no column {column!r}{advice(column, known)}")
     if len(set(columns)) != len(columns):
         raise OptionError(option, f"a column is named twice in {text!r}")
-    return columns
+    return tuple(columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +216,8 @@ class SourceOptions:
         tuple[str, ...],
         Option(
             parse_columns,
-            "only these, `topic,body`; or `kafka` = the columns of Spark's Kafka source",
-            shown="all",
+            "only these, `topic,body`, where `*` stands for all but the last four; or `kafka` = the columns of Spark's Kafka source",
+            shown="*",
         ),
     ] = COLUMN_NAMES
     include_headers: Annotated[

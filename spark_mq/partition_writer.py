@@ -1,4 +1,4 @@
-"""What a writing task does: rows into one staged segment, and invalid rows to where the options say. Stateless; opens what it needs.
+"""What a writing task does: rows into a staged segment, and invalid rows to where the options say. Stateless; opens what it needs.
 
 The log is not touched: what a task leaves lies beside it until the batch's commit takes it over.
 """
@@ -15,21 +15,20 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import InvalidRowError, WriteFailedError, writing_conditions
 from spark_mq.dead_letters import DeadLetterWriter
+from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_options import SinkOptions
 from storage.batch_ledger import Batch
-from storage.config import load_config
+from storage.config import StoreConfig, load_config
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_block import encode_block
-from storage.kafka_rows import from_kafka_columns
-from storage.message_rows import MessageRows
-from storage.message_rules import MessageRules
-from storage.put import message_rules
 from storage.put_settings import PutSettings, put_settings
 from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
 
 _REJECTIONS_SHOWN = 5
 _MAX_PARTITIONS = 1 << 16  # a unique key has two bytes for it
+_SHORT_HOST = 8  # bytes; the records of a segment are all born at hosts of one kind
+_LONG_HOST_SUFFIX = "-v6"
+_COMMITS_SUFFIX = "-commits"
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,14 @@ class StagedRows(WriterCommitMessage):
     """What one task has staged: names and numbers; the rows lie in the files."""
 
     batch: Batch
-    segment: StagedSegment | None
-    topics: tuple[str, ...]
-    dead_letters: tuple[str, str] | None
+    segments: tuple[StagedSegment, ...]
+    topics: dict[str, int]
+    """Topics that may be made, with how many queues."""
+    dead_letters: tuple[str, str] | None = None
+    commits: tuple[StagedSegment, ...] = ()
+    """What ends the segments' half messages."""
+    destinations: tuple[tuple[str, int], ...] = ()
+    """The queues of rows that wait elsewhere first."""
 
 
 def stage_rows(
@@ -82,21 +86,34 @@ class _PartitionWriter:
         is_only: bool,
     ) -> None:
         files = LocalFileSystem()
-        settings = settings_of(options, files)
+        config = load_config(options.root, options.conf, read_bytes=files.read_file)
+        settings = settings_of(options, config, files)
         digest = sink_digest(batch.sink_id, batch.query_id)
         # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.
         behind = digest[4:8] if is_only else (batch.batch_id % (1 << 32)).to_bytes(4, "big")
-        prefix = digest[:4] + partition.to_bytes(2, "big") + behind
         # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
         name = f"{attempt}-{uuid.uuid4().hex}"
+        self._files = files
+        self._root = options.root
         self._columns = columns
         self._batch = batch
         self._partition = partition
-        self._host = settings.host
-        # A replay of the batch makes the same choices; small batches do not all begin with queue 0.
-        self._rows = MessageRows(_rules_of(settings, options), prefix, partition + batch.batch_id)
-        self._topics: dict[str, None] = {}
-        self._segment = SegmentWriter(files, options.root, digest.hex(), f"{batch.batch_id}-{partition}-{name}")
+        self._encoder = row_encoder(
+            options,
+            columns,
+            config,
+            settings,
+            files,
+            key_prefix=digest[:4] + partition.to_bytes(2, "big") + behind,
+            # A replay of the batch makes the same choices; small batches do not all begin with queue 0.
+            round_robin_start=partition + batch.batch_id,
+            marks=() if is_only else ((QUERY_PROPERTY, batch.query_id), (BATCH_PROPERTY, str(batch.batch_id))),
+        )
+        self._topics: dict[str, int] = {}
+        self._destinations: dict[tuple[str, int], None] = {}
+        self._directory = digest.hex()
+        self._name = f"{batch.batch_id}-{partition}-{name}"
+        self._segments: dict[str, SegmentWriter] = {}
         self._dead_letters = None
         if options.dead_letter_path is not None:
             self._dead_letters = DeadLetterWriter(
@@ -108,44 +125,50 @@ class _PartitionWriter:
             )
 
     def append(self, frame: pa.RecordBatch) -> None:
-        taken = frame.select(list(self._columns.names))
-        prepared = self._rows.prepare(from_kafka_columns(taken) if self._columns.kafka else taken, _now_ms())
-        if prepared.rejected:
+        encoded = self._encoder.encode(frame.select(list(self._columns.names)), _now_ms())
+        if encoded.rejected:
             if self._dead_letters is None:
-                shown = prepared.rejected[:_REJECTIONS_SHOWN]
-                raise InvalidRowError(self._partition, len(prepared.rejected), *shown)
-            self._dead_letters.append(frame.take(pa.array(prepared.rejected_indices)), prepared.rejected)
-        self._topics.update(dict.fromkeys(topic for topic, _ in prepared.messages.queues))
-        self._segment.append(encode_block(prepared.messages, self._host))
+                shown = encoded.rejected[:_REJECTIONS_SHOWN]
+                raise InvalidRowError(self._partition, len(encoded.rejected), *shown)
+            self._dead_letters.append(frame.take(pa.array(encoded.rejected_indices)), encoded.rejected)
+        self._topics.update(encoded.topics)
+        self._destinations.update(dict.fromkeys(encoded.destinations))
+        for block in encoded.blocks:
+            self._segment("" if block.columns.host_size == _SHORT_HOST else _LONG_HOST_SUFFIX).append(block)
+        if encoded.commits is not None:
+            self._segment(_COMMITS_SUFFIX).append(encoded.commits)
 
     def finish(self) -> StagedRows:
         # In this order: a finished file of dead letters can still be discarded, a finished segment cannot.
         dead_letters = None if self._dead_letters is None else self._dead_letters.finish()
-        return StagedRows(self._batch, self._segment.finish(), tuple(self._topics), dead_letters)
+        finished = {suffix: writer.finish() for suffix, writer in self._segments.items()}
+        segments = {suffix: segment for suffix, segment in finished.items() if segment is not None}
+        commits = segments.pop(_COMMITS_SUFFIX, None)
+        return StagedRows(
+            self._batch,
+            tuple(segments.values()),
+            self._topics,
+            dead_letters,
+            () if commits is None else (commits,),
+            tuple(self._destinations),
+        )
 
     def discard(self) -> None:
-        self._segment.discard()
+        for segment in self._segments.values():
+            segment.discard()
         if self._dead_letters is not None:
             self._dead_letters.discard()
 
+    def _segment(self, suffix: str) -> SegmentWriter:
+        """The segment for records of one kind."""
+        if suffix not in self._segments:
+            self._segments[suffix] = SegmentWriter(self._files, self._root, self._directory, self._name + suffix)
+        return self._segments[suffix]
 
-def settings_of(options: SinkOptions, files: LocalFileSystem) -> PutSettings:
+
+def settings_of(options: SinkOptions, config: StoreConfig, files: LocalFileSystem) -> PutSettings:
     """What the store says of itself now, with what the options add."""
-    config = load_config(options.root, options.conf, read_bytes=files.read_file)
     return put_settings(options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type)
-
-
-def _rules_of(settings: PutSettings, options: SinkOptions) -> MessageRules:
-    """What a row must keep to: the store's limits and topics, and the options."""
-    return message_rules(
-        settings,
-        topic=options.topic,
-        queue_count=options.queue_num,
-        create_topic=options.create_topic,
-        compress_body_over=options.compress_body_over,
-        keep_unique_key=options.keep_unique_key,
-        strict_properties=options.strict_properties,
-    )
 
 
 def _now_ms() -> int:

@@ -98,6 +98,22 @@ def _kafka_headers(source: RowSource) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
 
 
+def _or_own(property_name: str, own: Callable[[RowSource], pa.Array]) -> Callable[[RowSource], pa.Array]:
+    """A property of messages that were somewhere else before, and its own of each that was not."""
+
+    def values(source: RowSource) -> pa.Array:
+        found = source.text(property_name)
+        return pc.coalesce(found, own(source)) if found.null_count else found
+
+    return values
+
+
+def _real_queue_id(source: RowSource) -> pa.Array:
+    found = source.text("REAL_QID")
+    is_number = pc.match_substring_regex(found, "^[0-9]{1,9}$")
+    return pc.if_else(is_number, found, pa.scalar(None, pa.string())).cast(pa.int32())
+
+
 _TOPIC = _constant(lambda source: source.topic, pa.string())
 
 COLUMNS: dict[str, Column] = {
@@ -134,6 +150,16 @@ COLUMNS: dict[str, Column] = {
                _field("prepared_transaction_offset")),
         Column("commitlog_offset", "BIGINT", pa.int64(), False, "place of the record in the commit log", _field("commitlog_offset")),
         Column("store_size", "INT", pa.int32(), False, "bytes of the whole record", _field("size_bytes")),
+        Column("origin_topic", "STRING", pa.string(), False,
+               "where consumers failed on it first (property RETRY_TOPIC), else its topic; to be asked for",
+               _or_own("RETRY_TOPIC", _TOPIC)),
+        Column("origin_msg_id", "STRING", pa.string(), False,
+               "its id there (property ORIGIN_MESSAGE_ID), else its own; to be asked for",
+               _or_own("ORIGIN_MESSAGE_ID", lambda source: source.records.message_ids())),
+        Column("real_topic", "STRING", pa.string(), True,
+               "where it goes, or went, by way of a delay or a transaction (property REAL_TOPIC); to be asked for",
+               lambda source: source.text("REAL_TOPIC")),
+        Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for", _real_queue_id),
     )
 }  # fmt: skip
 

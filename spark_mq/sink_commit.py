@@ -6,7 +6,7 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -20,7 +20,12 @@ from storage.batch_commit import abort_batch, commit_batch
 from storage.config import load_config
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
+from storage.message_store import MessageStore
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
+from storage.staged_segment import StagedSegment
 from storage.store_creation import find_log_directories
+from storage.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 
 
 def check_place(options: SinkOptions) -> None:
@@ -39,7 +44,7 @@ def commit_rows(
     Raises WriteFailedError, or a storage error's condition.
     """
     staged = [_staged(message) for message in messages]
-    segments = [rows.segment for rows in staged if rows.segment is not None]
+    segments = _segments(staged)
     dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
     if not segments and not dead_letters:
         return
@@ -48,7 +53,7 @@ def commit_rows(
         raise WriteFailedError(
             f"the tasks' rows are those of {sorted({rows.batch for rows in staged})}, not of batch {batch_id}"
         )
-    topics = {topic: options.queue_num for rows in staged for topic in rows.topics} if options.create_topic else {}
+    topics = {topic: queue_count for rows in staged for topic, queue_count in rows.topics.items()}
     with (
         writing_conditions(options.root),
         open_store(
@@ -62,6 +67,7 @@ def commit_rows(
             flush_disk_type=options.flush_disk_type,
         ) as store,
     ):
+        _ensure_groups(store, topics)
         outcome = commit_batch(
             store.writer,
             batch,
@@ -70,6 +76,7 @@ def commit_rows(
             takeover=options.sink_takeover,
             mirrored=mirrored,
             dead_letters=dead_letters,
+            destinations={queue for rows in staged for queue in rows.destinations},
         )
         if outcome.already_done:
             discard_staged(LocalFileSystem(), options.root, dead_letters)
@@ -82,7 +89,7 @@ def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
     Where another writer holds the store it stays; the sink's next commit clears it away.
     """
     staged = [message for message in messages if isinstance(message, StagedRows)]
-    segments = [rows.segment for rows in staged if rows.segment is not None]
+    segments = _segments(staged)
     dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
     if not segments and not dead_letters:
         return
@@ -93,6 +100,29 @@ def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
     with writing_conditions(options.root), suppress(StoreLockedError), lock:
         abort_batch(files, options.root, segments)
         discard_staged(files, options.root, dead_letters)
+
+
+def _segments(staged: Sequence[StagedRows]) -> list[StagedSegment]:
+    """In the order in which they go into the log: half messages of all tasks before their commits."""
+    return [
+        *(segment for rows in staged for segment in rows.segments),
+        *(segment for rows in staged for segment in rows.commits),
+    ]
+
+
+def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
+    """Groups whose retry or dead-letter topics these are have their entries. Java: SubscriptionGroupManager."""
+    of_groups = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
+    if not of_groups:
+        return
+    store.writer.ensure_topics(of_groups)
+    groups = table = store.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
+    for topic in of_groups:
+        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        if group not in table.groups:
+            table = table.with_group(SubscriptionGroupConfig(group), now_ms=store.writer.clock())
+    if table is not groups:
+        store.save_state(GROUPS_FILE, table.to_text())
 
 
 def _staged(message: WriterCommitMessage | None) -> StagedRows:

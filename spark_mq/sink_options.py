@@ -6,6 +6,7 @@ Each option is declared by one field of `SinkOptions` (`option_table.py`). Of wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
@@ -22,15 +23,7 @@ from storage.put_settings import parse_host
 OnInvalidRow = Literal["fail", "deadLetter"]
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 
-_ORDINARY = "not yet: the sink puts ordinary messages"
-_NOT_YET = {
-    "nameServer": "not yet: the sink writes stores, name one with the option path",
-    "transactional": f"{_ORDINARY}, a micro-batch is atomic without it",
-    "producerGroup": f"{_ORDINARY}, which belong to no producer group",
-    "sendBack": f"{_ORDINARY}; no consumer's message goes back for a retry",
-    "consumerGroup": f"{_ORDINARY}; no consumer's message goes back for a retry",
-    "maxReconsumeTimes": f"{_ORDINARY}; no consumer's message goes back for a retry",
-}
+_NOT_YET = {"nameServer": "not yet: the sink writes stores, name one with the option path"}
 _SPARKS_OWN = ("checkpointlocation", "queryname")
 
 
@@ -75,6 +68,18 @@ def parse_sink_id(text: str, option: str) -> str:
     except NameIllegalError as error:
         raise OptionError(option, f"it names a consumer group: {error}") from error
     return name
+
+
+def parse_group(text: str, option: str) -> str:
+    try:
+        return validate_group(values.parse_text(text, option))
+    except NameIllegalError as error:
+        raise OptionError(option, str(error)) from error
+
+
+def parse_times(text: str, option: str) -> int:
+    """A whole number from 0 that Java's int can hold."""
+    return 0 if re.fullmatch("0+", text.strip()) else values.parse_positive_int(text, option)
 
 
 def _one_of(text: str, option: str, known: tuple[str, ...]) -> str:
@@ -153,6 +158,37 @@ class SinkOptions:
             values.parse_path, "local directory for invalid rows, as Parquet with their error; appears with the batch"
         ),
     ] = None
+    transactional: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "rows are transactions: each is put as a half message, and ended in the same batch as its transaction_state says",
+            shown="false",
+        ),
+    ] = False
+    producer_group: Annotated[
+        str | None,
+        Option(
+            parse_group, "with transactional: whom a broker asks back about rows whose column producer_group is null"
+        ),
+    ] = None
+    send_back: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "rows are messages that consumers failed on: they go to the group's retry topic, or to its dead letters, in one batch",
+            shown="false",
+        ),
+    ] = False
+    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: whose consumers failed")] = None
+    max_reconsume_times: Annotated[
+        int | None,
+        Option(
+            parse_times,
+            "with sendBack or retry_group: how often a message is tried again before it becomes a dead letter",
+            shown="the group's retryMaxTimes, else 16",
+        ),
+    ] = None
     write_id: Annotated[
         str | None,
         Option(parse_sink_id, "the name of this write: a second one of that name writes nothing", "batch"),
@@ -199,8 +235,35 @@ class SinkOptions:
             raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
         if self.dead_letter_path is not None and self.on_invalid_row != "deadLetter":
             raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
+        self._check_transactions()
+        self._check_send_back()
         if self.sink_takeover and self.sink_id is None:
             raise OptionError("sinkTakeover", "belongs to sinkId; a query's own id is never another's")
+
+    def _check_transactions(self) -> None:
+        if self.producer_group is not None and not self.transactional:
+            raise OptionError(
+                "producerGroup", "belongs to transactional=true; ordinary messages have no producer group"
+            )
+        if self.transactional and self.send_back:
+            raise OptionError("sendBack", "is not for transactional=true: what a consumer gives back is no transaction")
+
+    def _check_send_back(self) -> None:
+        if self.send_back and self.consumer_group is None:
+            raise OptionError("consumerGroup", "sendBack=true needs it: whose consumers failed")
+        if self.consumer_group is not None and not self.send_back:
+            raise OptionError("consumerGroup", "belongs to sendBack=true")
+        if self.send_back:
+            for option, is_given in (
+                ("topic", self.topic is not None),
+                ("compressBodyOver", self.compress_body_over is not None),
+                ("keepUniqueKey", self.keep_unique_key),
+                ("strictProperties", self.strict_properties),
+            ):
+                if is_given:
+                    raise OptionError(
+                        option, "has no meaning with sendBack=true: messages go back as they were consumed"
+                    )
 
 
 _TABLE = OptionTable(SinkOptions, _NOT_YET)

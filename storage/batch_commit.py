@@ -5,21 +5,25 @@
     2. queues are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
     3. INTENT, durably: the commit point
     4. BEGIN · the segments · dispatch · dead letters · END · dispatch
+       of transactions: BEGIN · halves · their commits · dead letters · op messages · END
     5. the sink's last batch, as a consumer offset
     6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, when it has synced the log
 
 A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
 and whoever opens the store for writing next finishes the batch: the rows that follow its last BEGIN are compared with the segments,
-byte by byte but for what places make known, and appended from the first that is missing. Who wrote in between does not matter, nor
+byte by byte but for what places make known, and appended from the first that is missing. So a half is there once and committed once;
+op messages are written again, for to end a half twice is as good as once. Who wrote in between does not matter, nor
 how often this is interrupted. After a power loss the same, from what is left of the log.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
+
+import numpy as np
 
 from storage.batch_ledger import (
     BEGIN,
@@ -35,14 +39,17 @@ from storage.batch_ledger import (
 )
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
+from storage.delay.routing import TIMER_TOPIC
 from storage.errors import NameIllegalError, SinkTakenError, StorageError, StoreNotWritableError, TopicChangedError
 from storage.failpoints import reach
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun, encode_block
+from storage.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
-from storage.redo import NOTHING, Progress, TornRow, progress_behind, runs_from
+from storage.redo import NOTHING, Progress, TornRow, places_behind, progress_behind, runs_from
 from storage.staged_segment import (
     SegmentPool,
     SegmentReader,
@@ -53,8 +60,11 @@ from storage.staged_segment import (
 )
 from storage.store_writer import StoreWriter
 from storage.topics import PERM_WRITE
+from storage.transaction.half_messages import HALF_TOPIC
 
 _LEDGER_ROOM_BYTES = 64 << 10
+_OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
+_WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 _SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
 _FORGOTTEN_QUERY = "one whose ledger entries have expired"
 
@@ -76,14 +86,15 @@ def commit_batch(
     takeover: bool = False,
     mirrored: bool = True,
     dead_letters: Sequence[tuple[str, str]] = (),
+    destinations: Collection[tuple[str, int]] = (),
 ) -> CommitOutcome:
-    """Append the rows of the segments, in their order, as one batch.
+    """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
 
     `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last
-    batch is kept as a consumer offset too. Raises NameIllegalError for an id that can be no group's, SinkTakenError where another
-    query owns the sink's id (unless `takeover`), TopicChangedError where rows were staged for queues that are not there,
-    StoreNotWritableError where the disk is full: nothing is written then. Any other error after the commit point leaves the batch
-    to the next opening.
+    batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
+    Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
+    `takeover`), TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full:
+    nothing is written then. Any other error after the commit point leaves the batch to the next opening.
     """
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
@@ -97,9 +108,9 @@ def commit_batch(
         readers = [
             resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments
         ]
-        _check_queues(writer, readers, topics)
+        _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics)
         writer.ensure_topics(topics)
-        writer.reserve(sum(segment.data_size_bytes for segment in segments) + _LEDGER_ROOM_BYTES)
+        writer.reserve(_room(readers))
         settle(writer)
         intent = Intent(
             *batch,
@@ -112,7 +123,7 @@ def commit_batch(
         reach("before-intent")
         save_intent(writer.file_system, writer.root, intent)
         reach("after-intent")
-        _append(writer, intent, readers, NOTHING)
+        _append(writer, intent, readers)
     _finish(writer, intent)
     return CommitOutcome(False, intent.row_count)
 
@@ -172,30 +183,64 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             )
             raise StoreNotWritableError(writer.root, reason, hint) from error
         begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
-        there = NOTHING
-        if begun:
-            file_size = writer.settings.log_file_size_bytes
-            there = progress_behind(writer.log, writer.log_end, file_size, begun[-1], readers)
-        writer.reserve(sum(segment.data_size_bytes for segment in intent.segments) + _LEDGER_ROOM_BYTES)
-        _append(writer, intent, readers, there)
+        writer.reserve(_room(readers))
+        _append(writer, intent, readers, begun)
     _finish(writer, intent)
 
 
-def _append(writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], there: Progress) -> None:
-    """BEGIN, the rows that are not there yet, dead letters, END."""
+def _append(
+    writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], begun: Sequence[LedgerMessage] = ()
+) -> None:
+    """BEGIN, the rows that are not there yet, dead letters, op messages, END. `begun` are the BEGINs of attempts before."""
     batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
-    now_ms, host, last_place = writer.clock(), writer.settings.host, there.last_place
-    if rest := runs_from(readers, there.row_count):
+    now_ms, host = writer.clock(), writer.settings.host
+    there = NOTHING
+    if begun:
+        there = progress_behind(writer.log, writer.log_end, writer.settings.log_file_size_bytes, begun[-1], readers)
+    if there.row_count < intent.row_count:
         begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
         writer.append([encode_block(begin, host)])
         reach("after-begin")
-        last_place = int(writer.append(rest)[-1].commitlog_offsets[-1])
+    halves, rest = halves_and_rest(readers)
+    if halves:
+        last_place, places = _append_transactions(writer, halves, rest, there, begun)
+    else:
+        last_place = _append_rows(writer, readers, there)
     _publish(writer, intent.dead_letters)
+    if halves:
+        reach("before-ops")
+        writer.append(op_runs(halves, places, writer.settings, now_ms))
     reach("before-end")
     last = last_place, intent.segments[-1].last_unique_key
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
     writer.append([encode_block(end, host)])
     reach("after-end")
+
+
+def _append_rows(writer: StoreWriter, runs: Sequence[RecordRun], there: Progress) -> int:
+    """The rows that are not there yet; returns the place of the last."""
+    rest = runs_from(runs, there.row_count)
+    return int(writer.append(rest)[-1].commitlog_offsets[-1]) if rest else there.last_place
+
+
+def _append_transactions(
+    writer: StoreWriter,
+    halves: Sequence[RecordRun],
+    commits: Sequence[RecordRun],
+    there: Progress,
+    begun: Sequence[LedgerMessage],
+) -> tuple[int, HalfPlaces]:
+    """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves."""
+    half_count = sum(run.columns.row_count for run in halves)
+    file_size = writer.settings.log_file_size_bytes
+    places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
+    last_place = there.last_place
+    if rest := runs_from(halves, there.row_count):
+        places = places.followed_by(HalfPlaces.of(writer.append(rest)))
+        last_place = int(places.commitlog_offsets[-1])
+        reach("after-halves")
+    commits_there = Progress(max(there.row_count - half_count, 0), last_place)
+    return _append_rows(writer, commit_runs(halves, commits, places), commits_there), places
 
 
 def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> None:
@@ -322,10 +367,19 @@ def _messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
     return [message for message in _ledger(writer).messages_from(intent.lower_bound) if message.batch == batch]
 
 
-def _check_queues(writer: StoreWriter, readers: Sequence[RecordRun], topics: Mapping[str, int]) -> None:
+def _room(readers: Sequence[RecordRun]) -> int:
+    """Bytes of log that a batch may need."""
+    halves, _ = halves_and_rest(readers)
+    ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
+    return sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers) + ops + _LEDGER_ROOM_BYTES
+
+
+def _check_queues(writer: StoreWriter, queues: Collection[tuple[str, int]], topics: Mapping[str, int]) -> None:
     """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
-    for topic, queue_id in sorted({name for reader in readers for name in reader.columns.queues}):
+    for topic, queue_id in sorted(queues):
         config = writer.settings.topics.topics.get(topic)
+        if topic in _WAITING_TOPICS:
+            continue
         if config is None and topic not in topics:
             raise TopicChangedError(topic, queue_id, "the topic is not there, and createTopic is false")
         count = config.write_queue_count if config is not None else topics[topic]

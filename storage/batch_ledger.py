@@ -127,8 +127,14 @@ class BatchLedger:
         self._log_end = log_end
 
     def newest_ends(self) -> LedgerEnds:
-        """For every sink and query the newest END that counts. Looks at the whole ledger, but decodes little of it."""
+        """For every sink and query the newest END that counts."""
         ends: LedgerEnds = {}
+        for message in self.newest_end_messages():
+            ends.setdefault(message.batch.sink_id, {}).setdefault(message.batch.query_id, message.batch.batch_id)
+        return ends
+
+    def newest_end_messages(self) -> Iterator[LedgerMessage]:
+        """The newest END that counts of every sink and query, newest first. Looks at the whole ledger, but decodes little of it."""
         found: set[str] = set()
         for places, kinds, keys in self._slices_backwards():
             rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, END), False).to_numpy(zero_copy_only=False))[::-1]
@@ -143,12 +149,9 @@ class BatchLedger:
                 message = self._read(int(places[row]))
                 pair = pairs.dictionary[code].as_py()
                 if message is not None and pair == _keys_text(message.batch) and self._counts(message):
-                    ends.setdefault(message.batch.sink_id, {}).setdefault(
-                        message.batch.query_id, message.batch.batch_id
-                    )
+                    yield message
                     found.add(pair)
                     open_pairs[code] = False
-        return ends
 
     def messages_from(self, commitlog_offset: int) -> Iterator[LedgerMessage]:
         """The ledger's messages at or behind a place in the log, oldest first."""
@@ -197,4 +200,4 @@ class BatchLedger:
             message: Message = self._log.message_at(place, end.commitlog_offset)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return False
-        return message.unique_key == unique_key
+        return (message.unique_key or "") == unique_key

@@ -134,6 +134,11 @@ class CommitLog:
             )
         return outcome
 
+    def has_file_of(self, start: int, end: int) -> bool:
+        """Whether bytes [start, end) lie within one of the files."""
+        number = self.file_index(start)
+        return number >= 0 and end <= self.files[number].end
+
     def bytes_at(self, commitlog_offset: int, size_bytes: int) -> bytes:
         """A range of the log that lies within one file, as it stands."""
         file = self.files[self.file_index(commitlog_offset)]

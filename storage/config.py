@@ -150,6 +150,7 @@ class SendConfig:
     broker_permission: int = field(default=6, metadata=_java("brokerPermission"))
     auto_create_topic_enable: bool = field(default=True, metadata=_java("autoCreateTopicEnable"))
     auto_create_subscription_group: bool = field(default=True, metadata=_java("autoCreateSubscriptionGroup"))
+    enable_create_sys_group: bool = field(default=True, metadata=_java("enableCreateSysGroup"))
     default_topic_queue_nums: int = field(default=8, metadata=_java("defaultTopicQueueNums", "queues"))
     reject_transaction_message: bool = field(default=False, metadata=_java("rejectTransactionMessage"))
     async_send_enable: bool = field(default=True, metadata=_java("asyncSendEnable"))
@@ -160,6 +161,8 @@ class SendConfig:
     trace_on: bool = field(default=True, metadata=_java("traceOn"))
     cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))
     broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
+    commercial_base_count: int = field(default=1, metadata=_java("commercialBaseCount"))
+    commercial_size_per_msg: int = field(default=4 * 1024, metadata=_java("commercialSizePerMsg", "bytes"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ COMMIT = (
     "before-release",
 )
 """The points of a commit, in the order in which it passes them."""
+TRANSACTIONS = ("after-halves", "before-ops")
+"""Those of a commit of transactions besides."""
 STAGING = ("amid-staging", "after-staging")
 """The points of a task."""
 

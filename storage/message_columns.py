@@ -11,62 +11,38 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage import message_delays, message_retries, message_transactions
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.property_encoding import COLUMN_PROPERTIES, MapEntries, encoded_size, leading_properties
+from storage.format.property_encoding import encoded_size, leading_properties
 from storage.format.record import BLANK_SIZE, HEADER_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.format.texts import (
-    CONTROL_CHARACTERS,
-    SEPARATORS,
-    as_texts,
-    empty_as_null,
-    is_valid,
-    malformed_rows,
-    rows_with,
-    sizes_of,
-)
+from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
 from storage.format.unique_key import UNIQUE_KEY_LENGTH
+from storage.message_delays import Delays, read_delays
+from storage.message_properties import read_properties
+from storage.message_retries import Retries, read_retries
 from storage.message_rules import MessageRules, TopicTarget
+from storage.message_transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
+from storage.message_values import WORD_SEPARATORS, Rejections, read_integers, read_texts, read_times_ms
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
     *("born_timestamp", "queue_id", "sharding_key", "unique_key"),
+    *message_delays.COLUMNS,
+    *message_retries.COLUMNS,
+    *message_transactions.COLUMNS,
 )
 """What is read of a row; other columns are not looked at."""
 
 UNIQUE_KEY_LIMIT = 255
-_NOT_IN_UNIQUE_KEY = CONTROL_CHARACTERS + b" "
-_UNWANTED = {
-    SEPARATORS: "it holds 0x01 or 0x02, which separate properties",
-    CONTROL_CHARACTERS: "it holds a control character",
-    _NOT_IN_UNIQUE_KEY: "it holds a control character or a blank",
-}
 _COMPRESSION_LEVEL = 5  # DefaultMQProducer.compressLevel
 _NOT_GIVEN = -1
-_TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}
-
-
-class Rejection(NamedTuple):
-    """Why a row is no message."""
-
-    column: str
-    rule: str
-
-
-class Rejections(dict[int, Rejection]):
-    """By row, the first rule that it breaks."""
-
-    def add(self, rows: np.ndarray, column: str, rule: str | Callable[[int], str]) -> None:
-        """The rows (ascending numbers) break a rule; its text may depend on the row."""
-        for row in rows.tolist():
-            if row not in self:
-                self[row] = Rejection(column, rule if isinstance(rule, str) else rule(row))
+_SYSTEM_TOPIC_SIZE = len("RMQ_SYS_TRANS_HALF_TOPIC")  # the longest of those in which rows wait
 
 
 @dataclass(slots=True)
@@ -88,6 +64,12 @@ class MessageColumns:
     unique_keys: pa.Array | None
     maps: pa.Array | None
     """The encoded entries of the row's own properties, large_string without nulls."""
+    delays: Delays | None = None
+    """None where no row is delayed."""
+    transactions: TransactionColumns | None = None
+    """None where rows are ordinary messages."""
+    retries: Retries | None = None
+    """None where no row goes to a retry topic."""
 
     def __len__(self) -> int:
         return len(self.target_codes)
@@ -100,7 +82,7 @@ class MessageColumns:
         for name, value in values.items():
             if isinstance(value, np.ndarray):
                 values[name] = value[keep]
-            elif isinstance(value, pa.Array):
+            elif isinstance(value, pa.Array | Delays | Retries | TransactionColumns):
                 values[name] = value.filter(pa.array(keep))
         return MessageColumns(**values)
 
@@ -116,10 +98,17 @@ def read_columns(
     given = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
     rejections = Rejections()
     targets, codes = _targets(given.get("topic"), len(batch), rules.topic, target, rejections)
+    retried = None
+    if "retry_group" in given and rules.transaction is None:
+        retried = read_retries(given, (targets, codes), rules, rejections)
+    if retried is not None:
+        targets, codes = retried[1]
+        if "queue_id" in given:  # a queue of the topic that the row was consumed from
+            given["queue_id"] = pc.if_else(pa.array(retried[0].rows), None, given["queue_id"])
     bodies, sys_flags = _bodies(given["body"], rules.compress_body_over, rejections)
-    tags = _text("tags", given.get("tags"), CONTROL_CHARACTERS, rejections)
-    keys = _text("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
-    sharding_keys = _text("sharding_key", given.get("sharding_key"), SEPARATORS, rejections)
+    tags = read_texts("tags", given.get("tags"), CONTROL_CHARACTERS, rejections)
+    keys = read_texts("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
+    sharding_keys = read_texts("sharding_key", given.get("sharding_key"), SEPARATORS, rejections)
     unique_keys = _unique_keys(given.get("unique_key"), rejections) if rules.keep_unique_key else None
     columns = MessageColumns(
         targets=targets,
@@ -127,22 +116,69 @@ def read_columns(
         bodies=bodies,
         sys_flags=sys_flags | _of_targets(targets, codes, [target.sys_flag for target in targets], np.int32),
         queue_ids=_queue_ids(given.get("queue_id"), targets, codes, rejections),
-        flags=_integers("flag", given.get("flag"), len(batch), 0, np.int32, rejections),
-        born_times_ms=_times_ms(given.get("born_timestamp"), len(batch), now_ms),
+        flags=read_integers("flag", given.get("flag"), len(batch), 0, np.int32, rejections),
+        born_times_ms=read_times_ms(given.get("born_timestamp"), len(batch), now_ms),
         tags=tags,
         keys=keys,
         sharding_keys=sharding_keys,
         unique_keys=unique_keys,
-        maps=_maps(
+        maps=read_properties(
             given.get("properties"),
             {"TAGS": tags, "KEYS": keys, "__SHARDINGKEY": sharding_keys},
             rules.strict_properties,
             rejections,
         ),
     )
+    columns.retries = None if retried is None else retried[0]
     _check_keys(columns, rejections)
-    _check_sizes(columns, rules, rejections)
+    if rules.transaction is not None:
+        state, group = given.get("transaction_state"), given.get("producer_group")
+        columns.transactions = read_transactions(state, group, len(batch), rules.transaction, rejections)
+        _check_halves(columns, given, rejections)
+    sizes = _property_sizes(columns, rules)
+    if rules.transaction is None and (columns.retries is not None or "delay_level" in given or "deliver_at" in given):
+        columns.delays = read_delays(
+            _levels(columns, given.get("delay_level"), rejections),
+            given.get("deliver_at"),
+            _of_rows(columns, pa.array([target.topic for target in targets], pa.string())),
+            sizes_of(bodies),
+            sizes,
+            rejections,
+            delays_ms=rules.delays_ms,
+            timer=rules.timer,
+            now_ms=now_ms,
+            max_message_size=rules.max_message_size,
+        )
+    if columns.delays is not None:
+        sizes += columns.delays.added_sizes(*_real_sizes(columns))
+    _check_sizes(columns, sizes, rules, rejections)
     return columns, rejections
+
+
+def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Rejections) -> np.ndarray:
+    """The delay level of each row, 0 where it is not to wait."""
+    asked = read_integers("delay_level", column, len(columns), 0, np.int32, rejections)
+    if columns.retries is None:
+        return asked
+    return columns.retries.levels(asked, np.zeros(len(asked), bool) if column is None else is_valid(column))
+
+
+def _check_halves(columns: MessageColumns, given: dict[str, pa.Array], rejections: Rejections) -> None:
+    """What a broker could not commit: a half with a delay is parked in the schedule topic and thrown away when it is due, one without
+    a body is refused when it is read back.
+    """
+    rule = "a message of a transaction cannot be delayed: a broker would throw it away when it is due"
+    levels = read_integers("delay_level", given.get("delay_level"), len(columns), 0, np.int32, rejections)
+    rejections.add(np.flatnonzero(levels != 0), "delay_level", rule)
+    if "deliver_at" in given:
+        rejections.add(np.flatnonzero(is_valid(given["deliver_at"])), "deliver_at", rule)
+    empty = np.flatnonzero(sizes_of(columns.bodies) == 0)
+    rejections.add(empty, "body", "it is empty, and a broker cannot commit such a half message")
+
+
+def _of_rows(columns: MessageColumns, values: pa.Array) -> pa.Array:
+    """A value of each row's topic."""
+    return values.take(pa.array(columns.target_codes))
 
 
 def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: list[int], dtype: type) -> np.ndarray:
@@ -196,16 +232,6 @@ def _bodies(column: pa.Array, compress_over: int | None, rejections: Rejections)
     return bodies, sys_flags
 
 
-def _text(name: str, column: pa.Array | None, unwanted: bytes, rejections: Rejections) -> pa.Array | None:
-    """A column that becomes a property: None where no row has it."""
-    if column is None:
-        return None
-    texts = empty_as_null(as_texts(column))
-    rejections.add(malformed_rows(texts), name, "it is not UTF-8")
-    rejections.add(rows_with(texts, unwanted), name, _UNWANTED[unwanted])
-    return None if texts.null_count == len(texts) else texts
-
-
 def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
     """KEYS as one text: keys of a list are joined by blanks, empty ones left out."""
     if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
@@ -223,7 +249,7 @@ def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | 
 
 
 def _unique_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
-    texts = _text("unique_key", column, _NOT_IN_UNIQUE_KEY, rejections)
+    texts = read_texts("unique_key", column, WORD_SEPARATORS, rejections)
     if texts is not None:
         # No text has more characters than bytes; only long ones are counted, for some may not be UTF-8.
         for row in np.flatnonzero(sizes_of(texts) > UNIQUE_KEY_LIMIT).tolist():
@@ -231,33 +257,6 @@ def _unique_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | 
                 rule = f"it has {length} characters, the limit is {UNIQUE_KEY_LIMIT}"
                 rejections.add(np.array([row]), "unique_key", rule)
     return texts
-
-
-def _integers(
-    name: str, column: pa.Array | None, count: int, absent: int, dtype: type, rejections: Rejections
-) -> np.ndarray:
-    if column is None or column.null_count == count:
-        return np.full(count, absent, dtype)
-    values = column.fill_null(absent).to_numpy()
-    limits = np.iinfo(dtype)
-    if values.dtype.itemsize > np.dtype(dtype).itemsize:
-        outside = np.flatnonzero((values < limits.min) | (values > limits.max))
-        bits = 8 * np.dtype(dtype).itemsize
-        rejections.add(outside, name, lambda row: f"{values[row]} does not fit into {bits} bits")
-    return np.asarray(values, dtype)
-
-
-def _times_ms(column: pa.Array | None, count: int, absent: int) -> np.ndarray:
-    """Timestamps, or whole numbers of milliseconds, as milliseconds; parts of one are cut off towards the past."""
-    if column is None or column.null_count == count:
-        return np.full(count, absent, np.int64)
-    ticks = 1
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz)) if column.type.unit == "s" else column
-        ticks = _TICKS_PER_MS.get(column.type.unit, 1)
-        column = column.cast(pa.int64())
-    values = np.asarray(column.fill_null(absent * ticks).to_numpy(), np.int64)
-    return values // ticks if ticks > 1 else values
 
 
 def _queue_ids(
@@ -278,64 +277,6 @@ def _queue_ids(
     return queue_ids if given.all() else np.where(given, queue_ids, _NOT_GIVEN)
 
 
-def _maps(
-    column: pa.Array | None, stated: dict[str, pa.Array | None], strict: bool, rejections: Rejections
-) -> pa.Array | None:
-    """The row's own properties, encoded; reserved names are left out (see `property_encoding`)."""
-    if column is None or column.null_count == len(column):
-        return None
-    entries = MapEntries.of(column)
-    keep = ~entries.is_reserved
-    if not keep.all():
-        refused = entries.is_reserved.copy()
-        for name, values in stated.items():
-            found = entries.entries_of(name)
-            rows = entries.rows[found]
-            if values is None:
-                agrees = np.zeros(len(found), bool)
-            else:
-                equal = pc.equal(entries.values.take(pa.array(found)), values.take(pa.array(rows))).fill_null(False)
-                agrees = np.asarray(equal.to_numpy(zero_copy_only=False), bool)
-            wrong = ~agrees
-            if name == "__SHARDINGKEY":
-                # The source has no such column, so where none is given its rows state it here.
-                alone = np.ones(len(found), bool) if values is None else ~is_valid(values)[rows]
-                keep[found[alone]], refused[found[alone]] = True, False
-                wrong &= ~alone
-            rule = f"{name} is reserved and not what column {COLUMN_PROPERTIES[name]} says: use the column"
-            rejections.add(rows[wrong], "properties", rule)
-        if strict:
-            names = dict(
-                zip(entries.rows[refused].tolist(), entries.names.filter(pa.array(refused)).to_pylist(), strict=True)
-            )
-            rejections.add(np.unique(entries.rows[refused]), "properties", lambda row: f"{names[row]} is reserved")
-        entries = entries.filter(keep)
-    _check_entries(entries, rejections)
-    return entries.encode()
-
-
-def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
-    for what, texts in (("name", entries.names), ("value", entries.values)):
-        if not len(texts):
-            return
-
-        def reject(found: np.ndarray, rule: str) -> None:
-            first = dict(zip(entries.rows[found[::-1]].tolist(), found[::-1].tolist(), strict=True))
-            rejections.add(
-                np.unique(entries.rows[found]), "properties", lambda row: _of_entry(entries, first[row], rule)
-            )
-
-        reject(malformed_rows(texts), f"its {what} is not UTF-8")
-        reject(rows_with(texts, SEPARATORS), f"its {what} holds 0x01 or 0x02, which separate properties")
-        if pc.min(sizes := pc.binary_length(texts)).as_py() == 0:
-            reject(np.flatnonzero(sizes.to_numpy() == 0), f"its {what} is empty: no reader would see it")
-
-
-def _of_entry(entries: MapEntries, entry: int, rule: str) -> str:
-    name = entries.names.slice(entry, 1).cast(pa.large_binary())[0].as_py().decode(errors="replace")
-    return f"property {name!r}: {rule}"
-
-
 def _check_keys(columns: MessageColumns, rejections: Rejections) -> None:
     """Topics that keep the newest message of each key take none without. Java: SendMessageProcessor (StringUtils.isBlank)."""
     for code, target in enumerate(columns.targets):
@@ -349,30 +290,56 @@ def _check_keys(columns: MessageColumns, rejections: Rejections) -> None:
             rejections.add(np.flatnonzero(of_topic), "keys", rule)
 
 
-def _check_sizes(columns: MessageColumns, rules: MessageRules, rejections: Rejections) -> None:
-    """Java's further limit, a record of maxMessageSize + 64 KiB, cannot be met by what passes these."""
+def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
+    """Bytes of each row's properties, without those of a delay."""
+    sizes = np.full(len(columns), encoded_size(leading_properties(rules.region, rules.trace_on, rules.cluster_name)))
+    for name, texts in (("TAGS", columns.tags), ("KEYS", columns.keys), ("__SHARDINGKEY", columns.sharding_keys)):
+        if texts is not None:
+            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+    unique_sizes = UNIQUE_KEY_LENGTH if columns.unique_keys is None else sizes_of(columns.unique_keys)
+    unique_sizes = np.where(np.equal(unique_sizes, 0), UNIQUE_KEY_LENGTH, unique_sizes)
+    sizes += unique_sizes + len("UNIQ_KEY") + 2
+    if columns.maps is not None:
+        sizes += sizes_of(columns.maps)
+    if columns.retries is not None:
+        for name, texts in columns.retries.properties.items():
+            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+        sizes += np.where(columns.retries.dead, len("DELAY") + 2 + len("-1"), 0)
+    if columns.transactions is not None and rules.transaction is not None:
+        groups = columns.transactions.producer_groups
+        sizes += len(rules.transaction.producer_group or "") if groups is None else sizes_of(groups)
+        sizes += unique_sizes + encoded_size(HALF_PROPERTIES) + encoded_size(dict(rules.transaction.marks))
+        sizes += sum(_real_sizes(columns))
+    return sizes
+
+
+def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the values of REAL_TOPIC and, at most, of REAL_QID."""
+    topics = [len(target.topic) for target in columns.targets]
+    digits = [len(str(target.queue_count)) for target in columns.targets]
+    return (
+        _of_targets(columns.targets, columns.target_codes, topics, np.int64),
+        _of_targets(columns.targets, columns.target_codes, digits, np.int64),
+    )
+
+
+def _check_sizes(columns: MessageColumns, sizes: np.ndarray, rules: MessageRules, rejections: Rejections) -> None:
+    """`sizes` are those of the properties. Java's further limit, a record of maxMessageSize + 64 KiB, cannot be met by what passes."""
     body_sizes = sizes_of(columns.bodies)
     limit = rules.max_message_size
     if body_sizes.max(initial=0) > limit:
         found = np.flatnonzero(body_sizes > limit)
         rule = "it is {} bytes as stored, maxMessageSize is {}"
         rejections.add(found, "body", lambda row: rule.format(body_sizes[row], limit))
-    sizes = np.full(len(columns), encoded_size(leading_properties(rules.region, rules.trace_on, rules.cluster_name)))
-    for name, texts in (("TAGS", columns.tags), ("KEYS", columns.keys), ("__SHARDINGKEY", columns.sharding_keys)):
-        if texts is not None:
-            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
-    unique_sizes = UNIQUE_KEY_LENGTH if columns.unique_keys is None else sizes_of(columns.unique_keys)
-    sizes += np.where(np.equal(unique_sizes, 0), UNIQUE_KEY_LENGTH, unique_sizes) + len("UNIQ_KEY") + 2
-    if columns.maps is not None:
-        sizes += sizes_of(columns.maps)
     if sizes.max(initial=0) > PROPERTIES_LIMIT_BYTES:
         rule = "all properties together are {} bytes, the limit is {}"
         found = np.flatnonzero(sizes > PROPERTIES_LIMIT_BYTES)
         rejections.add(found, "properties", lambda row: rule.format(sizes[row], PROPERTIES_LIMIT_BYTES))
-    topic_sizes = [len(target.topic) for target in columns.targets]
-    sizes += HEADER_SIZE + 2 * (rules.host_size - 8) + body_sizes + 1 + 2
-    sizes += _of_targets(columns.targets, columns.target_codes, topic_sizes, np.int64)
-    if sizes.max(initial=0) + BLANK_SIZE > rules.log_file_size:
-        found = np.flatnonzero(sizes + BLANK_SIZE > rules.log_file_size)
+    is_ordinary = columns.delays is None and columns.transactions is None
+    topic_sizes = [max(len(target.topic), 0 if is_ordinary else _SYSTEM_TOPIC_SIZE) for target in columns.targets]
+    records = sizes + HEADER_SIZE + 2 * (rules.host_size - 8) + body_sizes + 1 + 2
+    records += _of_targets(columns.targets, columns.target_codes, topic_sizes, np.int64)
+    if records.max(initial=0) + BLANK_SIZE > rules.log_file_size:
+        found = np.flatnonzero(records + BLANK_SIZE > rules.log_file_size)
         rule = "its record of {} bytes and {} behind it do not fit into a log file of {}"
-        rejections.add(found, "body", lambda row: rule.format(sizes[row], BLANK_SIZE, rules.log_file_size))
+        rejections.add(found, "body", lambda row: rule.format(records[row], BLANK_SIZE, rules.log_file_size))

@@ -9,6 +9,7 @@ Java: SelectMessageQueueByHash, MessageClientIDSetter, SendMessageProcessor, Com
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,15 +17,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.java_hash import string_hashes
+from storage.delay.routing import DELAY
+from storage.format.java_hash import string_hash, string_hashes
 from storage.format.property_encoding import encode_columns, leading_properties
 from storage.format.record_block import OutgoingMessages
+from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.format.texts import is_valid
 from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.message_columns import MessageColumns, read_columns
+from storage.message_delays import moved, real_places
 from storage.message_rules import MessageRules
+from storage.message_transactions import TransactionColumns
+from storage.transaction.half_messages import HALF_TOPIC, PREPARED, PRODUCER_GROUP, QUEUE_ID, TRANSACTION_ID
+
+Queue = tuple[str, int]
 
 _TOPICS_REMEMBERED = 4_096
+_HALF_QUEUE = HALF_TOPIC, QUEUE_ID
+_HALF_PREFIX = string_hash(f"{HALF_TOPIC}#") & 0xFFFFFFFF
 
 
 class RejectedRow(NamedTuple):
@@ -39,14 +49,30 @@ class RejectedRow(NamedTuple):
         return f"row {self.row}, column {self.column}: {self.rule}"
 
 
+class Commits(NamedTuple):
+    """What ends halves."""
+
+    states: np.ndarray
+    """int8: of each half the transaction bits of its end, 0 where it is not known."""
+    messages: OutgoingMessages
+    """Of the halves whose state is commit, in their order; where their half lies is not known yet."""
+
+
 class Prepared(NamedTuple):
     """A batch of rows, judged."""
 
     messages: OutgoingMessages
+    """With transactions the halves."""
     rejected: tuple[RejectedRow, ...]
     """In the order of the rows."""
     rejected_indices: np.ndarray
     """Where the rejected rows stand in the batch."""
+    destinations: tuple[Queue, ...]
+    """The distinct (topic, queue id) that the messages are for, wherever they wait first."""
+    topics: Mapping[str, int]
+    """The destinations' topics, and how many queues those get that are not there yet."""
+    commits: Commits | None = None
+    """With transactions."""
 
 
 class MessageRows:
@@ -62,7 +88,7 @@ class MessageRows:
         self._turns: dict[str, int] = {}  # by topic: how many rows took the queue whose turn it was
         self._rank = 0
         self._row_count = 0
-        self._leading = leading_properties(rules.region, rules.trace_on, rules.cluster_name)
+        self._leading = _leading_of(rules)
         self._target = lru_cache(_TOPICS_REMEMBERED)(rules.target)
 
     def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Prepared:
@@ -74,27 +100,51 @@ class MessageRows:
         if len(rejected_indices):
             columns = columns.without(rejected_indices)
         rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in rejected_indices.tolist())
-        return Prepared(self._messages(columns), rejected, rejected_indices)
-
-    def _messages(self, columns: MessageColumns) -> OutgoingMessages:
         unique = UniqueKeys(self._key_prefix, self._rank, len(columns))
         self._rank += len(columns)
         queues, queue_codes = self._queues(columns)
-        unique_texts = unique.texts()
-        prefixes = np.array([target.key_prefix_hash for target in columns.targets], np.uint32)
-        if len(prefixes) > 1:
-            prefixes = prefixes[columns.target_codes]
-        unique_hashes = unique.hashes_behind(prefixes)
-        if columns.unique_keys is not None:
-            unique_texts = pc.coalesce(columns.unique_keys, unique_texts)
-            unique_hashes = hashes_behind(prefixes, unique_texts)
-        key_counts, key_hashes = _index_keys(index_hashes(unique_hashes), columns.keys, prefixes)
-        properties = {
+        messages = self._messages(columns, unique, queues, queue_codes)
+        commits = None
+        if columns.transactions is not None:
+            commits = self._commits(columns, unique, queues, queue_codes, messages)
+        used = {topic for topic, _ in queues}
+        topics = {target.topic: target.queue_count for target in columns.targets if target.topic in used}
+        return Prepared(messages, rejected, rejected_indices, queues, topics, commits)
+
+    def _messages(
+        self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray
+    ) -> OutgoingMessages:
+        unique_texts = _unique_texts(columns, unique)
+        properties: dict[str, pa.Array | None] = {
             "UNIQ_KEY": unique_texts,
             "TAGS": columns.tags,
             "KEYS": columns.keys,
             "__SHARDINGKEY": columns.sharding_keys,
         }
+        prefixes = _prefixes(columns)
+        tags_codes = _tags_codes(columns)
+        delays, transactions, retries = columns.delays, columns.transactions, columns.retries
+        if retries is not None:
+            properties |= retries.properties
+        if delays is not None:
+            waiting = delays.are_waiting
+            properties |= delays.properties | real_places(queues, queue_codes, waiting)
+            waiting_codes = delays.codes()
+            prefixes = np.broadcast_to(prefixes, len(columns)).copy()
+            prefixes[waiting] = np.array([_prefix(topic) for topic, _ in delays.queues], np.uint32)[waiting_codes]
+            tags_codes = np.where(delays.tags_codes > 0, delays.tags_codes, tags_codes)
+            queues, queue_codes = moved(queues, queue_codes, waiting, delays.queues, waiting_codes)
+        if transactions is not None:
+            properties |= {PRODUCER_GROUP: self._producer_groups(transactions), TRANSACTION_ID: unique_texts}
+            properties |= real_places(queues, queue_codes)
+            prefixes = np.array([_HALF_PREFIX], np.uint32)
+            queues, queue_codes = (_HALF_QUEUE,), np.zeros(len(columns), np.int32)
+        if retries is not None and retries.dead.any():
+            own = properties.get(DELAY)
+            properties[DELAY] = (
+                retries.dead_letter_levels() if own is None else pc.coalesce(own, retries.dead_letter_levels())
+            )
+        key_counts, key_hashes = _keys_behind(prefixes, columns, unique)
         return OutgoingMessages(
             queues=queues,
             queue_codes=queue_codes,
@@ -103,12 +153,41 @@ class MessageRows:
             flags=columns.flags,
             sys_flags=columns.sys_flags,
             born_times_ms=columns.born_times_ms,
-            tags_codes=_tags_codes(columns),
+            tags_codes=tags_codes,
+            key_counts=key_counts,
+            key_hashes=key_hashes,
+            reconsume_times=0 if retries is None else retries.reconsume_times,
+        )
+
+    def _producer_groups(self, transactions: TransactionColumns) -> pa.Array:
+        if transactions.producer_groups is not None:
+            return transactions.producer_groups
+        assert self._rules.transaction is not None
+        group = pa.scalar(self._rules.transaction.producer_group or "", pa.large_string())
+        return pa.repeat(group, len(transactions.states))
+
+    def _commits(
+        self,
+        columns: MessageColumns,
+        unique: UniqueKeys,
+        queues: tuple[Queue, ...],
+        queue_codes: np.ndarray,
+        halves: OutgoingMessages,
+    ) -> Commits:
+        """The commits of these halves. Their properties are the halves', REAL_TOPIC and all, as of a broker's."""
+        assert columns.transactions is not None
+        key_counts, key_hashes = _keys_behind(_prefixes(columns), columns, unique)
+        messages = halves._replace(
+            queues=queues,
+            queue_codes=queue_codes,
+            sys_flags=halves.sys_flags | TRANSACTION_COMMIT,
             key_counts=key_counts,
             key_hashes=key_hashes,
         )
+        states = columns.transactions.states
+        return Commits(states, _rows_of(messages, states == TRANSACTION_COMMIT))
 
-    def _queues(self, columns: MessageColumns) -> tuple[tuple[tuple[str, int], ...], np.ndarray]:
+    def _queues(self, columns: MessageColumns) -> tuple[tuple[Queue, ...], np.ndarray]:
         """The distinct queues, and which of them each row goes to."""
         counts = np.array([target.queue_count for target in columns.targets], np.int64)
         firsts = np.concatenate(([0], np.cumsum(counts)))
@@ -143,6 +222,56 @@ class MessageRows:
             if taken:
                 self._turns[target.topic] = self._turns.get(target.topic, 0) + taken
         return turns
+
+
+def _leading_of(rules: MessageRules) -> dict[str, str]:
+    """The properties that all messages share, before their own."""
+    leading = leading_properties(rules.region, rules.trace_on, rules.cluster_name)
+    return leading if rules.transaction is None else leading | {PREPARED: "true"} | dict(rules.transaction.marks)
+
+
+def _rows_of(messages: OutgoingMessages, rows: np.ndarray) -> OutgoingMessages:
+    """Some of the messages, by a mask."""
+    if rows.all():
+        return messages
+    taken = pa.array(rows)
+    used, codes = np.unique(messages.queue_codes[rows], return_inverse=True)
+    return messages._replace(
+        queues=tuple(messages.queues[code] for code in used.tolist()),
+        queue_codes=codes.astype(np.int32),
+        bodies=messages.bodies.filter(taken),
+        properties=messages.properties.filter(taken),
+        flags=messages.flags[rows],
+        sys_flags=messages.sys_flags[rows],
+        born_times_ms=messages.born_times_ms[rows],
+        tags_codes=messages.tags_codes[rows],
+        key_counts=messages.key_counts[rows],
+        key_hashes=messages.key_hashes[np.repeat(rows, messages.key_counts)],
+    )
+
+
+def _unique_texts(columns: MessageColumns, unique: UniqueKeys) -> pa.Array:
+    texts = unique.texts()
+    return texts if columns.unique_keys is None else pc.coalesce(columns.unique_keys, texts)
+
+
+def _prefix(topic: str) -> int:
+    """`String.hashCode` of what precedes a topic's keys in the index, modulo 2^32."""
+    return string_hash(f"{topic}#") & 0xFFFFFFFF
+
+
+def _prefixes(columns: MessageColumns) -> np.ndarray:
+    """The hash of what precedes each row's keys; one for all where they have one topic."""
+    prefixes = np.array([target.key_prefix_hash for target in columns.targets], np.uint32)
+    return prefixes[columns.target_codes] if len(prefixes) > 1 else prefixes
+
+
+def _keys_behind(prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKeys) -> tuple[np.ndarray, np.ndarray]:
+    """How many index keys each message has, and the hashes of all."""
+    hashes = unique.hashes_behind(prefixes)
+    if columns.unique_keys is not None:
+        hashes = hashes_behind(prefixes, _unique_texts(columns, unique))
+    return _index_keys(index_hashes(hashes), columns.keys, prefixes)
 
 
 def _tags_codes(columns: MessageColumns) -> np.ndarray:

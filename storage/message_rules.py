@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from storage.config import TimerConfig
 from storage.errors import NameIllegalError
+from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
-from storage.names import TOPIC_LENGTH_LIMIT, validate_user_topic
+from storage.names import TOPIC_LENGTH_LIMIT, validate_topic, validate_user_topic
+from storage.retries import dead_letter_topic_config, find_group, retry_topic_config
+from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 
 DEFAULT_QUEUE_COUNT = 8
+DEFAULT_DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
 
 
 class TopicTarget(NamedTuple):
@@ -28,6 +33,33 @@ class TopicTarget(NamedTuple):
     sys_flag: int = 0
     key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
     refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRules:
+    """That every row is a half message, whose end its column `transaction_state` says."""
+
+    producer_group: str | None = None
+    """Whom a broker asks back about rows that name no group."""
+    marks: tuple[tuple[str, str], ...] = ()
+    """Properties that every half gets besides, for who is asked back."""
+    is_rejected: bool = False
+    """Java: rejectTransactionMessage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """What is to be known of the consumer groups that rows are sent to again."""
+
+    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
+    auto_create: bool = True
+    """Java: autoCreateSubscriptionGroup."""
+    max_reconsume_times: int | None = None
+    """How often the consumers try again; None = as their group's entry says."""
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's entry, or the one that it gets; None where it gets none."""
+        return find_group(name, self.groups, auto_create=self.auto_create)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +87,12 @@ class MessageRules:
     """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False
     strict_properties: bool = False
+    delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
+    """The delay of each level, from level 1."""
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    transaction: TransactionRules | None = None
+    """None = rows are ordinary messages."""
+    retries: RetryRules = field(default_factory=RetryRules)
 
     def target(self, topic: str | None) -> TopicTarget:
         """What is to be known of the topic that a row names; None where it names none."""
@@ -72,6 +110,35 @@ class MessageRules:
             needs_keys=config is not None and config.attributes.get("cleanup.policy") == "COMPACTION",
             sys_flag=MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
+        )
+
+    def max_reconsume_times(self, group: str) -> int:
+        """How often the group may try a message again."""
+        config = self.retries.group(group)
+        asked = self.retries.max_reconsume_times
+        return asked if asked is not None else 0 if config is None else config.retry_max_times
+
+    def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
+        """What is to be known of a group's retry topic, or of its dead letters'. A broker makes them, whatever `create_topic` says."""
+        config = self.retries.group(group)
+        if config is None:
+            return TopicTarget("", refusal=f"there is no group {group!r} that could be, or may be made")
+        made = dead_letter_topic_config(group, self.topics) if is_dead else retry_topic_config(config, self.topics)
+        try:
+            validate_topic(made.topic)
+        except NameIllegalError as error:
+            return TopicTarget(made.topic, refusal=error.describe())
+        if not made.perm & PERM_WRITE or made.write_queue_count < 1:
+            reason = (
+                f"nobody may write to topic {made.topic!r} (perm {made.perm}, {made.write_queue_count} write queues)"
+            )
+            return TopicTarget(made.topic, refusal=reason)
+        return TopicTarget(
+            made.topic,
+            queue_count=made.write_queue_count,
+            is_new=made.topic not in self.topics,
+            sys_flag=MULTI_TAGS if made.topic_filter_type == "MULTI_TAG" else 0,
+            key_prefix_hash=string_hash(f"{made.topic}#") & 0xFFFFFFFF,
         )
 
     def _refusal(self, topic: str) -> str | None:

@@ -17,7 +17,8 @@ from storage.nearest_name import advice
 
 LEFT_COLUMNS = (
     *("broker_name", "queue_offset", "msg_id", "store_timestamp", "born_host", "store_host", "sys_flag"),
-    *("reconsume_times", "body_crc", "prepared_transaction_offset", "commitlog_offset", "store_size"),
+    *("body_crc", "prepared_transaction_offset", "commitlog_offset", "store_size"),
+    *("real_topic", "real_queue_id", "origin_topic"),
 )
 """The source's other columns."""
 
@@ -96,4 +97,11 @@ _KINDS = {
     "queue_id": _INTEGER,
     "sharding_key": _TEXT,
     "unique_key": _TEXT,
+    "delay_level": _INTEGER,
+    "deliver_at": _Kind("timestamp, or whole milliseconds", _is_time),
+    "retry_group": _TEXT,
+    "reconsume_times": _INTEGER,
+    "origin_msg_id": _TEXT,
+    "transaction_state": _TEXT,
+    "producer_group": _TEXT,
 }

@@ -17,10 +17,11 @@ import pyarrow as pa
 from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
-from storage.format.record_block import OutgoingMessages, encode_block
+from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
-from storage.message_rows import MessageRows
-from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules
+from storage.message_rows import Commits, MessageRows
+from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules, RetryRules, TransactionRules
 from storage.message_schema import check_columns
 from storage.placement import Placement
 from storage.put_settings import PutSettings
@@ -52,8 +53,13 @@ def message_rules(
     compress_body_over: int | None = None,
     keep_unique_key: bool = False,
     strict_properties: bool = False,
+    transactional: bool = False,
+    producer_group: str | None = None,
+    marks: tuple[tuple[str, str], ...] = (),
+    retries: RetryRules | None = None,
 ) -> MessageRules:
-    """The rules for rows that go into a store of these settings."""
+    """The rules for rows that go into a store of these settings. `marks` are properties that halves get besides."""
+    transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
     return MessageRules(
         topic=topic,
         topics=settings.topics.topics,
@@ -69,6 +75,10 @@ def message_rules(
         compress_body_over=compress_body_over,
         keep_unique_key=keep_unique_key,
         strict_properties=strict_properties,
+        delays_ms=settings.delays_ms,
+        timer=settings.timer,
+        transaction=transaction,
+        retries=retries or RetryRules(),
     )
 
 
@@ -81,7 +91,7 @@ class Putter:
         self._rows: MessageRows | None = None
 
     def put(self, batch: pa.RecordBatch, **rules: object) -> pa.RecordBatch:
-        """Append the rows; returns for each, in their order, the fields of `PutResult`.
+        """Append the rows; returns for each, in their order, the fields of `PutResult`: where they stand, wait, or are prepared.
 
         Columns are those of `message_columns.COLUMNS`; `rules` the options of `message_rules`.
         Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
@@ -104,11 +114,22 @@ class Putter:
             return _results(messages, None, settings.host, 0)
         block = encode_block(messages, settings.host)
         self._writer.reserve(len(block.data))
-        self._writer.ensure_topics({topic: wanted.queue_count for topic, _ in messages.queues})
+        self._writer.ensure_topics(prepared.topics)
         placement = self._writer.append([block], index_lease_ms=INDEX_LEASE_MS)[0]
+        if prepared.commits is not None:
+            self._end_halves(block, prepared.commits, placement)
         last = self._writer.ends.last_record
         assert last is not None, "something was appended"
         return _results(messages, placement, settings.host, last.store_time_ms)
+
+    def _end_halves(self, halves: RecordBlock, commits: Commits, placement: Placement) -> None:
+        halves = with_states(halves, commits.states)
+        places, settings = HalfPlaces.of([placement]), self._writer.settings
+        runs = commit_runs([halves], [encode_block(commits.messages, settings.host)], places)
+        if runs[0].columns.row_count:
+            self._writer.append(runs, index_lease_ms=INDEX_LEASE_MS)
+        if ops := op_runs([halves], places, settings, self._writer.clock()):
+            self._writer.append(ops, index_lease_ms=INDEX_LEASE_MS)
 
 
 def put_inner(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storage.broker_names import broker_names
 from storage.commit_log import CommitLog
-from storage.config import StoreConfig, commit_log_directories
+from storage.config import StoreConfig, TimerConfig, TransactionConfig, commit_log_directories
 from storage.consume_queue_store import queue_file_size
 from storage.errors import ConfigurationError
 from storage.files.atomic_file import read_with_backup
@@ -42,6 +42,11 @@ class PutSettings:
     """Where new log files go."""
     sync_flush: bool
     topics: TopicTable
+    delays_ms: tuple[int, ...]
+    """The delay of each level, from level 1."""
+    timer: TimerConfig
+    transaction: TransactionConfig
+    takes_transactions: bool
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
         return replace(self, topics=topics)
@@ -91,6 +96,10 @@ def put_settings(
         log_directories=tuple(sorted(path for path in directories if path not in read_only)) or directories,
         sync_flush=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
         topics=topics,
+        delays_ms=config.delay.delays_ms,
+        timer=config.timer,
+        transaction=config.transaction,
+        takes_transactions=not config.send.reject_transaction_message,
     )
 
 

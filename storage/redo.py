@@ -21,7 +21,16 @@ from storage.errors import StorageError
 from storage.files.file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
 from storage.format.record_batch import Records
-from storage.format.record_block import BlockColumns, RecordRun, encode_block, read_stamps, resolved_tags_codes, stamp
+from storage.format.record_block import (
+    BlockColumns,
+    RecordRun,
+    copy_halves,
+    encode_block,
+    read_stamps,
+    resolved_tags_codes,
+    stamp,
+)
+from storage.half_ends import HalfPlaces
 from storage.intent import Intent, load_intents
 from storage.placement import place, slices
 from storage.staged_segment import SegmentReader
@@ -75,6 +84,29 @@ def progress_behind(
 ) -> Progress:
     """How many rows of the batch the log holds, up to those that follow this BEGIN as they were staged."""
     return _compare(log, log_end, file_size_bytes, begin, runs, lambda difference: False)
+
+
+def places_behind(
+    log: CommitLog, file_size_bytes: int, begun: Sequence[LedgerMessage], halves: Sequence[RecordRun], row_count: int
+) -> HalfPlaces:
+    """Where the batch's first rows stand, halves that the log holds: each behind the last BEGIN that is not for later rows."""
+    commitlog_offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    ends = [*(begin.first_row for begin in begun[1:]), row_count]
+    for begin, end in zip(begun, ends, strict=False):
+        at, left = begin.end, min(end, row_count) - begin.first_row
+        for run in runs_from(halves, begin.first_row):
+            columns = run.columns
+            no_offsets = np.zeros(len(columns.queues), np.int64)
+            file_end = log.file_end(at, file_size_bytes)
+            placed = place(columns.sizes_bytes, columns.queue_codes, no_offsets, at, file_end, file_size_bytes)
+            commitlog_offsets.append(placed.commitlog_offsets[: max(left, 0)])
+            sizes.append(columns.sizes_bytes[: max(left, 0)].astype(np.int64))
+            at, left = placed.end, left - columns.row_count
+    places = np.concatenate(commitlog_offsets)
+    queue_offsets = np.zeros(len(places), np.int64)
+    for rows, records in log.records(places, np.concatenate(sizes)):
+        queue_offsets[rows] = records.column("queue_offset")
+    return HalfPlaces(places, queue_offsets)
 
 
 def mend_batches(
@@ -220,12 +252,15 @@ def _equal_rows(
     inside = int(np.searchsorted(commitlog_offsets + sizes, log_end, side="right"))
     for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
         start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
+        if not log.has_file_of(start, end):  # a power loss took it, and left a later one
+            return first
         logged = np.frombuffer(log.bytes_at(start, end - start), np.uint8)
         staged = np.empty(end - start, np.uint8)
         run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
         positions = commitlog_offsets[first:last] - start
         queue_offsets, store_times = read_stamps(logged, positions, host_size)
         stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
+        copy_halves(logged, staged, positions)
         differing = np.flatnonzero(logged != staged)
         for row in np.unique(np.searchsorted(positions, differing, side="right") - 1).tolist():
             place_of_row, begin = start + int(positions[row]), int(positions[row])

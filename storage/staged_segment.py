@@ -4,7 +4,7 @@
     | records        | columns         | what an earlier use of the file left |
 
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
-             key_counts · key_hashes; all little-endian
+             key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
 Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
 of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -286,10 +286,11 @@ def encode_columns(columns: BlockColumns) -> bytes:
         "keys": len(columns.key_hashes),
         "hostSize": columns.host_size,
         "queues": columns.queues,
+        "halves": columns.transaction_states is not None,
     }
     head = json.dumps(document).encode()
     head += b" " * (-(4 + len(head)) % _ALIGNMENT)
-    arrays = [getattr(columns, name).astype(dtype, copy=False).tobytes() for name, dtype in _ARRAYS]
+    arrays = [getattr(columns, name).astype(dtype, copy=False).tobytes() for name, dtype in _arrays(document)]
     return b"".join((len(head).to_bytes(4, "little"), head, *arrays))
 
 
@@ -299,7 +300,7 @@ def decode_columns(encoded: np.ndarray) -> BlockColumns:
     head = json.loads(encoded[4:head_end].tobytes())
     arrays: dict[str, Any] = {}
     position = head_end
-    for name, dtype in _ARRAYS:
+    for name, dtype in _arrays(head):
         count = head["keys"] if name == "key_hashes" else head["rows"]
         arrays[name] = np.frombuffer(encoded, dtype, count, position)
         position += arrays[name].nbytes
@@ -314,6 +315,10 @@ _ARRAYS = (
     ("key_counts", "<i4"),
     ("key_hashes", "<i4"),
 )
+
+
+def _arrays(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (*_ARRAYS, ("transaction_states", "<i1")) if head.get("halves") else _ARRAYS
 
 
 def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
@@ -332,6 +337,9 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         np.concatenate([block.key_hashes for block in blocks]),
         blocks[0].host_size,
         blocks[0].is_queued,
+        None
+        if blocks[0].transaction_states is None
+        else np.concatenate([block.transaction_states for block in blocks]),
     )
 
 

@@ -32,6 +32,7 @@ HEIGHTS = {
     "storage.transaction": 3,
     "storage.delay.routing": 2,  # … and the pure rules that a put needs, too
     "storage.transaction.half_messages": 2,
+    "storage.transaction.op_messages": 2,
     "storage": 3,  # the package itself: its public names
     "spark_mq.remoting": 4,
     "spark_mq.broker": 4,

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from jobs.run import job_description, job_parser
 from spark_mq.cli import app
+from spark_mq.cli.jobs import job_names, load_job
 from spark_mq.option_table import OptionRow
 from spark_mq.options import option_rows
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
@@ -51,6 +53,19 @@ def option_table(options: Iterable[OptionRow]) -> str:
     return table(["option", "default", "queries", "meaning"], rows)
 
 
+def job_table() -> str:
+    """Each job with the sentence that it says of itself, and the options that not every job has."""
+    rows = []
+    for name in job_names():
+        module = load_job(name)
+        parser = job_parser(module.run)
+        common = len(parser._actions)
+        getattr(module, "add_options", lambda parser: None)(parser)
+        own = [f"`{action.option_strings[0]}`" for action in parser._actions[common:]]
+        rows.append([f"`{name}`", f"{job_description(module.__doc__)}", ", ".join(own) or "–"])
+    return table(["job", "what it does", "its own options"], rows)
+
+
 def marked(name: str) -> str:
     """What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
     found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)
@@ -62,6 +77,7 @@ def marked(name: str) -> str:
     ("name", "expected"),
     [
         ("options", option_table(option_rows())),
+        ("jobs", job_table()),
         ("columns", column_table(COLUMNS.values())),
         ("kafka-columns", column_table(KAFKA_COLUMNS.values())),
         ("sink-options", option_table(sink_option_rows())),

@@ -28,6 +28,7 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     INVALID_PARAMETER = 29
     NOT_LEADER_FOR_QUEUE = 501
+    ILLEGAL_OPERATION = 604
 
 
 class RequestRefusedError(Exception):

@@ -19,12 +19,15 @@ from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK
 from storage.format.layout import view_at
-from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2
-from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
+from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_POSITION = 20
 _STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of the born host
+_HALF_POSITION = 76
+_V6_LONGER = 12
+_FLAGS = np.dtype(">i4")
 _V1_TOPIC_LIMIT = 127
 DUE_IN = 1 << 62
 """A tags code of DUE_IN + n stands for "due n ms after the store time", which the schedule topic's queue entries hold."""
@@ -77,6 +80,8 @@ class BlockColumns(NamedTuple):
     """Bytes of a record's born host, which decides where its store time stands."""
     is_queued: bool = True
     """Whether the records enter consume queues; else their queue offset is 0."""
+    transaction_states: np.ndarray | None = None
+    """int8, of half messages: the transaction bits of what ends each in the same batch, 0 where nothing does."""
 
     @property
     def row_count(self) -> int:
@@ -192,6 +197,27 @@ def stamp(
     _scatter(data, positions + _PLACE_POSITION, place.view("V16"))
     times = np.full(len(positions), store_time_ms, _TIME)
     _scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def stamp_halves(data: np.ndarray, positions: np.ndarray, half_offsets: np.ndarray) -> None:
+    """Write into commit records that begin at `positions` where their half messages lie."""
+    if len(positions):
+        _scatter(data, _half_positions(data, positions), half_offsets.astype(_TIME).view("V8"))
+
+
+def copy_halves(logged: np.ndarray, staged: np.ndarray, positions: np.ndarray) -> None:
+    """Make the commits among staged records say of their halves what the same records in the log say."""
+    flags = view_at(staged, positions + SYS_FLAG_POSITION, _FLAGS)
+    commits = positions[flags & TRANSACTION_MASK == TRANSACTION_COMMIT]
+    if len(commits):
+        stamp_halves(staged, commits, view_at(logged, _half_positions(staged, commits), _TIME))
+
+
+def _half_positions(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Where records hold the place of their half: behind both hosts."""
+    flags = view_at(data, positions + SYS_FLAG_POSITION, _FLAGS).astype(np.int64)
+    longer = np.where(flags & BORN_HOST_V6, _V6_LONGER, 0) + np.where(flags & STORE_HOST_V6, _V6_LONGER, 0)
+    return np.asarray(positions + _HALF_POSITION + longer)
 
 
 def resolved_tags_codes(tags_codes: np.ndarray, store_time_ms: int) -> np.ndarray:

@@ -94,6 +94,25 @@ def test_a_failed_rebuilding_puts_everything_back(fixture_store: FixtureStore, m
     assert_golden(fixture)
 
 
+def test_of_two_rebuildings_at_a_time_one_steps_back(
+    fixture_store: FixtureStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture = fixture_store("clean")
+    opened = []
+
+    def rebuilds_once_more(path: str, **options: Any) -> MessageStore:
+        opened.append(path)
+        if len(opened) == 2:  # the first run has moved the queues away, and its lock on the store is free
+            assert job.main([str(fixture.root)]) == 0
+            assert "nothing done: " in capsys.readouterr().out
+        return open_store(path, **options)
+
+    monkeypatch.setattr(job, "open_store", rebuilds_once_more)
+    assert job.main([str(fixture.root)]) == 0
+    assert len(opened) == 3
+    assert_golden(fixture)
+
+
 def test_a_killed_rebuilding_is_completed_by_whoever_opens_the_store(fixture_store: FixtureStore) -> None:
     fixture = fixture_store("clean")
     file_system, root = LocalFileSystem(), str(fixture.root)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
-#   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll
+#   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,13 +27,14 @@ stop() { "$oracle" stop "$WORK/run-broker" "${1:--TERM}"; }                 # [-
 name_server() { [ -e "$WORK/run-namesrv/pid" ] || "$oracle" namesrv "$WORK/run-namesrv"; }
 send() { local to=$1; shift; "$oracle" java Send "$WORK/part.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="${broker_address:-$address}" "$@"; cat "$WORK/part.jsonl" >> "$to/sent.jsonl"; }
 produce() { local to=$1 seed=$2; shift 2; "$oracle" java Produce "$seed" "$to/sent.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" "$@" > "$WORK/produce.log"; }
+send_timer() { local to=$1; shift; "$oracle" java SendTimer "$WORK/part.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topic=TopicTimer "$@"; cat "$WORK/part.jsonl" >> "$to/sent.jsonl"; }
 like() { mkdir -p "$2"; cp -a --sparse=always "$1/." "$2"; sed -i "s#$1/#$2/#" "$2/broker.conf"; }  # FROM TO: a copy with its own paths
 
 pack() {  # NAME DIR: golden lines by the oracle, then the archive
   local name=$1 dir=$2
   sed -i "s#=$dir/store#=./store#" "$dir/broker.conf"
   "$oracle" dump "$dir/store" "$dir/golden.jsonl" conf="$dir/broker.conf" strict=1 > "$dir/dump.log" 2>&1 && echo "$name: strict dump exit 0" || echo "$name: strict dump exit $?"
-  tar -C "$dir" -czf "$dir/store.tgz" store
+  tar -C "$dir" --sparse -czf "$dir/store.tgz" store
   local parts=(); for f in store.tgz sent.jsonl golden.jsonl broker.conf damage.json; do [ ! -e "$dir/$f" ] || parts+=("./$f"); done
   tar -C "$dir" -czf "$out/store-$name.tgz" "${parts[@]}"
   ls -l "$out/store-$name.tgz"
@@ -128,6 +129,17 @@ roll() {  # many small files of every kind
   stop
   pack roll "$dir"
 }
+
+timed() {  # DIR: timer messages delivered, cancelled, rolled (a window of 20 s), pending
+  name_server; local dir=$1
+  conf "$dir" 65536 2000 timerWheelEnable=true mappedFileSizeTimerLog=1024 timerRollWindowSlot=20; start "$dir"
+  send_timer "$dir" sec:3:4 ms:2500:4 deliver:4000:6 deliver:7000:3 cancel:14 deliver:-1000:2 sec:3600:4 deliver:45000:3 wait:27000 \
+    deliver:15000:4 cancel:28 ms:12000:3 sec:600:2
+}
+
+timer() { local dir=$WORK/timer; timed "$dir"; sleep 2; stop; pack timer "$dir"; }
+
+timer-killed() { local dir=$WORK/timer-killed; timed "$dir"; stop -KILL; pack timer-killed "$dir"; }  # within a flush interval of the timer
 
 "$oracle" build
 for name in "$@"; do "$name"; done

@@ -19,13 +19,25 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq.conditions import SinkModeError, SinkSchemaError
-from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SINK_COLUMNS, InputColumns, columns_to_write
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
+from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, InputColumns, columns_to_write
 from spark_mq.sink_options import SinkOptions
-from storage import kafka_rows, message_columns
+from storage import kafka_rows, message_columns, retry_rows
 
 OPTIONS = SinkOptions(path="/store")
 TEXT_MAP = MapType(StringType(), StringType())
+LATER_COLUMNS = {"delay_level", "deliver_at", "retry_group", "reconsume_times", "origin_msg_id"}
+TRANSACTION_COLUMNS = {"transaction_state", "producer_group"}
+SEND_BACK = SinkOptions(path="/store", send_back=True, consumer_group="g")
+SOURCE_ROW: dict[str, DataType] = {
+    **dict.fromkeys(("topic", "broker_name", "msg_id", "unique_key", "tags", "keys"), StringType()),
+    **dict.fromkeys(("queue_offset", "prepared_transaction_offset", "commitlog_offset"), LongType()),
+    **dict.fromkeys(("queue_id", "flag", "sys_flag", "reconsume_times", "body_crc", "store_size"), IntegerType()),
+    **dict.fromkeys(("born_timestamp", "store_timestamp"), TimestampType()),
+    **dict.fromkeys(("born_host", "store_host"), StringType()),
+    "body": BinaryType(),
+    "properties": MapType(StringType(), StringType()),
+}
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 
 
@@ -47,13 +59,9 @@ def test_columns_are_taken_in_the_frames_order() -> None:
 
 
 def test_the_sources_columns_go_straight_into_the_sink() -> None:
-    ours = dict.fromkeys(("topic", "broker_name", "msg_id", "unique_key", "tags", "keys"), StringType())
-    numbers = dict.fromkeys(("queue_offset", "prepared_transaction_offset", "commitlog_offset"), LongType())
-    small = dict.fromkeys(("queue_id", "flag", "sys_flag", "reconsume_times", "body_crc", "store_size"), IntegerType())
-    times = dict.fromkeys(("born_timestamp", "store_timestamp"), TimestampType())
-    hosts = dict.fromkeys(("born_host", "store_host"), StringType())
-    taken = take(**ours, **numbers, **small, **times, **hosts, body=BinaryType(), properties=TEXT_MAP)
-    assert set(taken.names) == set(SINK_COLUMNS) - {"sharding_key", "unique_key"}
+    taken = take(**SOURCE_ROW)
+    own = {"sharding_key", "unique_key", *LATER_COLUMNS, *TRANSACTION_COLUMNS}
+    assert set(taken.names) == set(SINK_COLUMNS) - own
     assert not taken.kafka
 
 
@@ -87,6 +95,9 @@ def test_a_unique_key_is_taken_only_where_it_is_to_be_kept() -> None:
         ("properties", (TEXT_MAP,)),
         ("born_timestamp", (TimestampType(),)),
         ("sharding_key", (StringType(),)),
+        ("delay_level", (IntegerType(), ShortType(), LongType())),
+        ("deliver_at", (TimestampType(),)),
+        ("retry_group", (StringType(),)),
     ],
 )
 def test_types_that_fit(name: str, kinds: tuple[DataType, ...]) -> None:
@@ -106,6 +117,9 @@ def test_types_that_fit(name: str, kinds: tuple[DataType, ...]) -> None:
         ("queue_id", BooleanType(), "expected INT"),
         ("born_timestamp", TimestampNTZType(), "expected TIMESTAMP"),
         ("born_timestamp", LongType(), "expected TIMESTAMP"),
+        ("delay_level", StringType(), "expected INT"),
+        ("deliver_at", LongType(), "expected TIMESTAMP"),
+        ("deliver_at", TimestampNTZType(), "expected TIMESTAMP"),
     ],
 )
 def test_a_type_that_does_not_fit_is_refused_by_the_columns_name(name: str, kind: DataType, rule: str) -> None:
@@ -149,3 +163,55 @@ def test_modes_but_append_are_refused_by_name() -> None:
     for mode in ("overwrite", "complete"):
         with pytest.raises(SinkModeError, match=mode):
             take(mode=mode, body=BinaryType())
+
+
+def test_times_and_the_id_of_earlier_tries_are_left_unless_a_row_is_tried_again() -> None:
+    columns = {"body": BinaryType(), "reconsume_times": IntegerType(), "origin_msg_id": StringType()}
+    assert take(**columns).names == ("body",)
+    assert set(take(**columns, retry_group=StringType()).names) == {*columns, "retry_group"}
+
+
+@pytest.mark.parametrize("name", sorted(TRANSACTION_COLUMNS))
+def test_columns_of_transactions_need_their_option(name: str) -> None:
+    columns = {"body": BinaryType(), name: StringType()}
+    with pytest.raises(SinkSchemaError, match=f"column {name}: it needs the option transactional=true"):
+        take(**columns)
+    assert take(options=SinkOptions(path="/s", transactional=True), **columns).names == ("body", name)
+
+
+def test_a_transaction_is_not_tried_again() -> None:
+    with pytest.raises(SinkSchemaError, match="column retry_group: with transactional=true"):
+        take(options=SinkOptions(path="/s", transactional=True), body=BinaryType(), retry_group=StringType())
+
+
+def test_a_number_of_tries_needs_rows_that_are_tried_again() -> None:
+    options = SinkOptions(path="/s", max_reconsume_times=3)
+    with pytest.raises(OptionError, match="option maxReconsumeTimes: belongs to sendBack=true, or to the column"):
+        take(options=options, body=BinaryType())
+    assert "retry_group" in take(options=options, body=BinaryType(), retry_group=StringType()).names
+
+
+def test_the_sources_rows_go_back_as_they_are() -> None:
+    taken = take(options=SEND_BACK, **SOURCE_ROW)
+    assert set(taken.names) == set(SEND_BACK_COLUMNS) - {"delay_level"}
+    assert "delay_level" in take(options=SEND_BACK, **SOURCE_ROW, delay_level=IntegerType()).names
+
+
+def test_what_is_taken_of_rows_that_go_back_is_what_is_read_of_them() -> None:
+    assert set(SEND_BACK_COLUMNS) == set(retry_rows.COLUMNS)
+
+
+@pytest.mark.parametrize("name", ["topic", "msg_id", "properties", "body"])
+def test_rows_that_go_back_must_say_what_they_were(name: str) -> None:
+    with pytest.raises(SinkSchemaError, match=f"column {name}: it is missing"):
+        take(options=SEND_BACK, **{column: kind for column, kind in SOURCE_ROW.items() if column != name})
+
+
+@pytest.mark.parametrize("name", ["deliver_at", "retry_group", "transaction_state", "producer_group"])
+def test_rows_that_go_back_cannot_ask_for_something_else(name: str) -> None:
+    with pytest.raises(SinkSchemaError, match=f"column {name}: it has no meaning with sendBack=true"):
+        take(options=SEND_BACK, **SOURCE_ROW, **{name: StringType()})
+    with pytest.raises(SinkSchemaError, match="column zzz: no message has such a column"):
+        take(options=SEND_BACK, **SOURCE_ROW, zzz=StringType())
+    with pytest.raises(SinkSchemaError, match="column body: it is missing"):
+        take(options=SEND_BACK, value=BinaryType())

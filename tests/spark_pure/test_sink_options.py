@@ -50,6 +50,7 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
             "sinkId",
         ),
         "sinkTakeover",
+        *("transactional", "producerGroup", "sendBack", "consumerGroup", "maxReconsumeTimes"),
     }
     assert {row.name for row in rows} == names
     for row, field in zip(rows, fields.values(), strict=True):
@@ -76,6 +77,9 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
         ("onInvalidRow", "FAIL", "on_invalid_row", "fail"),
         ("sinkId", "orders-1", "sink_id", "orders-1"),
         ("topic", "%RETRY%x", "topic", "%RETRY%x"),
+        ("transactional", "true", "transactional", True),
+        ("maxReconsumeTimes", "0", "max_reconsume_times", 0),
+        ("maxReconsumeTimes", "16", "max_reconsume_times", 16),
     ],
 )
 def test_texts_become_values(name: str, text: str, field: str, value: Any) -> None:
@@ -110,11 +114,13 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
         ("deadLetterPath", "s3://bucket/dead", "is remote"),
         ("sinkTakeover", "true", "belongs to sinkId"),
         ("nameServer", "127.0.0.1:9876", "not yet"),
-        ("transactional", "true", "not yet"),
-        ("producerGroup", "g", "not yet"),
-        ("sendBack", "true", "not yet"),
-        ("consumerGroup", "g", "not yet"),
-        ("maxReconsumeTimes", "3", "not yet"),
+        ("producerGroup", "g", "belongs to transactional=true"),
+        ("producerGroup", "a b", "character ' '"),
+        ("consumerGroup", "g", "belongs to sendBack=true"),
+        ("consumerGroup", "a/b", "character '/'"),
+        ("consumerGroup", "x" * 256, "the limit is 255"),
+        ("maxReconsumeTimes", "-1", "from 1"),
+        ("maxReconsumeTimes", "2147483648", "from 1 to 2147483647"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_options_name(name: str, text: str, rule: str) -> None:
@@ -127,6 +133,23 @@ def test_what_makes_no_sense_is_refused_by_the_options_name(name: str, text: str
 def test_dead_letters_need_a_place() -> None:
     with pytest.raises(OptionError, match="option deadLetterPath: onInvalidRow=deadLetter needs it"):
         parse(onInvalidRow="deadLetter")
+
+
+def test_sending_back_needs_a_group_and_takes_no_option_that_changes_messages() -> None:
+    with pytest.raises(OptionError, match="option consumerGroup: sendBack=true needs it"):
+        parse(sendBack="true")
+    back = {"sendBack": "true", "consumerGroup": "g"}
+    assert parse(**back, maxReconsumeTimes="3", lockTimeout="1s").consumer_group == "g"
+    for name, text in (
+        ("topic", "T"),
+        ("compressBodyOver", "1k"),
+        ("keepUniqueKey", "true"),
+        ("strictProperties", "true"),
+    ):
+        with pytest.raises(OptionError, match=f"option {name}: has no meaning with sendBack=true"):
+            parse(**back, **{name: text})
+    with pytest.raises(OptionError, match="option sendBack: is not for transactional=true"):
+        parse(**back, transactional="true")
 
 
 def test_the_longest_sink_id_makes_a_legal_group() -> None:

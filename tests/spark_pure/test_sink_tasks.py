@@ -115,7 +115,7 @@ def test_the_tasks_rows_are_appended_in_the_order_of_the_tasks(root: str) -> Non
 def test_a_batch_without_rows_touches_nothing(root: str) -> None:
     options = options_of(root)
     message = stage(options, [])
-    assert message.segment is None
+    assert message.segments == ()
     commit(options, message)
     assert not os.path.exists(root)
 
@@ -158,9 +158,7 @@ def test_of_two_attempts_of_one_task_the_one_that_spark_chose_is_written_and_the
 def test_attempts_of_two_drivers_with_one_number_do_not_meet(root: str) -> None:
     options = options_of(root)
     first, second = (stage(options, bodies("a"), attempt=5) for _ in range(2))
-    assert first.segment is not None
-    assert second.segment is not None
-    assert first.segment.path != second.segment.path
+    assert first.segments[0].path != second.segments[0].path
 
 
 def test_abort_gives_back_what_no_intent_names(root: str) -> None:
@@ -386,7 +384,7 @@ def test_a_batch_of_dead_letters_only_counts_as_a_batch(root: str, tmp_path: Pat
     frame = pa.record_batch([pa.nulls(1, pa.binary())], names=["body"])
     for attempt in range(2):
         staged = stage_rows(options, columns, Batch("sink", "query", 0), 0, attempt, iter([frame]))
-        assert staged.segment is None
+        assert staged.segments == ()
         commit(options, staged)
     assert len(dead_rows(dead)) == len(rows)
     assert len(os.listdir(dead)) == 1

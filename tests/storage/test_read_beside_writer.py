@@ -19,10 +19,14 @@ import numpy as np
 import pytest
 
 from storage import Message, MessageStore
+from storage.config import RetentionConfig
+from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import LocalFile, LocalFileSystem, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
+from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.scan import scan_queue
+from storage.store_reader import GetStatus
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,6 +235,33 @@ def test_old_files_may_go_while_we_read(tmp_path: Path) -> None:
         store.put()
         assert reader.refresh()
         assert (reader.min_offset("TopicA", 0), reader.max_offset("TopicA", 0)) == (first, 61)
+
+
+def test_readers_keep_what_they_mapped_and_come_too_late_for_the_rest_of_what_expires(tmp_path: Path) -> None:
+    """MappedFile.destroy unmaps when the last reader has let go; a reader that asks later finds the file gone"""
+    builder = StoreBuilder(tmp_path)
+    for _ in range(60):
+        builder.put(body=bytes(500))
+    with builder.open() as early, builder.open() as late:
+        assert early.message_by_commitlog_offset(0) == builder.messages[0]
+        with builder.open(read_only=False) as writer:
+            full_disk, files = Occasion(("full",), whatever_age=True), LocalFileSystem()
+            plan = plan_expiry(writer, files, RetentionConfig(), full_disk, now_ms=FIRST_STORE_TIME_MS)
+            assert plan.minimum > 4096
+            apply_expiry(writer.writer, plan, RetentionConfig(), sleep=lambda seconds: None)
+        assert early.message_by_commitlog_offset(0) == builder.messages[0]
+        with pytest.raises(OffsetOutOfRangeError):
+            late.message_by_commitlog_offset(0)
+        queue = late.queues.get("TopicA", 0)
+        assert queue is not None
+        with pytest.raises(OffsetOutOfRangeError):
+            list(scan_queue(queue, late.log, late.log_end, 0, 60))
+        for reader in (early, late):
+            reader.refresh()
+            minimum = reader.min_offset("TopicA", 0)
+            assert reader.get("TopicA", 0, 0).status is GetStatus.OFFSET_TOO_SMALL
+            assert reader.get("TopicA", 0, minimum, 1).messages == (builder.messages[minimum],)
+            assert builder.messages[minimum].commitlog_offset == plan.minimum
 
 
 def test_a_topic_deleted_and_made_again_is_read_anew(tmp_path: Path) -> None:

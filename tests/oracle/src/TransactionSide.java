@@ -41,9 +41,10 @@ public class TransactionSide {
       } });
     DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("admin" + System.nanoTime()); admin.start();
     Send.awaitCluster(admin);
-    if (topic != null && !Send.routed(admin, topic)) { int queues = Send.number(opt, "queues", 4); admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues)); }
-    for (int i = 0; topic != null && i < 120 && !Send.routed(admin, topic); i++) Thread.sleep(250);
+    if (!Send.routed(admin, topic)) { int queues = Send.number(opt, "queues", 4); admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues)); }
+    for (int i = 0; i < 120 && !Send.routed(admin, topic); i++) Thread.sleep(250);
     producer.start();
+    producer.getDefaultMQProducerImpl().getMqClientFactory().updateTopicRouteInfoFromNameServer(topic); // it registers with the brokers of topics that it knows
     if (opt.containsKey("plans")) {
       int n = 0;
       for (String plan : opt.get("plans").split(",")) {
@@ -55,7 +56,7 @@ public class TransactionSide {
       }
     }
     while (true) {
-      try { if (!admin.examineProducerConnectionInfo(opt.get("group"), topic == null ? "TBW102" : topic).getConnectionSet().isEmpty()) break; } catch (Exception e) { /* not yet */ }
+      try { if (!admin.examineProducerConnectionInfo(opt.get("group"), topic).getConnectionSet().isEmpty()) break; } catch (Exception e) { /* not yet */ }
       Thread.sleep(200);
     }
     write("type", "ready");

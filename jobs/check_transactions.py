@@ -1,0 +1,140 @@
+"""Ask what became of half messages, and commit, roll back or put them back: `python -m jobs.check_transactions PATH --checkpoint DIR`.
+
+One run deals once with every half message that is older than transactionTimeOut (6 s), as a broker does every transactionCheckInterval
+(30 s). Who answers:
+
+  --checker MODULE:CALLABLE   Python code: it is called with each message (storage.Message: topic and queue it was sent
+  to, properties, body)
+                              and returns "commit", "rollback" or "unknown"
+  --checkpoint DIR            the checkpoint of a Spark query whose sink has transactional=true: what belongs to a micro-batch that is
+                              committed is committed. May be given several times
+
+After 15 unknown answers (transactionCheckMax), or when it is as old as the log's files get, a message goes to
+TRANS_CHECK_MAX_TIME_TOPIC; `jobs.redrive_transactions` puts it back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+from jobs.run import JobReport, run_job
+from spark_mq.conditions import OptionError
+from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
+from storage import Message, open_store
+from storage.errors import StateFileError
+from storage.files.remote import file_system_of, plain_path
+from storage.state_document import parse_document
+from storage.transaction.check import Checker, CheckReport, check_half_messages
+from storage.transaction.half_messages import TransactionState
+
+
+def check_transactions(
+    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] | None = None
+) -> CheckReport:
+    """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store."""
+    clock = clock or _now_ms
+    with open_store(path, config=conf, read_only=False, clock=clock) as store:
+        report = check_half_messages(store, checker, clock())
+        store.release()
+    return report
+
+
+class CheckpointChecker:
+    """Answers from the checkpoint of a structured streaming query: DIR/metadata has the query's id, DIR/commits/N says
+    that batch N is done.
+
+    Batches are done one after the other, so a later commit says the same of an earlier batch, whose own file Spark may have removed.
+    A batch without commit is unknown: the query, running or started again, will finish it. Nothing is ever rolled back.
+    Raises OptionError where DIR is no checkpoint.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = plain_path(directory).rstrip("/")
+        self._files = file_system_of(directory)
+        self.query_id = self._query_id()
+        self._last_batch = max(self._numbers("commits"), default=-1)
+
+    def __call__(self, message: Message) -> TransactionState:
+        batch = message.properties.get(BATCH_PROPERTY, "")
+        is_ours = message.properties.get(QUERY_PROPERTY) == self.query_id and batch.isascii() and batch.isdigit()
+        return TransactionState.COMMIT if is_ours and int(batch) <= self._last_batch else TransactionState.UNKNOWN
+
+    def _query_id(self) -> str:
+        path = f"{self._directory}/metadata"
+        content = self._files.read_file(path)
+        if content is None:
+            raise OptionError("--checkpoint", f"{self._directory} is no checkpoint of a query: it has no file metadata")
+        try:
+            query_id = parse_document(content.decode(errors="replace"), path).get("id")
+        except StateFileError as error:
+            raise OptionError("--checkpoint", error.describe()) from error
+        if not isinstance(query_id, str):
+            raise OptionError("--checkpoint", f"{path} has no query id")
+        return query_id
+
+    def _numbers(self, log: str) -> Iterable[int]:
+        names = (entry.name for entry in self._files.list_directory(f"{self._directory}/{log}"))
+        return [int(name) for name in names if name.isascii() and name.isdigit()]
+
+
+def load_checker(text: str) -> Checker:
+    """The callable that `module:callable` names; modules of the working directory are found, too. Raises OptionError."""
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise OptionError("--checker", f"{text!r} is not MODULE:CALLABLE")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise OptionError("--checker", f"there is no module {error.name}") from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise OptionError("--checker", f"{module_name} has no callable {name}")
+    checker: Checker = found
+    return checker
+
+
+def first_answer(checkers: Sequence[Checker]) -> Checker:
+    """Asks one after the other until one knows."""
+
+    def ask(message: Message) -> TransactionState:
+        answers = (TransactionState(checker(message)) for checker in checkers)
+        return next((answer for answer in answers if answer is not TransactionState.UNKNOWN), TransactionState.UNKNOWN)
+
+    return ask
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checker", metavar="MODULE:CALLABLE", help="Python code that is asked about each message")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", action="append", default=[], help="the checkpoint of a query that writes here"
+    )
+
+
+def run(options: argparse.Namespace) -> JobReport:
+    checkers: list[Checker] = [CheckpointChecker(directory) for directory in options.checkpoint]
+    if options.checker is not None:
+        checkers.append(load_checker(options.checker))
+    if not checkers:
+        raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
+    return JobReport(check_transactions(options.path, first_answer(checkers), conf=options.conf).lines())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_job(run, arguments, add_options=add_options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

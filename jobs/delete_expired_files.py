@@ -1,0 +1,110 @@
+"""Delete a store's oldest log files, and what of queues and index points to nothing then: `python -m jobs.delete_expired_files PATH`.
+
+One run does what a broker does every ten seconds: nothing, unless it is the hour for it (deleteWhen, 4 o'clock) or a disk is too
+full (diskMaxUsedSpaceRatio, 75 %); then up to ten files (deleteFileBatchMax) that were last changed three days ago (fileReservedTime),
+and on a nearly full disk (diskSpaceCleanForciblyRatio, 85 %) younger ones too. `--now` asks for neither hour nor disk, `--dry-run` only
+tells, takes no lock and may run beside a broker. The settings are those of broker.conf.
+
+A store that was closed cleanly is closed cleanly again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from jobs.run import JobReport, run_job
+from storage import MessageStore, open_store
+from storage.errors import StoreNotWritableError
+from storage.files.disk_use import disk_used_percent
+from storage.files.file_system import LocalFileSystem
+from storage.files.remote import file_system_of
+from storage.retention import ExpiryPlan, apply_expiry, plan_expiry, plan_occasion
+
+
+def delete_expired_files(
+    path: str,
+    *,
+    conf: str | None = None,
+    now: bool = False,
+    dry_run: bool = False,
+    clock: Callable[[], int] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    used_percent: Callable[[str], int] = disk_used_percent,
+) -> tuple[ExpiryPlan, int]:
+    """One run; returns what went (or would) and how many sinks' last batches were written into the ledger again.
+
+    `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store.
+    """
+    files = file_system_of(path)
+    if not isinstance(files, LocalFileSystem):
+        raise StoreNotWritableError(path, "it does not lie on a local file system")
+    clock = clock or _now_ms
+    store = open_store(path, config=conf, read_only=dry_run, file_system=files, clock=clock)
+    with store:
+        plan = _plan(store, files, clock(), now, used_percent)
+        if dry_run:
+            return plan, 0
+        renewed = apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
+        if store.recovery is None or not store.recovery.was_clean:
+            store.release()
+    return plan, renewed
+
+
+def _plan(
+    store: MessageStore, files: LocalFileSystem, now_ms: int, is_asked_for: bool, used_percent: Callable[[str], int]
+) -> ExpiryPlan:
+    settings = store.config.retention
+    occasion = plan_occasion(
+        settings,
+        hour=datetime.fromtimestamp(now_ms / 1_000).hour,
+        log_used_percents=[used_percent(directory) for directory in store.log.directories],
+        queues_used_percent=used_percent(store.queues.directory),
+        is_asked_for=is_asked_for,
+    )
+    return plan_expiry(store, files, settings, occasion, now_ms=now_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:
+    verb = "would delete" if dry_run else "deleted"
+    if plan.occasion.reasons:
+        age = ", whatever their age" if plan.occasion.whatever_age else ""
+        yield f"log files may go{age}: {'; '.join(plan.occasion.reasons)}"
+    else:
+        yield "no log file goes: it is not the hour for it (deleteWhen), and the disks are not too full"
+    if plan.log_files:
+        yield f"{verb} {len(plan.log_files)} log files, {plan.log_bytes} bytes; the log begins at {plan.minimum}"
+    elif plan.occasion.reasons:
+        yield "no log file has expired"
+    for topic, count in plan.messages_of_topics.items():
+        yield f"topic {topic}: {count} messages"
+    queue_files = sum(len(queue.paths) for queue in plan.queues)
+    if queue_files or plan.index_paths:
+        yield f"{verb} {queue_files} queue files and {len(plan.index_paths)} index files that point to nothing any more"
+    if renewed:
+        yield f"the last batch of {renewed} sinks was written into the ledger again"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--now", action="store_true", help="whatever the hour and however full the disk is")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
+
+
+def run(options: argparse.Namespace) -> JobReport:
+    plan, renewed = delete_expired_files(options.path, conf=options.conf, now=options.now, dry_run=options.dry_run)
+    return JobReport(_lines(plan, renewed, options.dry_run))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_job(run, arguments, add_options=add_options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

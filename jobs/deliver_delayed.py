@@ -1,0 +1,102 @@
+"""Deliver delayed messages that are due, by level and by time: `python -m jobs.deliver_delayed PATH --every 1s`.
+
+One run delivers what is due when it begins, so a message comes at most the interval and the length of a run late; how late is
+printed. Levels, timer and flushing are as broker.conf has them. Two runs at the same time are safe: the store's lock decides.
+
+A run that is killed is gone on with by the next one, and what it put is not put again. A store that was closed cleanly is
+closed cleanly again. Exit code 1: a message cannot be delivered, because its record does not say where to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from jobs.run import JobReport, run_job
+from storage import open_store
+from storage.delay.schedule import DeliveryReport, deliver_due
+from storage.delay.timer_report import TimerReport
+from storage.delay.timer_store import deliver_timed
+
+
+def deliver_delayed(
+    path: str,
+    *,
+    conf: str | None = None,
+    max_messages: int | None = None,
+    clock: Callable[[], int] | None = None,
+) -> tuple[DeliveryReport, TimerReport]:
+    """One run: what was done for delay levels, and for deliver times.
+
+    `max_messages` bounds what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError where another
+    writer has the store.
+    """
+    clock = clock or _now_ms
+    with open_store(path, config=conf, read_only=False, clock=clock) as store:
+        levels = deliver_due(store, clock(), max_messages=max_messages)
+        timed = deliver_timed(store, clock())
+        if store.recovery is None or not store.recovery.was_clean:
+            store.release()
+    return levels, timed
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _lines(levels: DeliveryReport, timed: TimerReport, now_ms: int) -> Iterator[str]:
+    by_level = ", ".join(f"level {level}: {count}" for level, count in sorted(levels.delivered.items()))
+    yield f"by level {levels.delivered_count} delivered{f' ({by_level})' if by_level else ''}" + _lateness(levels)
+    yield f"by time {timed.delivered} delivered, {timed.rolled} rolled, {timed.cancelled} cancelled" + _lateness(timed)
+    waiting = sum(levels.pending.values()) + timed.pending
+    due = [due_ms for due_ms in (levels.next_due_ms, timed.next_due_ms) if due_ms is not None]
+    if waiting:
+        yield f"{waiting} wait" + (f", the first for {max(0, min(due) - now_ms)} ms more" if due else "")
+    if found := levels.found_delivered + timed.found_delivered:
+        yield f"{found} of a run that was killed stood in the log already"
+    for level, (offset, taken) in sorted(levels.corrected.items()):
+        yield f"level {level}: offset {offset} is outside the queue, {taken} taken"
+    for level, count in sorted(levels.missing_levels.items()):
+        if count:
+            yield f"level {level}: no offset in delayOffset.json, {count} delivered from the queue's beginning, maybe again"
+    for level, count in sorted(levels.stranded.items()):
+        yield f"level {level}: {count} messages, and messageDelayLevel has no such level: nobody delivers them"
+    if levels.half_count:
+        yield f"{levels.half_count} half messages with a delay discarded, as a broker does"
+    if timed.missing:
+        yield f"{timed.missing} messages of the timer are not in the log any more"
+    for wrong in levels.undeliverable:
+        yield f"not delivered: level {wrong.level} offset {wrong.queue_offset}, record at {wrong.commitlog_offset}: {wrong.rule}"
+    for place, rule in timed.undeliverable:
+        yield f"not delivered: timer, record at {place}: {rule}"
+    untold = levels.undeliverable_count - len(levels.undeliverable)
+    untold += timed.undeliverable_count - len(timed.undeliverable)
+    if untold:
+        yield f"not delivered: {untold} more"
+
+
+def _lateness(report: DeliveryReport | TimerReport) -> str:
+    delivered = report.delivered_count if isinstance(report, DeliveryReport) else report.delivered
+    if not delivered:
+        return ""
+    return f", late by {report.lateness_p50_ms} ms (half of them), {report.lateness_max_ms} ms (at most)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-messages", type=int, metavar="N", help="deliver at most so many by level in a run")
+
+
+def run(options: argparse.Namespace) -> JobReport:
+    levels, timed = deliver_delayed(options.path, conf=options.conf, max_messages=options.max_messages)
+    exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
+    return JobReport(_lines(levels, timed, _now_ms()), exit_code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_job(run, arguments, add_options=add_options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Put half messages that nobody answered for back, to be asked about again: `python -m jobs.redrive_transactions PATH`.
+
+For what `jobs.check_transactions` or a broker has moved to TRANS_CHECK_MAX_TIME_TOPIC, once whoever can answer is there
+again. Each goes back once, with its checks counted from 0; what was committed or rolled back meanwhile stays, and what
+is older than the log's files get (fileReservedTime), which the next check would give up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from jobs.run import JobReport, run_job
+from storage import open_store
+from storage.transaction.discard import RedriveReport, redrive
+
+
+def redrive_transactions(
+    path: str,
+    *,
+    topics: Sequence[str] = (),
+    conf: str | None = None,
+    clock: Callable[[], int] | None = None,
+) -> RedriveReport:
+    """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
+    clock = clock or _now_ms
+    with open_store(path, config=conf, read_only=False, clock=clock) as store:
+        report = redrive(store, clock(), topics=frozenset(topics) or None)
+        store.release()
+    return report
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic", metavar="TOPIC", action="append", default=[], help="only what was sent to it; may be repeated"
+    )
+
+
+def run(options: argparse.Namespace) -> JobReport:
+    return JobReport(redrive_transactions(options.path, topics=options.topic, conf=options.conf).lines())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_job(run, arguments, add_options=add_options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Put a consumer group's dead letters back into the topics that they came from: by group, time range or SQL predicate.
+
+    python -m jobs.replay_dead_letters PATH --group GROUP --audit DELTA-TABLE [--since TIME] [--until TIME] [--where SQL] [--rate N]
+
+`--where` is a predicate of Spark SQL over the columns of the source, `origin_topic = 'Orders' AND reconsume_times > 3` for one; times
+are those at which the messages became dead letters. `--dry-run` says what would be done and writes nothing. Dead letters stay where
+they are; what is put is a copy (`spark_mq/replay.py`), in bursts of one second's `--rate`, between which other writers get the store.
+
+Each dead letter is replayed once, also if the job is killed and run again: it is noted in the audit as planned (one commit), then
+its copy is put and synced, then the audit says so. A run that finds planned attempts of an earlier one looks for their copies in
+the log, from where the log ended when they were planned, before it plans anew. What the audit calls replayed is passed over, unless
+`--again` asks for another copy. This holds as long as one audit table is used for a store, and until the log has expired between
+the two runs: then the attempts are `unknown`, and left. Two runs at the same time exclude each other by a lock beside the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from jobs.run import JobReport, run_job
+from spark_mq.conditions import OptionError
+from spark_mq.option_values import parse_time
+from spark_mq.replay import (
+    NOT_MADE,
+    REFUSED,
+    REPLAYED,
+    UNKNOWN,
+    DeadLetter,
+    OpenPlan,
+    Outcome,
+    find_copies,
+    replay,
+    topic_of,
+)
+from spark_mq.starting_offsets import TimePoint
+from storage import open_store
+from storage.errors import StoreNotWritableError
+from storage.files.file_system import LocalFileSystem
+from storage.files.remote import file_system_of, plain_path
+from storage.names import dead_letter_topic, validate_group
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BURST = 500
+"""Messages of one put, at most."""
+NOTE_EVERY = 1_000
+"""Outcomes that one commit of the audit takes, at least: a killed run finds the others in the log."""
+LIMIT = 100_000
+LOCK = "spark_mq/replay.lock"
+SMALL_TABLES = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
+"""The audit has a row for each dead letter; Delta plans for 50 partitions of its log, Spark for 200 of a join."""
+
+
+class Audit(Protocol):
+    """What `replay_letters` asks of a `ReplayAudit`."""
+
+    def open_plans(self) -> list[OpenPlan]: ...
+    def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None: ...
+    def note(self, run: str, outcomes: Sequence[Outcome]) -> None: ...
+
+
+def settle_open_plans(path: str, group: str, audit: Audit, *, conf: str | None = None) -> int:
+    """Find out what became of attempts that earlier runs planned, and note it; returns how many there were."""
+    count = 0
+    for plan in audit.open_plans():
+        topics = {topic_of(letter.origin_topic, group) for letter in plan.letters}
+        with open_store(path, config=conf, read_only=False) as store:  # which recovers what a kill left
+            copies = find_copies(store, topics, {letter.msg_id for letter in plan.letters}, plan.log_end)
+            can_tell = store.log.minimum <= plan.log_end
+            store.release()
+        rest = NOT_MADE if can_tell else UNKNOWN
+        audit.note(
+            plan.run,
+            [
+                Outcome(letter, REPLAYED, None, copies[letter.msg_id])
+                if letter.msg_id in copies
+                else Outcome(letter, rest, "the run that planned it ended before it said more")
+                for letter in plan.letters
+            ],
+        )
+        count += len(plan.letters)
+    return count
+
+
+def replay_letters(
+    path: str,
+    group: str,
+    letters: Sequence[DeadLetter],
+    audit: Audit,
+    *,
+    conf: str | None = None,
+    rate: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Counter[str]:
+    """Replay them, oldest first, at most `rate` a second; how many had which result. `clock` and `sleep` are in seconds.
+
+    Raises StoreLockedError where another writer has the store; what is noted as planned then waits for the next run.
+    """
+    if not letters:
+        return Counter()
+    with open_store(path, config=conf, read_only=False) as store:  # where that is refused, nothing is planned
+        log_end = store.log_end
+        store.release()
+    run_id = uuid.uuid4().hex
+    audit.plan(run_id, letters, log_end)
+    results: Counter[str] = Counter()
+    unnoted: list[Outcome] = []
+    due = clock()
+    for burst in bursts(letters, rate):
+        sleep(max(0.0, due - clock()))
+        due = clock() + (0.0 if rate is None else len(burst) / rate)
+        with open_store(path, config=conf, read_only=False) as store:
+            outcomes = replay(store, group, burst)
+            store.release()
+        results.update(outcome.result for outcome in outcomes)
+        unnoted += outcomes
+        if len(unnoted) >= NOTE_EVERY:
+            audit.note(run_id, unnoted)
+            unnoted = []
+    audit.note(run_id, unnoted)
+    return results
+
+
+def bursts(letters: Sequence[DeadLetter], rate: float | None) -> Iterator[Sequence[DeadLetter]]:
+    """What is put at once: as many as one second may have, and no more than BURST."""
+    size = BURST if rate is None else min(BURST, max(1, int(rate)))
+    for start in range(0, len(letters), size):
+        yield letters[start : start + size]
+
+
+def run(options: argparse.Namespace) -> JobReport:
+    group, path = validate_group(options.group), plain_path(options.path).rstrip("/") or "/"
+    if options.audit is None and not options.dry_run:
+        raise OptionError("--audit", "it is needed: without it nobody knows what was replayed; --dry-run does without")
+    with open_store(path, config=options.conf) as store:
+        if not store.queue_ids(dead_letter_topic(group)):
+            return JobReport([f"group {group} has no dead letters"])
+    if options.dry_run:
+        return _run(options, group, path)
+    files = file_system_of(path)
+    if not isinstance(files, LocalFileSystem):
+        raise StoreNotWritableError(path, "it does not lie on a local file system")
+    files.make_directories(f"{path}/spark_mq")
+    with files.locked(f"{path}/{LOCK}"):
+        return _run(options, group, path)
+
+
+def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
+    from spark_mq.replay_audit import ReplayAudit, select_letters
+    from spark_mq.session import build_session
+
+    spark = build_session(
+        "spark_mq replay of dead letters",
+        master=options.master,
+        delta=options.audit is not None,
+        config=SMALL_TABLES,
+    )
+    now_ms = time.time_ns() // 1_000_000
+    since, until = (None if point is None else point.at(now_ms) for point in (options.since, options.until))
+    letters = select_letters(spark, path, group, conf=options.conf, since_ms=since, until_ms=until, where=options.where)
+    lines = []
+    audit = None if options.audit is None else ReplayAudit(spark, options.audit, group)
+    if audit is not None:
+        if not options.dry_run and (settled := settle_open_plans(path, group, audit, conf=options.conf)):
+            lines.append(f"{settled} planned by a run that ended before: looked for in the log")
+        if not options.again:
+            letters = audit.without_settled(letters)
+    chosen = _collected(letters, options.limit + 1)
+    if len(chosen) > options.limit:
+        lines.append(f"more than {options.limit} (--limit): run again for the rest")
+    chosen = chosen[: options.limit]
+    if audit is None or options.dry_run:
+        by_topic = Counter(topic_of(letter.origin_topic, group) for letter in chosen)
+        lines += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
+        return JobReport(lines or ["nothing to replay"])
+    results = replay_letters(path, group, chosen, audit, conf=options.conf, rate=options.rate)
+    lines += [f"{count} {result}" for result, count in sorted(results.items())]
+    return JobReport(lines or ["nothing to replay"], 1 if results[REFUSED] else 0)
+
+
+def _collected(letters: DataFrame, limit: int) -> list[DeadLetter]:
+    return [DeadLetter(*row) for row in letters.orderBy("queue_id", "queue_offset").limit(limit).collect()]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--group", required=True, help="the consumer group whose dead letters they are")
+    parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed; needed but for --dry-run")
+    parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or -2h")
+    parser.add_argument("--until", metavar="TIME", type=_time, help="dead before")
+    parser.add_argument("--where", metavar="SQL", help="a predicate over the columns of the source")
+    parser.add_argument("--rate", metavar="N", type=_rate, help="messages a second, at most")
+    parser.add_argument("--limit", metavar="N", type=int, default=LIMIT, help=f"at most so many in one run; {LIMIT}")
+    parser.add_argument("--again", action="store_true", help="also what the audit calls replayed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be replayed, and write nothing")
+    parser.add_argument("--master", default="local[*]", help="Spark's master; local[*]")
+
+
+def _time(text: str) -> TimePoint:
+    try:
+        return parse_time(text, "time")
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(error.rule) from None
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second")
+    return rate
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_job(run, arguments, add_options=add_options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""END_TRANSACTION: a producer says that a transaction is committed, rolled back or still unknown. Java: EndTransactionProcessor.
+
+    request + half ─judge─▶ refuse | commit | roll back          (pure)
+    outcome so far ─settle─▶ what is still to write              (pure)
+
+Order of writes: commit record · op message. Commit point of a commit: its record; behind a crash in between the same
+request, or the next check, finds the record and only writes the op message. A rollback's is its op message.
+
+Departures from Java: a second END_TRANSACTION writes no second commit record (Java does, apache/rocketmq#5574), and one that
+contradicts the first is refused; what it names must be a message of the half topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_mq.broker.response_codes import ResponseCode
+from storage.errors import CorruptRecordError, MessageIllegalError, OffsetOutOfRangeError, PutRefusedError
+from storage.failpoints import reach
+from storage.format.record import Message
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.message_store import MessageStore
+from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, REAL_TOPIC, committed_message
+from storage.transaction.half_queue import half_at
+from storage.transaction.op_messages import OpBatch
+from storage.transaction.outcomes import outcomes_of
+from storage.transaction.progress import save_counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRequest:
+    """What a producer sends. Java: EndTransactionRequestHeader."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    """The half's queue offset."""
+    commit_log_offset: int
+    commit_or_rollback: int
+    """TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, or 0: unknown."""
+    from_transaction_check: bool = False
+    msg_id: str = ""
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionResponse:
+    """The answer; the client of 5.3 does not wait for it."""
+
+    code: ResponseCode
+    remark: str | None = None
+
+
+class Ending(Enum):
+    """What is to be written for a request that is right."""
+
+    COMMIT = "commit record, then op message"
+    ROLLBACK = "op message"
+    OP_MISSING = "op message of an ending that stands already"
+    NOTHING = "nothing"
+
+
+_SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+_NOT_FOUND = EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+
+
+def judge_request(
+    request: EndTransactionRequest,
+    half: Message | None,
+    *,
+    transaction_timeout_ms: int,
+    now_ms: int,
+    is_slave: bool = False,
+) -> EndTransactionResponse | None:
+    """The answer of the checks that come before anything is written: SUCCESS where all pass, None where there is no answer.
+
+    Java: EndTransactionProcessor.processRequest, rejectCommitOrRollback, checkPrepareMessage. A half without a producer group, at which
+    Java throws, has the wrong one.
+    """
+    if is_slave:
+        return EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE)
+    if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+        return None
+    if half is None or half.topic != HALF_TOPIC:
+        return _NOT_FOUND
+    if _is_too_late(request, half, transaction_timeout_ms, now_ms):
+        return EndTransactionResponse(ResponseCode.ILLEGAL_OPERATION)
+    if half.properties.get(PRODUCER_GROUP) != request.producer_group:
+        return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != request.tran_state_table_offset:
+        return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if half.commitlog_offset != request.commit_log_offset:
+        return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    return _SUCCESS
+
+
+def settle(
+    commit_or_rollback: int, *, is_committed: bool, is_rolled_back: bool, has_op: bool
+) -> tuple[Ending, EndTransactionResponse]:
+    """What to write and to answer, by what the store says of the transaction."""
+    wants_commit = commit_or_rollback == TRANSACTION_COMMIT
+    if not (is_committed or is_rolled_back):
+        return (Ending.COMMIT if wants_commit else Ending.ROLLBACK), _SUCCESS
+    ending = Ending.NOTHING if has_op else Ending.OP_MISSING
+    if is_committed == wants_commit:
+        return ending, _SUCCESS
+    how = "committed" if is_committed else "rolled back"
+    return ending, EndTransactionResponse(ResponseCode.ILLEGAL_OPERATION, f"the transaction is {how} already")
+
+
+def immunity_ms(text: str, transaction_timeout_ms: int) -> int:
+    """How long after its birth a half is not asked back: what it says in seconds, at least the broker's time-out.
+
+    Java: TransactionalMessageUtil.getImmunityTime.
+    """
+    asked = text.removeprefix("-")
+    seconds = int(text) if asked.isascii() and asked.isdigit() else 0
+    return max(seconds * 1_000, transaction_timeout_ms)
+
+
+def _is_too_late(request: EndTransactionRequest, half: Message, transaction_timeout_ms: int, now_ms: int) -> bool:
+    """Whether the time that the half set for its first check is over, so that only the answer to a check counts."""
+    text = half.properties.get(IMMUNITY, "")
+    if request.from_transaction_check or not text:
+        return False
+    return now_ms - half.born_time_ms > immunity_ms(text, transaction_timeout_ms)
+
+
+class TransactionEnder:
+    """Ends transactions in a store that is open for writing. Op messages of commits are written together, as Java writes them.
+
+    Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMessage and batchSendOpMessage.
+    `write_due` is for whoever has a clock; `close` writes what is left.
+    """
+
+    def __init__(self, store: MessageStore, now_ms: int) -> None:
+        rules = store.config.transaction
+        self._store = store
+        self._timeout_ms = rules.transaction_time_out
+        self._ops = OpBatch(rules.transaction_op_msg_max_size, rules.transaction_op_batch_interval, now_ms)
+        self._waiting: set[int] = set()
+        self._counts: Counter[str] = Counter()
+
+    def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
+        """Answer a request and do what it says; None = no answer, the state is unknown. Raises StoreNotWritableError, OSError."""
+        half = self._half(request.commit_log_offset)
+        response = judge_request(request, half, transaction_timeout_ms=self._timeout_ms, now_ms=now_ms)
+        if response != _SUCCESS or half is None:
+            return response
+        ending, response = self._settle(request, half)
+        if ending is Ending.COMMIT:
+            try:
+                self._store.put_inner([committed_message(half)])
+            except (MessageIllegalError, PutRefusedError):
+                return EndTransactionResponse(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+            reach("half-committed")
+        if ending is not Ending.NOTHING:
+            self._add_op(half, ending, now_ms)
+        return response
+
+    def write_due(self, now_ms: int) -> None:
+        """Write the op message that is due, if one is."""
+        if self._ops.is_due(now_ms):
+            self._write_ops(now_ms)
+
+    def close(self, now_ms: int) -> None:
+        """Write what waits, and the counts. The store stays open."""
+        if len(self._ops):
+            self._write_ops(now_ms)
+        save_counts(self._store, self._counts, now_ms=now_ms)
+        self._counts.clear()
+
+    def _half(self, commitlog_offset: int) -> Message | None:
+        try:
+            return self._store.message_by_commitlog_offset(commitlog_offset)
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return None
+
+    def _settle(self, request: EndTransactionRequest, half: Message) -> tuple[Ending, EndTransactionResponse]:
+        outcomes = outcomes_of(self._store, half_at(self._store, half))
+        return settle(
+            request.commit_or_rollback,
+            is_committed=bool(outcomes.is_committed[0]),
+            is_rolled_back=bool(outcomes.is_rolled_back[0]),
+            has_op=bool(outcomes.has_op[0]) or half.queue_offset in self._waiting,
+        )
+
+    def _add_op(self, half: Message, ending: Ending, now_ms: int) -> None:
+        self._ops.add(half.queue_offset)
+        self._waiting.add(half.queue_offset)
+        if ending is not Ending.OP_MISSING:
+            self._counts[half.properties[REAL_TOPIC]] -= 1
+        if ending is Ending.ROLLBACK:  # known nowhere else
+            self._write_ops(now_ms)
+        else:
+            self.write_due(now_ms)
+
+    def _write_ops(self, now_ms: int) -> None:
+        self._store.put_inner(self._ops.messages(now_ms))
+        reach("op-written")
+        self._ops.written(now_ms)
+        self._waiting.clear()
+
+    def _illegal(self) -> str:
+        """Java: EndTransactionProcessor.sendFinalMessage."""
+        limit = self._store.writer.settings.max_message_size
+        return (
+            "The message is illegal, maybe msg body or properties length not matched. "
+            f"msg body length limit {limit}B, msg properties length limit 32KB."
+        )
+
+
+def end_transaction(store: MessageStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
+    """Answer one request; its op message is written before this returns. For many, a `TransactionEnder` writes fewer."""
+    ender = TransactionEnder(store, now_ms)
+    response = ender.end(request, now_ms)
+    ender.close(now_ms)
+    return response
+
+
+def request_for(
+    half: Message, commit_or_rollback: int, *, from_transaction_check: bool = False
+) -> EndTransactionRequest:
+    """The request that a producer sends for a half that it knows. Java: DefaultMQProducerImpl.endTransaction."""
+    return EndTransactionRequest(
+        producer_group=half.properties.get(PRODUCER_GROUP, ""),
+        tran_state_table_offset=half.queue_offset,
+        commit_log_offset=half.commitlog_offset,
+        commit_or_rollback=commit_or_rollback,
+        from_transaction_check=from_transaction_check,
+        msg_id=half.unique_key or "",
+        transaction_id=half.unique_key,
+        topic=half.properties.get(REAL_TOPIC),
+    )

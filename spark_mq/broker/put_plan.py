@@ -1,0 +1,174 @@
+"""What a request is to be stored as: its message, or the messages of its batch, past every rule. Pure.
+
+    ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─▶ guards ─▶ delay ─▶ sizes
+
+Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
+whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; a half with a delay is
+too (`half_messages.py`).
+Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
+CommitLog.asyncPutMessages.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark_mq.broker.batch_body import decode_batch, with_batch_properties
+from spark_mq.broker.put_guards import (
+    BrokerState,
+    check_before_put,
+    check_inner_batch,
+    check_sizes,
+    record_size_bytes,
+)
+from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
+from spark_mq.broker.send_hooks import is_true
+from spark_mq.broker.send_request import SendRequest
+from storage.config import StoreConfig
+from storage.delay.routing import route_delayed
+from storage.errors import PutRefusedError
+from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
+from storage.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.names import RETRY_PREFIX
+from storage.put_status import PutStatus
+from storage.topics import TopicConfig
+from storage.transaction.half_messages import half_message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutRules:
+    """What a broker holds a message to at one moment."""
+
+    config: StoreConfig
+    host: bytes
+    """Where the store is served: 4 or 16 bytes of address, 4 of port."""
+    now_ms: int
+    cluster_name: str = "DefaultCluster"
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    state: BrokerState = BrokerState()  # noqa: RUF009 (a frozen value)
+    is_congested: Callable[[int], bool] | None = None
+    """Whether the timer takes no more for a time; None = it does."""
+
+    @property
+    def address(self) -> str:
+        """The broker's, without its port."""
+        return str(ipaddress.ip_address(self.host[:-4]))
+
+
+class PutPlan(NamedTuple):
+    """`message` is the one message, or what all of a batch have in common."""
+
+    message: InnerMessage
+    messages: InnerMessages
+    size_bytes: int
+    """Of the records."""
+
+
+def requested_message(request: SendRequest, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
+    """The message as it is asked for, to the queue and with the properties that the broker has made of it."""
+    return InnerMessage(
+        topic=request.topic,
+        queue_id=queue_id,
+        body=request.body or b"",
+        properties=properties,
+        flag=request.flag,
+        sys_flag=request.sys_flag,
+        born_time_ms=request.born_time_ms,
+        born_host=request.born_host,
+        reconsume_times=request.reconsume_times or 0,
+    )
+
+
+def plan_message(
+    message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules, new_unique_key: Callable[[], str]
+) -> PutPlan:
+    """One message, past `retry_or_dead_letter`. `body` is the request's, `topic` the entry that it asked for.
+
+    Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
+    """
+    if not message.properties.get("UNIQ_KEY"):
+        message = _with(message, UNIQ_KEY=new_unique_key())
+    if topic.attributes.get("cleanup.policy") == "COMPACTION" and not message.properties.get("KEYS", "").strip():
+        raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+    message = _with(message, CLUSTER=rules.cluster_name)
+    if _is_half(message):
+        if rules.config.send.reject_transaction_message:
+            reason = f"the broker[{rules.address}] sending transaction message is forbidden"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
+        message = half_message(message)
+    message = _guarded(message, body, rules)
+    size = _checked_size(message, message.body, encode_properties(message.properties), rules)
+    return PutPlan(message, InnerMessages.of([message]), size)
+
+
+def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules) -> PutPlan:
+    """A batch, whose properties all its messages get behind their own. Raises RequestRefusedError, PutRefusedError.
+
+    A deliver time of the batch is one of all its messages; their own levels and times say nothing.
+    """
+    if message.topic.startswith(RETRY_PREFIX):
+        reason = f"batch request does not support retry group {message.topic}"
+        raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, reason)
+    if topic.topic_filter_type == "MULTI_TAG":
+        message = replace(message, sys_flag=message.sys_flag | MULTI_TAGS)
+    message = _guarded(_with(message, CLUSTER=rules.cluster_name), body, rules)
+    if message.sys_flag & TRANSACTION_MASK:
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be a transaction's")
+    if _delay_level(message) > 0:
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "a batch has no delay level")
+    if len(message.body) > rules.config.commit_log.max_message_size:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "message body size exceeded")
+    try:
+        batch = decode_batch(message.body)
+    except ValueError as error:
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
+    if not batch:
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+    shared = encode_properties(message.properties)
+    strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
+    size = sum(_checked_size(message, one.body, string, rules) for one, string in zip(batch, strings, strict=True))
+    rows = [replace(message, body=one.body, flag=one.flag, properties={}) for one in batch]
+    messages = InnerMessages.of(rows)._replace(properties=pa.array(strings, pa.large_binary()))
+    return PutPlan(message, messages, size)
+
+
+def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules) -> InnerMessage:
+    """The message past the store's hooks, parked if it has a delay. Java: BrokerController.registerMessageStoreHook."""
+    check_before_put(message.topic, body, rules.state)
+    check_inner_batch(message.properties, message.sys_flag, rules.topics.get(message.topic))
+    return route_delayed(
+        message,
+        delays_ms=rules.config.delay.delays_ms,
+        timer=rules.config.timer,
+        now_ms=rules.now_ms,
+        is_congested=rules.is_congested,
+        max_message_size=rules.config.commit_log.max_message_size,
+    )
+
+
+def _checked_size(message: InnerMessage, body: bytes, properties: bytes, rules: PutRules) -> int:
+    born_host_size = len(message.born_host or rules.host)
+    size = record_size_bytes(message.topic, len(body), len(properties), born_host_size, len(rules.host))
+    check_sizes(message.topic, len(body), len(properties), size, rules.config.commit_log.max_message_size)
+    return size
+
+
+def _with(message: InnerMessage, **properties: str) -> InnerMessage:
+    return replace(message, properties={**message.properties, **properties})
+
+
+def _is_half(message: InnerMessage) -> bool:
+    """Whether it opens a transaction; a retry of a client before 4.6.1, which leaves TRAN_MSG in, does not."""
+    is_old_retry = message.reconsume_times > 0 and _delay_level(message) > 0
+    return is_true(message.properties.get("TRAN_MSG")) and not is_old_retry
+
+
+def _delay_level(message: InnerMessage) -> int:
+    """0 also for what is no number, which `route_delayed` refuses."""
+    text = message.properties.get("DELAY", "0")
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else 0

@@ -1,0 +1,351 @@
+"""A send, from request to answer: the one place that runs the decisions of this package in a broker's order.
+
+    request ─RPC hooks─▶ static topic ─hooks─▶ start gate ─▶ topic and queue ─▶ retry or dead letter ─▶ plan (`put_plan.py`)
+       ─▶ PUT ─▶ code and remark ─▶ static topic ─▶ statistics ─▶ hooks ─RPC hooks─▶ answer
+
+What a message gets from the broker: MSG_REGION and TRACE_ON (anew), CLUSTER, UNIQ_KEY if it has none; POP_CK, which only a broker
+may say, is taken off; WAIT stays as the client wrote it. `asyncSendEnable` decides in Java which thread waits for the disk; here
+either setting answers when the message stands.
+Not supported: topics with batch queues (BatchCQ), multi-dispatch to LMQ. Java: SendMessageProcessor, AbstractSendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from spark_mq.broker.auto_topics import built_in_topics
+from spark_mq.broker.message_check import check_queue, check_start, check_topic
+from spark_mq.broker.put_guards import BrokerState, has_batch_queues
+from spark_mq.broker.put_plan import PutPlan, PutRules, plan_batch, plan_message, requested_message
+from spark_mq.broker.put_response import (
+    Appended,
+    DiskUse,
+    PutOutcome,
+    SendResponse,
+    recall_handle,
+    remark,
+    response_code,
+)
+from spark_mq.broker.put_statistics import PutStatistics
+from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
+from spark_mq.broker.retry import retry_or_dead_letter
+from spark_mq.broker.send_hooks import (
+    AbortProcessError,
+    RpcHook,
+    SendMessageContext,
+    SendMessageHook,
+    message_type,
+    namespace_of,
+    run_after,
+    run_before,
+    run_rpc_hook,
+)
+from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
+from storage.errors import MessageIllegalError, PutRefusedError, StoreNotWritableError
+from storage.files.disk_use import disk_used_percent
+from storage.format.properties import decode_properties
+from storage.format.record import host_text
+from storage.inner_messages import InnerMessage, encode_properties
+from storage.message_store import MessageStore
+from storage.names import RETRY_PREFIX
+from storage.put_status import PutStatus
+from storage.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.subscription_groups import SubscriptionGroupTable
+from storage.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.topic_queue_mappings import TopicQueueMappingTable
+from storage.topics import TopicConfig, TopicTable
+from storage.transaction.half_messages import HALF_TOPIC, REAL_TOPIC
+
+_LOG = logging.getLogger(__name__)
+_RECEIPT = "POP_CK"
+
+Put = Callable[[PutPlan], PutOutcome]
+
+
+def put_into(store: MessageStore) -> Put:
+    """The put of a store that is open for writing."""
+
+    def put(plan: PutPlan) -> PutOutcome:
+        try:
+            places = store.put_inner(plan.messages)
+        except MessageIllegalError as error:
+            is_of_properties = error.what == "properties"
+            status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
+            return PutOutcome(status, reason=str(error))
+        except StoreNotWritableError as error:
+            return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
+        except OSError as error:  # a part may stand in the log; nobody may take that for stored
+            _LOG.exception("a put into %s failed", store.root)
+            return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        return PutOutcome(PutStatus.PUT_OK, Appended.of(places, plan.size_bytes))
+
+    return put
+
+
+def disk_use_of(store: MessageStore) -> DiskUse:
+    """Of the disks that an open store lies on."""
+    logs = [disk_used_percent(path) for path in store.writer.settings.log_directories]
+    queues, index = (disk_used_percent(f"{store.root}/{name}") for name in ("consumequeue", "index"))
+    return DiskUse(*(used / 100 if used >= 0 else used for used in (min(logs), queues, index)))
+
+
+def unique_keys() -> Callable[[], str]:
+    """Keys as long as a Java client's, no two alike. Java: MessageClientIDSetter.createUniqID."""
+    prefix = (os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)).hex().upper()
+    ranks = itertools.count(secrets.randbelow(1 << 16))
+    return lambda: f"{prefix}{next(ranks):012X}"
+
+
+class SendMessageHandler:
+    """Answers the sends of one broker, whose store is open for writing. Not thread-safe, as the store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        *,
+        hooks: Sequence[SendMessageHook] = (),
+        rpc_hooks: Sequence[RpcHook] = (),
+        put: Put | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        choose_queue: Callable[[int], int] = random.randrange,
+        new_unique_key: Callable[[], str] | None = None,
+        holds_order_lock: Callable[[str], bool] = lambda group: False,
+        is_congested: Callable[[int], bool] | None = None,
+        disk_use: Callable[[], DiskUse] | None = None,
+    ) -> None:
+        """`clock` gives milliseconds; `choose_queue` one of so many write queues; `holds_order_lock` whether an orderly consumer of
+        a group has a queue locked; `is_congested` whether the timer takes no more for a time; `put` stores (the default: `put_into`).
+
+        Raises StoreNotWritableError of a store that is open for reading, StateFileError.
+        """
+        settings = store.writer.settings
+        self.state = BrokerState()
+        """Whether sends are taken; whoever runs the broker sets it."""
+        self.statistics = PutStatistics(settings.broker_name, settings.cluster)
+        self._store = store
+        self._config = store.config
+        self._host = settings.host
+        self._broker_name, self._cluster_name = settings.broker_name, settings.cluster
+        self._hooks = tuple(hooks)
+        self._rpc_hooks = tuple(rpc_hooks)
+        self._put = put or put_into(store)
+        self._clock = clock
+        self._choose_queue = choose_queue
+        self._new_unique_key = new_unique_key or unique_keys()
+        self._holds_order_lock = holds_order_lock
+        self._is_congested = is_congested
+        self._disk_use = disk_use or partial(disk_use_of, store)
+        self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
+        self._groups = store.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
+        self._built_in = built_in_topics(self._broker_name, self._cluster_name, self._config.send, self._config.timer)
+        self._merged: tuple[TopicTable, dict[str, TopicConfig]] | None = None
+
+    def send(self, request: SendRequest) -> SendResponse:
+        """Store what the request brings, or say why not. A stored message is readable when this returns (a delayed one when it is
+        due), and on the disk under SYNC_FLUSH.
+
+        Raises OSError where a topic or group that the request makes cannot be saved.
+        """
+        if self.state.rejects_requests:
+            return SendResponse(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+        try:
+            for hook in self._rpc_hooks:
+                run_rpc_hook(partial(hook.before_request, request.client_address, request))
+            response = self._answer(request)
+            for hook in self._rpc_hooks:
+                run_rpc_hook(partial(hook.after_response, request.client_address, request, response))
+        except AbortProcessError as abort:
+            return SendResponse(abort.code, abort.message)
+        return response
+
+    def _answer(self, request: SendRequest) -> SendResponse:
+        """Java: SendMessageProcessor.processRequest."""
+        asked = decode_properties(encode_properties(request.properties))  # as a broker reads them off the wire
+        queue = logical_queue(
+            self._mappings, request.topic, request.queue_id, logical=request.logical, choose_queue=True
+        )
+        try:
+            queue_id = physical_queue_id(queue, request.queue_id)
+        except RequestRefusedError as refused:
+            return SendResponse(refused.code, refused.remark)
+        context = self._context(request, queue_id, asked)
+        try:
+            run_before(self._hooks, context)
+        except AbortProcessError as abort:
+            return SendResponse(abort.code, abort.message)
+        added = {"MSG_REGION": self._config.send.region_id, "TRACE_ON": str(self._config.send.trace_on).lower()}
+        properties = {name: value for name, value in (asked | added).items() if name != _RECEIPT}
+        try:
+            response = self._send(request, queue_id, properties, queue, context)
+        except RequestRefusedError as refused:
+            response = SendResponse(refused.code, refused.remark)
+        return replace(response, ext_fields=added)
+
+    def _send(
+        self,
+        request: SendRequest,
+        queue_id: int,
+        properties: Mapping[str, str],
+        queue: LogicalQueue,
+        context: SendMessageContext,
+    ) -> SendResponse:
+        """Java: SendMessageProcessor.sendMessage, sendBatchMessage, handlePutMessageResult. Raises RequestRefusedError."""
+        begin_ms = self._clock()
+        topic = self._checked_topic(request, queue_id, begin_ms)
+        if queue_id < 0:
+            queue_id = self._any_queue(topic)
+        message = requested_message(request, queue_id, properties)
+        if not request.is_batch:
+            message = self._retried(message, request)
+        try:
+            plan = self._plan(request, message, topic, begin_ms)
+            outcome = self._put(plan)
+        except PutRefusedError as refused:
+            outcome = PutOutcome(refused.status, reason=refused.reason)
+        if outcome.status.is_stored and outcome.appended is not None:
+            self._count(plan.message, outcome.appended, queue_id, self._clock() - begin_ms)
+            response = self._receipt(plan.message, outcome.status, outcome.appended, queue_id, queue)
+            if request.is_batch:
+                response = replace(response, recall_handle=None)
+        else:
+            response = self._refusal(outcome)
+        self._tell_hooks(context, request, response, outcome.appended)
+        return response
+
+    # What is stored
+
+    def _checked_topic(self, request: SendRequest, queue_id: int, now_ms: int) -> TopicConfig:
+        check_start(self._config.send, now_ms)
+        checked = check_topic(request, self._topics, self._config.send, self._rules(now_ms).address)
+        if checked.is_new:
+            self._store.save_topic(checked.config)
+        check_queue(request, queue_id, checked.config)
+        if has_batch_queues(checked.config):
+            reason = f"topic[{request.topic}] has batch consume queues, which this broker does not write"
+            raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
+        return checked.config
+
+    def _any_queue(self, topic: TopicConfig) -> int:
+        """Java: AbstractSendMessageProcessor.randomQueueId, which divides by zero where there is none."""
+        if topic.write_queue_count <= 0:
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic}] has no write queue")
+        return self._choose_queue(topic.write_queue_count)
+
+    def _retried(self, message: InnerMessage, request: SendRequest) -> InnerMessage:
+        is_retry = message.topic.startswith(RETRY_PREFIX)
+        routed = retry_or_dead_letter(
+            message,
+            self._groups.groups,
+            self._topics,
+            send=self._config.send,
+            max_reconsume_times=request.max_reconsume_times,
+            client_version=request.client_version,
+            group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),
+        )
+        for topic in routed.topics:
+            self._store.save_topic(topic)
+        for group in routed.groups:
+            self._groups = self._groups.with_group(group, now_ms=self._clock())
+            self._store.save_state(GROUPS_FILE, self._groups.to_text())
+        return routed.message
+
+    def _plan(self, request: SendRequest, message: InnerMessage, topic: TopicConfig, now_ms: int) -> PutPlan:
+        rules = self._rules(now_ms)
+        if request.is_batch:
+            return plan_batch(message, request.body, topic, rules)
+        return plan_message(message, request.body, topic, rules, self._new_unique_key)
+
+    def _rules(self, now_ms: int) -> PutRules:
+        return PutRules(
+            config=self._config,
+            host=self._host,
+            now_ms=now_ms,
+            cluster_name=self._cluster_name,
+            topics=self._topics,
+            state=self.state,
+            is_congested=self._is_congested,
+        )
+
+    @property
+    def _topics(self) -> Mapping[str, TopicConfig]:
+        """The file's entries over the built-in ones."""
+        table = self._store.writer.settings.topics
+        if self._merged is None or self._merged[0] is not table:
+            self._merged = table, {**self._built_in, **table.topics}
+        return self._merged[1]
+
+    # What is answered
+
+    def _receipt(
+        self, message: InnerMessage, status: PutStatus, appended: Appended, queue_id: int, queue: LogicalQueue
+    ) -> SendResponse:
+        told_queue_id, told_offset = answered_place(queue, queue_id, appended.queue_offset)
+        return SendResponse(
+            response_code(status),
+            None,
+            appended.msg_id,
+            told_queue_id,
+            told_offset,
+            message.properties.get("UNIQ_KEY"),
+            recall_handle(message.properties, self._broker_name),
+        )
+
+    def _refusal(self, outcome: PutOutcome) -> SendResponse:
+        limit = self._config.commit_log.max_message_size
+        text = remark(outcome.status, max_message_size=limit, timer=self._config.timer, disk_use=self._disk_use())
+        return SendResponse(response_code(outcome.status), text)
+
+    def _count(self, message: InnerMessage, appended: Appended, queue_id: int, latency_ms: int) -> None:
+        count, size = appended.message_count, appended.size_bytes
+        self.statistics.put(message.topic, message.queue_id, count, size, queue_id, latency_ms)
+        if message.topic == HALF_TOPIC:
+            self.statistics.transaction_nums[message.properties[REAL_TOPIC]].add(1)
+
+    # Hooks
+
+    def _context(self, request: SendRequest, queue_id: int, properties: Mapping[str, str]) -> SendMessageContext:
+        """Java: AbstractSendMessageProcessor.buildMsgContext."""
+        return SendMessageContext(
+            namespace=namespace_of(request.topic),
+            producer_group=request.producer_group,
+            topic=request.topic,
+            queue_id=queue_id,
+            body_length=len(request.body or b""),
+            properties=properties,
+            born_host=request.client_address,
+            born_time_ms=request.born_time_ms,
+            request_time_ms=self._clock(),
+            region_id=self._config.send.region_id,
+            broker_address=host_text(self._host),
+            unique_key=properties.get("UNIQ_KEY", ""),
+            message_type=message_type(properties),
+            commercial_owner=request.ext_fields.get("Owner"),
+            account_auth_type=request.ext_fields.get("AUTH_TYPE"),
+            account_owner_parent=request.ext_fields.get("OWNER_PARENT"),
+            account_owner_self=request.ext_fields.get("OWNER_SELF"),
+        )
+
+    def _tell_hooks(
+        self, context: SendMessageContext, request: SendRequest, response: SendResponse, appended: Appended | None
+    ) -> None:
+        """Java: the ends of handlePutMessageResult, executeSendMessageHookAfter."""
+        context.is_stored = response.is_stored
+        context.size_bytes = appended.size_bytes if response.is_stored and appended else len(request.body or b"")
+        context.message_count = appended.message_count if appended else 1
+        units = -(-context.size_bytes // self._config.send.commercial_size_per_msg)
+        context.commercial_message_count = units
+        context.commercial_times = units * (self._config.send.commercial_base_count if response.is_stored else 1)
+        context.msg_id, context.queue_offset = response.msg_id, response.queue_offset
+        if response.queue_id is not None:
+            context.queue_id = response.queue_id
+        context.code, context.error_message = response.code, response.remark
+        run_after(self._hooks, context)

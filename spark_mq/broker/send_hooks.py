@@ -1,0 +1,144 @@
+"""Hooks around a request and around a send. Java: RPCHook, SendMessageHook, SendMessageContext, AbortProcessException.
+
+A hook stops a request by raising `AbortProcessError`, which becomes the answer. Any other error of a send hook is logged, and the
+message goes on as if the hook were not there; one of an RPC hook is answered with SYSTEM_ERROR, before the send or after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from spark_mq.broker.put_response import SendResponse
+from spark_mq.broker.response_codes import ResponseCode
+from spark_mq.broker.send_request import SendRequest
+from storage.names import is_retry_or_dead_letter_topic, is_system_group, is_system_topic
+
+_LOG = logging.getLogger(__name__)
+
+
+class AbortProcessError(Exception):
+    """Raised by a hook: answer the request so, and do nothing more with it."""
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+class MessageType(Enum):
+    """What kind of message a send brings. Java: MessageType."""
+
+    NORMAL = "Normal"
+    HALF = "Trans"
+    DELAY = "Delay"
+    ORDER = "Order"
+
+
+@dataclass(slots=True)
+class SendMessageContext:
+    """What hooks are told; those after the put see what came of it. Java: SendMessageContext."""
+
+    namespace: str
+    producer_group: str
+    topic: str
+    """As requested, not where it went."""
+    queue_id: int
+    body_length: int
+    properties: Mapping[str, str]
+    """As requested, without what the broker adds."""
+    born_host: str
+    born_time_ms: int
+    request_time_ms: int
+    region_id: str
+    broker_address: str
+    unique_key: str
+    message_type: MessageType
+    msg_id: str | None = None
+    queue_offset: int | None = None
+    code: int | None = None
+    error_message: str | None = None
+    is_stored: bool | None = None
+    """None until the put; then which of SEND_SUCCESS and SEND_FAILURE its statistics are."""
+    message_count: int = 0
+    size_bytes: int = 0
+    """Of the records, or of the body where they were not stored."""
+    commercial_owner: str | None = None
+    commercial_message_count: int = 0
+    """The size in units of `commercialSizePerMsg`, rounded up."""
+    commercial_times: int = 0
+    account_auth_type: str | None = None
+    account_owner_parent: str | None = None
+    account_owner_self: str | None = None
+
+
+class SendMessageHook(Protocol):
+    """Called for every send that a broker looks at."""
+
+    def send_message_before(self, context: SendMessageContext) -> None: ...
+
+    def send_message_after(self, context: SendMessageContext) -> None: ...
+
+
+class RpcHook(Protocol):
+    """Called for every request."""
+
+    def before_request(self, remote_address: str, request: SendRequest) -> None: ...
+
+    def after_response(self, remote_address: str, request: SendRequest, response: SendResponse) -> None: ...
+
+
+def message_type(properties: Mapping[str, str]) -> MessageType:
+    """Java: AbstractSendMessageProcessor.buildMsgContext."""
+    if "__SHARDINGKEY" in properties:
+        return MessageType.ORDER
+    if not properties.keys().isdisjoint(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")):
+        return MessageType.DELAY
+    return MessageType.HALF if is_true(properties.get("TRAN_MSG")) else MessageType.NORMAL
+
+
+def is_true(text: str | None) -> bool:
+    """Java: Boolean.parseBoolean."""
+    return text is not None and text.lower() == "true"
+
+
+def namespace_of(resource: str) -> str:
+    """What stands before the first % of a user's topic or group. Java: NamespaceUtil.getNamespaceFromResource."""
+    if is_system_topic(resource) or is_system_group(resource):
+        return ""
+    name = resource.split("%", 2)[2] if is_retry_or_dead_letter_topic(resource) else resource
+    namespace, separator, _ = name.partition("%")
+    return namespace if separator else ""
+
+
+def run_rpc_hook(call: Callable[[], None]) -> None:
+    """One RPC hook. Raises AbortProcessError, also for any other error. Java: NettyRemotingAbstract.buildProcessRequestHandler."""
+    try:
+        call()
+    except AbortProcessError:
+        raise
+    except Exception as error:  # a stranger's code, whatever it raises, is answered
+        raise AbortProcessError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}") from error
+
+
+def run_before(hooks: Sequence[SendMessageHook], context: SendMessageContext) -> None:
+    """All hooks in order. Raises the first AbortProcessError. Java: executeSendMessageHookBefore."""
+    for hook in hooks:
+        try:
+            hook.send_message_before(context)
+        except AbortProcessError:
+            raise
+        except Exception:  # a stranger's code, whatever it raises, decides over no message
+            _LOG.exception("a hook before a send to %s failed", context.topic)
+
+
+def run_after(hooks: Sequence[SendMessageHook], context: SendMessageContext) -> None:
+    """All hooks in order; what is stored cannot be aborted any more. Java: executeSendMessageHookAfter."""
+    for hook in hooks:
+        try:
+            hook.send_message_after(context)
+        except Exception:  # as before
+            _LOG.exception("a hook after a send to %s failed", context.topic)

@@ -1,0 +1,50 @@
+"""A send request as a broker takes it off the wire, or a caller makes it. Java: SendMessageRequestHeader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_mq.broker.auto_topics import AUTO_CREATE_TOPIC
+from spark_mq.broker.retry import CURRENT_VERSION
+from storage.format.record import host_text
+
+DEFAULT_TOPIC_QUEUE_COUNT = 4
+"""What a Java producer asks for. Java: DefaultMQProducer.defaultTopicQueueNums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """One message, or a batch of them for one queue."""
+
+    topic: str
+    body: bytes | None
+    """As stored: compressed if `sys_flag` says so. Of a batch: the client's encoding of its messages (`batch_body.py`)."""
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of a batch: what all its messages get besides their own."""
+    queue_id: int = -1
+    """Negative = any write queue. Of a static topic the logical queue."""
+    producer_group: str = ""
+    default_topic: str = AUTO_CREATE_TOPIC
+    """The template for a topic that is not there."""
+    default_topic_queue_count: int = DEFAULT_TOPIC_QUEUE_COUNT
+    flag: int = 0
+    sys_flag: int = 0
+    born_time_ms: int = 0
+    born_host: bytes | None = None
+    """The client's 4 or 16 bytes of address, 4 of port; None = the store's own."""
+    reconsume_times: int | None = None
+    max_reconsume_times: int | None = None
+    unit_mode: bool = False
+    is_batch: bool = False
+    logical: bool | None = None
+    """False = the queue id is physical, for another broker forwards the request (`lo`)."""
+    client_version: int = CURRENT_VERSION
+    """The ordinal in MQVersion.Version."""
+    ext_fields: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Whatever else the request says, for hooks."""
+
+    @property
+    def client_address(self) -> str:
+        """address:port of the client, "" if nobody knows it."""
+        return "" if self.born_host is None else host_text(self.born_host)

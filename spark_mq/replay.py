@@ -1,0 +1,195 @@
+"""Dead letters put into the topics that they came from, as new messages. No Spark: `jobs/replay_dead_letters.py` says which.
+
+A copy keeps body, tags, keys, unique key, flag, birth and the application's properties; what brokers and consumers noted on the
+message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id: by it a copy is found in the log where
+nobody had the time to note that it was put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_mq.rows import RowSource, arrow_schema, columns_named, to_record_batch
+from storage import MessageStore
+from storage.errors import RowIllegalError
+from storage.format.properties import decode_property_maps
+from storage.names import RETRY_PREFIX, dead_letter_topic
+from storage.put import message_rules
+from storage.scan import scan_queue
+
+REPLAYED_FROM = "REPLAYED_FROM"
+COMPRESS_OVER_BYTES = 4_096
+"""Bodies from here on are compressed, as a client does: some were, and would be too large inflated."""
+_READ = ("queue_offset", "msg_id", "body", "tags", "keys", "unique_key", "properties", "flag", "born_timestamp")
+_PUT = ("topic", "body", "tags", "keys", "unique_key", "properties", "flag", "born_timestamp")
+_POP_RETRY_SEPARATORS = ("+", "_")
+
+PLANNED = "planned"
+REPLAYED = "replayed"
+REFUSED = "refused"
+NOT_MADE = "not_made"
+UNKNOWN = "unknown"
+
+
+class DeadLetter(NamedTuple):
+    """Which message of a group's dead-letter topic, and where it came from."""
+
+    queue_id: int
+    queue_offset: int
+    msg_id: str
+    unique_key: str | None
+    origin_topic: str
+
+
+class Outcome(NamedTuple):
+    """What became of a dead letter."""
+
+    letter: DeadLetter
+    result: str
+    reason: str | None = None
+    new_msg_id: str | None = None
+
+
+class OpenPlan(NamedTuple):
+    """Dead letters that a run was about to replay when it ended, and has not said of what became of them."""
+
+    run: str
+    log_end: int
+    """Where the log ended before the first of them."""
+    letters: list[DeadLetter]
+
+
+def topic_of(origin_topic: str, group: str) -> str:
+    """The topic that messages of `origin_topic` go back to: a pop consumer's retry topic stands for the topic behind its group's name.
+
+    Java: KeyBuilder.parseNormalTopic.
+    """
+    for separator in _POP_RETRY_SEPARATORS:
+        prefix = f"{RETRY_PREFIX}{group}{separator}"
+        if origin_topic.startswith(prefix) and len(origin_topic) > len(prefix):
+            return origin_topic[len(prefix) :]
+    return origin_topic
+
+
+def refused_topics(store: MessageStore, topics: Iterable[str]) -> dict[str, str]:
+    """Those of the topics that no message may be put into, with the rule. The store is open for writing."""
+    rules = message_rules(store.writer.settings, create_topic=False)
+    refusals = {topic: rules.target(topic).refusal for topic in topics}
+    return {topic: refusal for topic, refusal in refusals.items() if refusal is not None}
+
+
+def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> list[Outcome]:
+    """Put copies of dead letters into the topics that they came from, and sync; the outcome of each, in their order.
+
+    Rows are put by the rules of `put_batch`. One that no topic takes, that has expired or that is another message by now is refused
+    alone. A crash leaves some of the copies in the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
+    """
+    targets = {letter: topic_of(letter.origin_topic, group) for letter in letters}
+    closed = refused_topics(store, set(targets.values()))
+    outcomes = {letter: Outcome(letter, REFUSED, closed[topic]) for letter, topic in targets.items() if topic in closed}
+    wanted = [letter for letter in letters if letter not in outcomes]
+    found, rows = _read(store, group, wanted)
+    there = set(found)
+    gone = "it is not there any more"
+    outcomes |= {letter: Outcome(letter, REFUSED, gone) for letter in wanted if letter not in there}
+    topics = pa.array([targets[letter] for letter in found], pa.string())
+    rows = rows.append_column("topic", topics) if found else rows
+    while found:
+        try:
+            put = store.put_batch(
+                rows.select(_PUT), create_topic=False, keep_unique_key=True, compress_body_over=COMPRESS_OVER_BYTES
+            )
+        except RowIllegalError as error:
+            outcomes[found[error.row]] = Outcome(found[error.row], REFUSED, f"{error.column}: {error.rule}")
+            keep = np.arange(len(found)) != error.row
+            rows, found = rows.filter(pa.array(keep)), [*found[: error.row], *found[error.row + 1 :]]
+            continue
+        ids = put.column("msg_id").to_pylist()
+        outcomes |= {letter: Outcome(letter, REPLAYED, None, id_) for letter, id_ in zip(found, ids, strict=True)}
+        break
+    store.flush()
+    return [outcomes[letter] for letter in letters]
+
+
+def find_copies(
+    store: MessageStore, topics: Iterable[str], msg_ids: Collection[str], since_commitlog_offset: int
+) -> dict[str, str]:
+    """The copies of dead letters that the topics hold from a place in the log on: their message ids by the dead letters'."""
+    copies: dict[str, str] = {}
+    wanted = pa.array(sorted(msg_ids), pa.string())
+    for topic in topics:
+        for queue_id in store.queue_ids(topic):
+            queue = store.queues.get(topic, queue_id)
+            if queue is None:
+                continue
+            start, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            start += int(np.searchsorted(queue.entries(start, end)["commitlog_offset"], since_commitlog_offset))
+            for part in scan_queue(queue, store.log, store.log_end, start, end):
+                sources = decode_property_maps(part.records.raw_properties()).values_of(REPLAYED_FROM)
+                rows = pc.is_in(sources, wanted)
+                copies |= dict(
+                    zip(
+                        sources.filter(rows).to_pylist(),
+                        part.records.message_ids().filter(rows).to_pylist(),
+                        strict=True,
+                    )
+                )
+    return copies
+
+
+def _read(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> tuple[list[DeadLetter], pa.Table]:
+    """The letters that are still there, and beside each its row, with REPLAYED_FROM among its properties."""
+    columns = columns_named(_READ, kafka=False)
+    found: list[DeadLetter] = []
+    batches: list[pa.RecordBatch] = []
+    by_queue = sorted(letters)
+    for queue_id, of_queue in groupby(by_queue, attrgetter("queue_id")):
+        by_place = {(letter.queue_offset, letter.msg_id): letter for letter in of_queue}
+        for source in _sources(store, dead_letter_topic(group), queue_id, {offset for offset, _ in by_place}):
+            batch = to_record_batch(source, columns, arrow_schema(columns))
+            places = zip(batch.column("queue_offset").to_pylist(), batch.column("msg_id").to_pylist(), strict=True)
+            of_batch = [by_place.get(place) for place in places]
+            kept = batch.filter(pa.array([letter is not None for letter in of_batch]))
+            found += [letter for letter in of_batch if letter is not None]
+            properties = with_property(kept.column("properties"), REPLAYED_FROM, kept.column("msg_id"))
+            batches.append(kept.set_column(kept.schema.names.index("properties"), "properties", properties))
+    return found, pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def _sources(store: MessageStore, topic: str, queue_id: int, offsets: Collection[int]) -> Iterator[RowSource]:
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return
+    wanted = np.array(sorted(offsets))
+    wanted = wanted[(wanted >= store.min_offset(topic, queue_id)) & (wanted < store.max_offset(topic, queue_id))]
+    runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1)
+    for run in runs:
+        if len(run):
+            for part in scan_queue(queue, store.log, store.log_end, int(run[0]), int(run[-1]) + 1):
+                yield RowSource(part, topic, "", queue_id, all_properties=True)
+
+
+def with_property(maps: pa.MapArray, name: str, values: pa.Array) -> pa.MapArray:
+    """The maps with one entry more in each, in place of one of that name."""
+    offsets = np.asarray(maps.offsets.to_numpy(), np.int64)
+    names, texts = (
+        maps.keys.slice(offsets[0], offsets[-1] - offsets[0]),
+        maps.items.slice(offsets[0], offsets[-1] - offsets[0]),
+    )
+    keep = pc.not_equal(names, name).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate(([0], np.cumsum(keep)))[offsets - offsets[0]]
+    count, total = len(maps), int(offsets[-1])
+    order = pa.array(np.insert(np.arange(total), offsets[1:], total + np.arange(count)))
+    mask = pa.array(keep)
+    return pa.MapArray.from_arrays(
+        pa.array((offsets + np.arange(count + 1)).astype(np.int32)),
+        pa.concat_arrays([names.filter(mask), pa.repeat(pa.scalar(name, names.type), count)]).take(order),
+        pa.concat_arrays([texts.filter(mask), values.cast(texts.type)]).take(order),
+    )

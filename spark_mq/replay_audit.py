@@ -1,0 +1,150 @@
+"""Spark's part of a replay: which dead letters are meant, and the Delta table that says what became of each, a row for each attempt.
+
+    planned     the attempt is decided; whether it was made, the log says (`replay.find_copies`)
+    replayed    its copy is in the log, synced; `new_msg_id` says where
+    refused     no copy was made; `reason` says why
+    not_made    the run that planned it ended before, and there is no copy
+    unknown     the run that planned it ended, and what of the log could tell has expired
+
+A dead letter that was replayed, or whose fate is unknown, is not replayed again unless that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark_mq.conditions import OptionError
+from spark_mq.options import EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.replay import PLANNED, REPLAYED, UNKNOWN, DeadLetter, OpenPlan, Outcome
+from storage.names import dead_letter_topic
+
+SETTLED = (REPLAYED, UNKNOWN)
+"""What keeps a dead letter from being replayed again."""
+
+_LETTER = ("queue_id", "queue_offset", "msg_id", "unique_key", "origin_topic")
+_SCHEMA = """
+    run STRING NOT NULL, time TIMESTAMP NOT NULL, consumer_group STRING NOT NULL,
+    dead_letter_queue INT NOT NULL, dead_letter_offset BIGINT NOT NULL, dead_letter_msg_id STRING NOT NULL,
+    unique_key STRING, origin_topic STRING NOT NULL,
+    result STRING NOT NULL, reason STRING, new_msg_id STRING, log_end BIGINT NOT NULL
+"""
+
+
+def select_letters(
+    spark: SparkSession,
+    path: str,
+    group: str,
+    *,
+    conf: str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    where: str | None = None,
+) -> DataFrame:
+    """The group's dead letters that became such in [since_ms, until_ms) and meet a predicate over the source's columns, as rows of
+    `DeadLetter`. Raises OptionError for a predicate that is none.
+    """
+    reader = spark.read.format("spark_mq").option("path", path).option("topic", dead_letter_topic(group))
+    reader = reader if conf is None else reader.option("conf", conf)
+    columns = [*_LETTER, "store_timestamp"] if where is None else ["*", *EARLIER_PLACE_COLUMN_NAMES]
+    letters = reader.option("columns", ",".join(columns)).load()
+    if since_ms is not None:
+        letters = letters.where(f.col("store_timestamp") >= f.timestamp_millis(f.lit(since_ms)))
+    if until_ms is not None:
+        letters = letters.where(f.col("store_timestamp") < f.timestamp_millis(f.lit(until_ms)))
+    try:
+        letters = letters if where is None else letters.where(where)
+    except (AnalysisException, ParseException) as error:
+        raise OptionError("where", str(error).partition("\n")[0]) from error
+    return letters.select(*_LETTER)
+
+
+class ReplayAudit:
+    """The audit of one consumer group in the table at `path`, which is made when the first row is written."""
+
+    def __init__(self, spark: SparkSession, path: str, group: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._group = group
+
+    def open_plans(self) -> list[OpenPlan]:
+        """What earlier runs have left planned. The caller holds the lock under which runs plan."""
+        rows = self._rows()
+        if rows is None:
+            return []
+        found = rows.where(f.col("result") == PLANNED).orderBy("run", "dead_letter_queue", "dead_letter_offset")
+        plans: dict[str, OpenPlan] = {}
+        for row in found.collect():
+            letter = DeadLetter(
+                row.dead_letter_queue,
+                row.dead_letter_offset,
+                row.dead_letter_msg_id,
+                row.unique_key,
+                row.origin_topic,
+            )
+            plans.setdefault(row.run, OpenPlan(row.run, row.log_end, [])).letters.append(letter)
+        return list(plans.values())
+
+    def without_settled(self, letters: DataFrame) -> DataFrame:
+        """Those rows (with a column `msg_id`) that are not replayed yet."""
+        rows = self._rows()
+        if rows is None:
+            return letters
+        settled = rows.where(f.col("result").isin(*SETTLED)).select(f.col("dead_letter_msg_id").alias("msg_id"))
+        return letters.join(settled.distinct(), "msg_id", "left_anti").select(*letters.columns)
+
+    def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None:
+        """Note what a run is going to do, before it does it: one commit of the table."""
+        rows = [(run, self._group, *letter, PLANNED, log_end) for letter in letters]
+        names = (
+            "run STRING, consumer_group STRING, dead_letter_queue INT, dead_letter_offset BIGINT, "
+            "dead_letter_msg_id STRING, unique_key STRING, origin_topic STRING, result STRING, log_end BIGINT"
+        )
+        planned = self._spark.createDataFrame(rows, names).withColumn("time", f.current_timestamp())
+        self._make_table()
+        planned.write.format("delta").mode("append").save(self._path)
+
+    def note(self, run: str, outcomes: Iterable[Outcome]) -> None:
+        """Say what became of planned attempts of a run: one commit of the table."""
+        from delta.tables import DeltaTable
+
+        rows = [(outcome.letter.msg_id, outcome.result, outcome.reason, outcome.new_msg_id) for outcome in outcomes]
+        if not rows:
+            return
+        noted = self._spark.createDataFrame(rows, "msg_id STRING, result STRING, reason STRING, new_msg_id STRING")
+        is_meant = (
+            (f.col("audit.run") == run)
+            & (f.col("audit.consumer_group") == self._group)
+            & (f.col("audit.dead_letter_msg_id") == f.col("noted.msg_id"))
+        )
+        (
+            DeltaTable.forPath(self._spark, self._path)
+            .alias("audit")
+            .merge(noted.alias("noted"), is_meant)
+            .whenMatchedUpdate(
+                set={
+                    "time": f.current_timestamp(),
+                    "result": "noted.result",
+                    "reason": "noted.reason",
+                    "new_msg_id": "noted.new_msg_id",
+                }
+            )
+            .execute()
+        )
+
+    def _rows(self) -> DataFrame | None:
+        """The group's rows; None where there is no table yet."""
+        from delta.tables import DeltaTable
+
+        if not DeltaTable.isDeltaTable(self._spark, self._path):
+            return None
+        return self._spark.read.format("delta").load(self._path).where(f.col("consumer_group") == self._group)
+
+    def _make_table(self) -> None:
+        from delta.tables import DeltaTable
+
+        columns = self._spark.createDataFrame([], _SCHEMA).schema
+        DeltaTable.createIfNotExists(self._spark).location(self._path).addColumns(columns).execute()

@@ -1,0 +1,1 @@
+"""Messages that are due later: parked in system topics, delivered to their own when their time has come."""

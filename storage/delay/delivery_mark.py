@@ -1,0 +1,93 @@
+"""What a delivery is about to put, noted down first, so that one that was killed is gone on with and not begun again.
+
+The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Nobody else
+appends before the round's progress is saved, so what of it stands in the log stands at that place, row after row, and is told by its
+bytes. The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import StateFileError
+from storage.files.file_system import LocalFileSystem
+from storage.format.record_batch import Records
+
+_COLUMNS = ("flag", "born_time_ms", "reconsume_times", "body_crc", "body_size_bytes")
+
+
+class DueRange(NamedTuple):
+    """Messages of one level at queue offsets [start, end)."""
+
+    level: int
+    start: int
+    end: int
+
+
+class DeliveryMark(NamedTuple):
+    """One round of deliveries that may be under way."""
+
+    log_end: int
+    """Where its first record goes."""
+    ranges: tuple[DueRange, ...]
+
+    def is_current(self, offsets: Mapping[int, int]) -> bool:
+        """Whether none of the round's progress has been saved, by us or by a broker."""
+        return all(offsets.get(range_.level) == range_.start for range_ in self.ranges)
+
+
+def save_mark(file_system: LocalFileSystem, root: str, mark: DeliveryMark) -> None:
+    """Note a round down, durably."""
+    file_system.replace(_path(root), json.dumps({"log_end": mark.log_end, "ranges": mark.ranges}).encode())
+
+
+def drop_mark(file_system: LocalFileSystem, root: str) -> None:
+    """Forget the round; one that comes back with a power loss is no longer current."""
+    file_system.unlink(_path(root))
+
+
+def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
+    """The round that was under way; None if there was none. Raises StateFileError for a file that this module did not write."""
+    path = _path(root)
+    content = file_system.read_file(path)
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+        ranges = tuple(DueRange(*map(int, range_)) for range_ in document["ranges"])
+        return DeliveryMark(int(document["log_end"]), ranges)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateFileError(path, 1, 1, f"it is no delivery mark: {error}") from error
+
+
+def record_marks(records: Records, topics: pa.Array, queue_ids: np.ndarray) -> pa.Table:
+    """What tells that a delivered record is a certain message's: everything but place, hosts and store time."""
+    return pa.table(
+        {
+            "topic": topics.cast(pa.large_binary()),
+            "queue_id": pa.array(queue_ids, pa.int32()),
+            "properties": records.raw_properties().cast(pa.large_binary()),
+            **{name: pa.array(records.column(name)) for name in _COLUMNS},
+        }
+    )
+
+
+def equal_head(expected: Iterable[pa.Table], found: Iterable[pa.Table]) -> int:
+    """How many rows of the one follow each other in the other, from the first on."""
+    ours, theirs = pa.concat_tables(expected), pa.concat_tables(found)
+    count = min(len(ours), len(theirs))
+    ours, theirs = ours.slice(0, count), theirs.slice(0, count)
+    equal = np.ones(count, bool)
+    for name in ours.column_names:
+        equal &= pc.equal(ours[name], theirs[name]).to_numpy()
+    return count if equal.all() else int(np.argmin(equal))
+
+
+def _path(root: str) -> str:
+    return f"{root}/spark_mq/delivery.json"

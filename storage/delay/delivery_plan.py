@@ -1,0 +1,201 @@
+"""What is due of the delay levels, and what the due messages become. Pure. Java: ScheduleMessageService.
+
+The queue of a level is delivered in order, up to the first message that is not due. Due is what an entry's tags code says
+(CommitLog.checkMessageAndReturnSize), or what claims to be further ahead than its level's delay: then the clock went back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.delay.delivery_mark import DueRange
+from storage.delay.routing import REAL_QUEUE_ID, REAL_TOPIC
+from storage.errors import NameIllegalError
+from storage.format.properties import decode_property_maps
+from storage.format.record_batch import Records
+from storage.inner_messages import InnerMessages
+from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
+from storage.scan import SLICE_ROWS
+
+ROUND_ROWS = SLICE_ROWS
+"""How many messages a crash leaves to be looked for."""
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+_FIRST_BLOCK = 64
+_INTEGER = re.compile(r"\+?0*\d{1,10}")
+_INT_MAX = 2**31 - 1
+
+DeliverTimes = Callable[[int, int, int], np.ndarray]
+"""When the messages of a level at queue offsets [start, end) are due, int64 ms; 0 where no message is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """What one level has to deliver: queue offsets [start, end)."""
+
+    level: int
+    saved: int | None
+    """The offset that delayOffset.json has; None if it does not name the level."""
+    start: int
+    end: int
+    maximum: int
+    """Where the queue ends: what lies behind `end` waits."""
+    next_due_ms: int | None
+    """When the first message at or behind `end` is due; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPlan:
+    """What all levels have to deliver."""
+
+    levels: tuple[LevelPlan, ...]
+    """Those of broker.conf that have a queue or an offset."""
+    stranded: Mapping[int, int]
+    """Level → messages that nobody delivers, because broker.conf has fewer levels (as a broker leaves them)."""
+
+    def starts(self) -> dict[int, int]:
+        """The offsets to go on from; none for a level that has neither an offset nor messages."""
+        return {plan.level: plan.start for plan in self.levels if plan.saved is not None or plan.maximum}
+
+    def rounds(self, row_count: int = ROUND_ROWS) -> Iterator[tuple[DueRange, ...]]:
+        """The due ranges in order, cut so that a round has at most `row_count` queue offsets."""
+        ranges: list[DueRange] = []
+        room = row_count
+        for plan in self.levels:
+            at = plan.start
+            while at < plan.end:
+                end = min(plan.end, at + room)
+                ranges.append(DueRange(plan.level, at, end))
+                room -= end - at
+                at = end
+                if not room:
+                    yield tuple(ranges)
+                    ranges, room = [], row_count
+        if ranges:
+            yield tuple(ranges)
+
+
+def plan_deliveries(
+    delays_ms: tuple[int, ...],
+    saved: Mapping[int, int],
+    queues: Mapping[int, tuple[int, int]],
+    deliver_times: DeliverTimes,
+    now_ms: int,
+    *,
+    max_messages: int | None = None,
+) -> DeliveryPlan:
+    """What is due at `now_ms`, level by level, at most `max_messages` of all.
+
+    `saved` are the file's offsets, `queues` the minimum and maximum offset of each queue by its level. A level that the file does not
+    name begins at 0, one whose offset lies outside the queue at its nearer end. Java: correctDelayOffset, executeOnTimeUp.
+    """
+    plans = []
+    queues = {**dict.fromkeys(saved, (0, 0)), **queues}
+    for level in sorted(level for level in queues if 1 <= level <= len(delays_ms)):
+        start, maximum = _start(saved.get(level), queues[level]), queues[level][1]
+        end, next_due_ms = _due_end(level, start, maximum, deliver_times, now_ms, delays_ms[level - 1])
+        if max_messages is not None and end - start > max_messages:
+            end = start + max_messages
+            next_due_ms = int(deliver_times(level, end, end + 1)[0])
+        if max_messages is not None:
+            max_messages -= end - start
+        plans.append(LevelPlan(level, saved.get(level), start, end, maximum, next_due_ms))
+    waiting = {level: queues[level][1] - _start(saved.get(level), queues[level]) for level in sorted(queues)}
+    stranded = {level: count for level, count in waiting.items() if level > len(delays_ms) and count}
+    return DeliveryPlan(tuple(plans), stranded)
+
+
+def _start(saved: int | None, queue: tuple[int, int]) -> int:
+    minimum, maximum = queue
+    return min(max(saved or 0, minimum), maximum)
+
+
+def _due_end(
+    level: int, start: int, maximum: int, deliver_times: DeliverTimes, now_ms: int, delay_ms: int
+) -> tuple[int, int | None]:
+    """The first offset that is not due, and when it is."""
+    at, block_size = start, _FIRST_BLOCK
+    while at < maximum:
+        times = correct_deliver_times(deliver_times(level, at, min(maximum, at + block_size)), now_ms, delay_ms)
+        waiting = np.flatnonzero(times > now_ms)
+        if len(waiting):
+            return at + int(waiting[0]), int(times[waiting[0]])
+        at, block_size = at + len(times), min(8 * block_size, SLICE_ROWS)
+    return maximum, None
+
+
+def correct_deliver_times(deliver_times_ms: np.ndarray, now_ms: int, delay_ms: int) -> np.ndarray:
+    """Times that are further ahead than the level's delay become now. Java: correctDeliverTimestamp."""
+    return np.where(deliver_times_ms > now_ms + delay_ms, now_ms, deliver_times_ms)
+
+
+# What becomes of a due message
+
+
+class DueMessages(NamedTuple):
+    """What is to be put for n parked records."""
+
+    rows: np.ndarray
+    """The rows that are delivered, ascending."""
+    messages: InnerMessages
+    """These messages, with the topics and queues they were sent to."""
+    half_count: int
+    """Rows that are discarded because their topic is the half topic."""
+    refused: tuple[tuple[int, str], ...]
+    """Rows that cannot be delivered, each with the rule."""
+
+
+def due_messages(records: Records, batch_topics: frozenset[str] = frozenset()) -> DueMessages:
+    """What parked records become. Java: ScheduleMessageService.messageTimeUp."""
+    properties = decode_property_maps(records.raw_properties())
+    topics = properties.values_of(REAL_TOPIC)
+    topic_names, topic_codes = _distinct(topics)
+    queue_texts, queue_codes = _distinct(properties.values_of(REAL_QUEUE_ID))
+    rules = [_topic_rule(name, batch_topics) for name in topic_names]
+    queue_ids = np.array([_queue_id(text) for text in queue_texts], np.int64)[queue_codes]
+    is_half = np.array([name == HALF_TOPIC for name in topic_names], bool)[topic_codes]
+    is_wrong = np.array([rule is not None for rule in rules], bool)[topic_codes] | (queue_ids < 0)
+    rows = np.flatnonzero(~is_half & ~is_wrong)
+    refused = [
+        (row, rules[topic_codes[row]] or f"{REAL_QUEUE_ID} is {queue_texts[queue_codes[row]]!r:.40}, no queue id")
+        for row in np.flatnonzero(is_wrong & ~is_half).tolist()
+    ]
+    messages = InnerMessages.of_records(records if len(rows) == len(records) else records.take(rows))
+    messages = messages._replace(
+        topics=topics.take(pa.array(rows)),
+        queue_ids=queue_ids[rows].astype(np.int32),
+        prepared_transaction_offsets=np.zeros(len(rows), np.int64),
+    )
+    return DueMessages(rows, messages, int(is_half.sum()), tuple(refused))
+
+
+def _distinct(texts: pa.Array) -> tuple[list[str | None], np.ndarray]:
+    encoded = texts.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+
+
+def _topic_rule(topic: str | None, batch_topics: frozenset[str]) -> str | None:
+    """Why a record cannot go to the topic; None = it can."""
+    if topic is None:
+        return f"it has no {REAL_TOPIC}"
+    limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+    if len(topic.encode()) > limit:
+        return f"{REAL_TOPIC} has more than {limit} bytes"
+    if topic in batch_topics:
+        return f"{REAL_TOPIC} {topic} has batch consume queues (queue.type=BatchCQ)"
+    try:
+        validate_path_element("topic", topic)
+    except NameIllegalError as error:
+        return f"{REAL_TOPIC}: {error.rule}"
+    return None
+
+
+def _queue_id(text: str | None) -> int:
+    """Java: Integer.parseInt; −1 where it throws or gives no queue."""
+    value = int(text) if text is not None and _INTEGER.fullmatch(text) else -1
+    return value if value <= _INT_MAX else -1

@@ -1,0 +1,256 @@
+"""What records of the timer's topic say, and what becomes of them when their slot is due. Pure; n records at a time.
+
+A delivered record is the parked one with its own topic and queue, and three properties more:
+
+    TIMER_OUT_MS       when it was due, from whoever parked it
+    TIMER_ENQUEUE_MS   when it was entered in the wheel
+    TIMER_DEQUEUE_MS   when it left it
+
+REAL_TOPIC and REAL_QID stay: Java takes them from the object when the text is made already. A rolled record goes to the timer's queue
+again, with these and TIMER_ROLL_TIMES. Java: TimerMessageStore.convert, convertMessage, doPut, MessageClientIDSetter.getUniqID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.delay.routing import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_BUFFER_ROOM,
+    TIMER_DELETED_KEY,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
+from storage.errors import NameIllegalError
+from storage.format.properties import decode_property_maps
+from storage.format.record_batch import Records
+from storage.inner_messages import PROPERTIES_LIMIT, InnerMessages
+from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
+
+TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"
+_WHOLE_NUMBER = r"^[+-]?[0-9]+$"
+_CLOSED = pa.scalar("\x02", pa.large_string())
+_END = pa.scalar("", pa.large_string())
+
+
+class TimerRecords(NamedTuple):
+    """n records of the timer's topic; columns of equal length."""
+
+    records: Records
+    out_ms: np.ndarray
+    """int64: when it is due; 0 where that is unreadable."""
+    topics: pa.Array
+    """string: where it goes then; null where it does not say."""
+    queue_ids: np.ndarray
+    """int32; −1 where it is unreadable."""
+    keys: pa.Array
+    """string: topic + "+" + unique key, by which a deletion names it; null where it has none. Java: buildDeleteKey."""
+    deleted_keys: pa.Array
+    """string: the message that it deletes; null for a message proper."""
+    roll_times: np.ndarray
+    """int64: how often it was put back already."""
+    rules: Mapping[int, str]
+    """Row → why nobody can deliver it. Java's timer stands still at such a record for ever."""
+
+    @property
+    def is_deletion(self) -> np.ndarray:
+        """Which rows only delete another one."""
+        return np.asarray(self.deleted_keys.is_valid().to_numpy(zero_copy_only=False))
+
+    @property
+    def is_sound(self) -> np.ndarray:
+        """Which rows no rule is against."""
+        sound = np.ones(len(self.records), bool)
+        sound[list(self.rules)] = False
+        return sound
+
+    def take(self, rows: np.ndarray) -> TimerRecords:
+        """Some of them, by a mask."""
+        if rows.all():
+            return self
+        kept, numbers = pa.array(rows), np.cumsum(rows) - 1
+        return TimerRecords(
+            self.records.take(rows),
+            self.out_ms[rows],
+            self.topics.filter(kept),
+            self.queue_ids[rows],
+            self.keys.filter(kept),
+            self.deleted_keys.filter(kept),
+            self.roll_times[rows],
+            {int(numbers[row]): rule for row, rule in self.rules.items() if rows[row]},
+        )
+
+
+def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
+    """What whole records of the timer's topic say."""
+    properties = decode_property_maps(records.raw_properties())
+    topics, unique_keys = properties.values_of(REAL_TOPIC), properties.values_of("UNIQ_KEY")
+    out_ms = whole_numbers(properties.values_of(TIMER_OUT_MS), pa.int64())
+    queue_ids = whole_numbers(properties.values_of(REAL_QUEUE_ID), pa.int32())
+    deleted_keys = properties.values_of(TIMER_DELETED_KEY)
+    is_message = deleted_keys.is_null().to_numpy(zero_copy_only=False)
+    sizes = records.column("size_bytes")
+    refused = {
+        f"its {TIMER_OUT_MS} is no whole number": out_ms.is_null().to_numpy(zero_copy_only=False),
+        f"it has more than {max_message_size + TIMER_BUFFER_ROOM} bytes": sizes > max_message_size + TIMER_BUFFER_ROOM,
+        f"its {REAL_QUEUE_ID} is no whole number": is_message & queue_ids.is_null().to_numpy(zero_copy_only=False),
+        f"its {REAL_TOPIC} is missing or no topic": is_message & ~_are_topics(topics),
+    }
+    rules: dict[int, str] = {}
+    for rule, rows in refused.items():
+        rules = dict.fromkeys(np.flatnonzero(rows).tolist(), rule) | rules
+    roll_times = whole_numbers(properties.values_of(TIMER_ROLL_TIMES), pa.int32())
+    return TimerRecords(
+        records,
+        _filled(out_ms, 0),
+        topics,
+        _filled(queue_ids, -1).astype(np.int32),
+        pc.binary_join_element_wise(topics, unique_keys, "+"),
+        deleted_keys,
+        _filled(roll_times, 0),
+        rules,
+    )
+
+
+def due_messages(
+    timed: TimerRecords, is_rolled: np.ndarray, entered_ms: np.ndarray, now_ms: int
+) -> tuple[InnerMessages, np.ndarray]:
+    """What is to be put for each record: its message, or where `is_rolled` itself again; and which of them a record can hold.
+
+    `entered_ms` is when each was entered in the wheel. Rows with a rule against them, and deletions that are not rolled, give no
+    sense.
+    """
+    messages = InnerMessages.of_records(timed.records)
+    rolled = pa.array(is_rolled)
+    rolls = pa.array(timed.roll_times + 1, mask=~is_rolled).cast(pa.large_string())
+    properties = _with_properties(
+        messages.properties,
+        {
+            TIMER_ENQUEUE_MS: pa.array(entered_ms).cast(pa.large_string()),
+            TIMER_ROLL_TIMES: rolls,
+            TIMER_DEQUEUE_MS: pa.repeat(pa.scalar(str(now_ms), pa.large_string()), len(is_rolled)),
+        },
+    )
+    due = messages._replace(
+        topics=pc.if_else(rolled, TIMER_TOPIC, timed.topics),
+        queue_ids=np.where(is_rolled, 0, timed.queue_ids).astype(np.int32),
+        properties=properties,
+        prepared_transaction_offsets=np.zeros(len(is_rolled), np.int64),
+    )
+    return due, pc.binary_length(properties).to_numpy() <= PROPERTIES_LIMIT
+
+
+def cancelled_rows(keys: pa.Array, deleted_keys: pa.Array, ticks: np.ndarray, is_rolled: np.ndarray) -> np.ndarray:
+    """Which messages a deletion of their own slot takes away. `ticks` are the slots. Java: TimerDequeueGetMessageService."""
+    is_deletion = deleted_keys.is_valid().to_numpy(zero_copy_only=False)
+    deleting = is_deletion & ~is_rolled
+    cancelled = np.zeros(len(ticks), bool)
+    if deleting.any():
+        targets = np.flatnonzero(~is_deletion & ~is_rolled & np.isin(ticks, ticks[deleting]))
+        names = _of_slot(ticks[targets], keys.take(pa.array(targets)))
+        deleted = _of_slot(ticks[deleting], deleted_keys.filter(pa.array(deleting)))
+        hit = pc.is_in(names, deleted).to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
+        cancelled[targets[hit]] = True
+    return cancelled
+
+
+def concat_messages(parts: Sequence[InnerMessages]) -> InnerMessages:
+    """Messages of several log files as one."""
+    if len(parts) == 1:
+        return parts[0]
+    hosts = [part.born_hosts for part in parts if part.born_hosts is not None]
+    width = max(column.itemsize for column in hosts)
+    columns = [
+        pa.chunked_array(column).combine_chunks()
+        if isinstance(column[0], pa.Array)
+        else np.concatenate([_wide(values, width) if values.dtype.kind == "V" else values for values in column])
+        for column in zip(*parts, strict=True)
+    ]
+    return InnerMessages._make(columns)
+
+
+def _wide(hosts: np.ndarray, width: int) -> np.ndarray:
+    """Hosts with zeros behind them."""
+    rows = np.zeros((len(hosts), width), np.uint8)
+    rows[:, : hosts.itemsize] = np.ascontiguousarray(hosts).view(np.uint8).reshape(len(hosts), hosts.itemsize)
+    return rows.view(f"V{width}")[:, 0]
+
+
+def _of_slot(ticks: np.ndarray, keys: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.array(ticks).cast(pa.string()), keys, " ")
+
+
+def whole_numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The numbers, null where Long.parseLong or Integer.parseInt would throw."""
+    texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE_NUMBER), texts, None)
+    texts = pc.utf8_ltrim(texts, "+")
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:  # one is too great: they are looked at alone
+        bound = 1 << (kind.bit_width - 1)
+        values = [None if text is None else int(text) for text in texts.to_pylist()]
+        return pa.array([value if value is not None and -bound <= value < bound else None for value in values], kind)
+
+
+def _filled(numbers: pa.Array, otherwise: int) -> np.ndarray:
+    return np.asarray(numbers.cast(pa.int64()).fill_null(otherwise).to_numpy(), np.int64)
+
+
+def _are_topics(topics: pa.Array) -> np.ndarray:
+    """Which of them a record and a queue's directory can have for a topic; each different one is looked at once."""
+    distinct = topics.dictionary_encode()
+    sound = np.array([_is_topic(topic) for topic in distinct.dictionary.to_pylist()] + [False])
+    return sound[distinct.indices.fill_null(len(sound) - 1).to_numpy()]
+
+
+def _is_topic(topic: str) -> bool:
+    limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+    try:
+        validate_path_element("topic", topic)
+    except NameIllegalError:
+        return False
+    return len(topic.encode()) <= limit
+
+
+def _with_properties(properties: pa.Array, added: Mapping[str, pa.Array]) -> pa.Array:
+    """Property strings with these set, in place of what they had of the name; a row with null keeps what it has."""
+    for name, values in added.items():
+        properties = _without(properties, name, values.is_valid())
+    pieces = [
+        pc.binary_join_element_wise(pa.scalar(f"{name}\x01", pa.large_string()), values, _CLOSED, _END)
+        for name, values in added.items()
+    ]
+    absent = pc.JoinOptions(null_handling="replace", null_replacement="")
+    ends = [piece.cast(pa.large_binary()) for piece in pieces]
+    return pc.binary_join_element_wise(_closed(properties), *ends, pa.scalar(b"", pa.large_binary()), options=absent)
+
+
+def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:
+    """Property strings, those of some rows without a name."""
+    pattern = f"(^|\x02){name}\x01[^\x02]*"
+    has = pc.and_(rows, pc.match_substring_regex(properties, pattern)).to_numpy(zero_copy_only=False)
+    some = np.flatnonzero(has)
+    if not len(some):
+        return properties
+    kept = pc.replace_substring_regex(properties.take(pa.array(some)), pattern, "")
+    kept = pc.replace_substring_regex(kept, "^\x02", "")
+    order = np.arange(len(properties))
+    order[some] = len(properties) + np.arange(len(some))
+    return pa.concat_arrays([properties, kept.cast(pa.large_binary())]).take(pa.array(order))
+
+
+def _closed(properties: pa.Array) -> pa.Array:
+    """Property strings with the last 0x02, which some clients leave out."""
+    is_open = pc.and_not(pc.greater(pc.binary_length(properties), 0), pc.ends_with(properties, pattern="\x02"))
+    if not pc.any(is_open).as_py():
+        return properties
+    end = pa.scalar(b"\x02", pa.large_binary())
+    return pc.if_else(
+        is_open, pc.binary_join_element_wise(properties, end, pa.scalar(b"", pa.large_binary())), properties
+    )

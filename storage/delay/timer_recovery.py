@@ -1,0 +1,119 @@
+"""Wheel, log and place in the queue as the last timer left them, stopped or killed, ours or Apache's. Java: TimerMessageStore.recover.
+
+1. The log is walked from a little before where the checkpoint says that log and wheel are on the disk; what stands behind its end is
+   cut.
+2. The wheel learns the units found; slots that end behind the log's end get what the log has, or nothing.
+3. The queue is gone on with where the checkpoint says that everything is entered. Units found in step 1 tell which messages behind
+   that are entered too, so that none is entered twice. If the log is shorter than the checkpoint says, the queue is gone on with
+   behind the message of its last unit, or with its first message; what was due before the last delivery is then not entered again.
+
+Departures. Java begins at the message behind the log's last unit: messages that were never entered because they were due are delivered
+twice, and after a crash what was entered since the last flush too. Without a wheel Java's walk covers two files of the log, here all.
+Java forgets what was due more than seven days ago, here it is delivered.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.delay.routing import TIMER_TOPIC
+from storage.delay.timer_checkpoint import read_timer_checkpoint
+from storage.delay.timer_log import TimerLog, UnitRun
+from storage.delay.timer_wheel import TimerWheel
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.files.file_system import LocalFileSystem
+from storage.format.timer import (
+    UNIT_SIZE,
+    WHEEL_SLOTS,
+    TimerCheckpoint,
+    due_times_ms,
+    effective_precision_ms,
+)
+from storage.message_store import MessageStore
+
+_LOOK_BACK_BYTES = UNIT_SIZE << 16
+
+
+class RecoveredTimer(NamedTuple):
+    """Where a timer goes on."""
+
+    wheel: TimerWheel
+    log: TimerLog
+    checkpoint: TimerCheckpoint
+    queue_offset: int
+    """The first message to enter, unless it is one of `entered`."""
+    entered: np.ndarray
+    """Places in the commit log of messages behind `checkpoint.queue_offset` that the log has already."""
+    log_is_whole: bool
+    """Whether the timer log reaches as far as the checkpoint says."""
+
+
+def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> RecoveredTimer:
+    """Read and mend; nothing but the log's tail is changed on the disk. Raises StoreRefusedError for files of a wrong length."""
+    timer = store.config.timer
+    precision_ms = effective_precision_ms(timer.timer_precision_ms)
+    wheel = TimerWheel(file_system, store.root)
+    log = TimerLog(file_system, store.root, timer.mapped_file_size_timer_log)
+    checkpoint = read_timer_checkpoint(file_system, store.root)
+    is_known = wheel.was_there and checkpoint.log_position <= log.files_end
+    begin = max(0, checkpoint.log_position - min(log.file_size_bytes, _LOOK_BACK_BYTES)) if is_known else 0
+    runs = list(log.walk(begin))
+    is_whole = _reaches(log, checkpoint)
+    log.cut()
+    first_tick = checkpoint.last_read_time_ms // precision_ms
+    _revise(wheel, runs, precision_ms)
+    _mend_slots_behind(wheel, log, first_tick, precision_ms)
+    found = (
+        [run.units["commitlog_offset"][run.positions >= checkpoint.log_position] for run in runs] if is_whole else []
+    )
+    entered = np.concatenate([np.empty(0, np.int64), *found])
+    offset = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
+    if not is_whole:
+        offset = min(offset, _behind_last_unit(store, log))
+    return RecoveredTimer(wheel, log, checkpoint, offset, entered, is_whole)
+
+
+def _reaches(log: TimerLog, checkpoint: TimerCheckpoint) -> bool:
+    """A checkpoint may name the next file's beginning where the log ends in the filler before it."""
+    next_file = -(-log.end // log.file_size_bytes) * log.file_size_bytes
+    is_at_filler = log.end >= next_file - 2 * UNIT_SIZE and checkpoint.log_position == next_file
+    return log.end >= checkpoint.log_position or is_at_filler
+
+
+def _revise(wheel: TimerWheel, runs: list[UnitRun], precision_ms: int) -> None:
+    if not runs:
+        return
+    positions = np.concatenate([run.positions for run in runs])
+    units = np.concatenate([run.units for run in runs])
+    ticks = due_times_ms(units) // precision_ms
+    recent = ticks > ticks.max() - WHEEL_SLOTS
+    wheel.revise(ticks[recent], positions[recent])
+
+
+def _mend_slots_behind(wheel: TimerWheel, log: TimerLog, first_tick: int, precision_ms: int) -> None:
+    """Slots whose newest unit the log does not have end at the newest that it has."""
+    broken = wheel.behind(log.end, first_tick)
+    if not len(broken):
+        return
+    wheel.empty(broken["tick"].astype(np.int64))
+    for run in log.units_between(max(0, int(broken["first_position"].min())), log.end):
+        ticks = due_times_ms(run.units) // precision_ms
+        rows = np.isin(ticks, broken["tick"])
+        wheel.revise(ticks[rows], run.positions[rows])
+
+
+def _behind_last_unit(store: MessageStore, log: TimerLog) -> int:
+    """The queue offset behind the message of the log's last unit; the queue's first one where that is not to be found.
+
+    Java: reviseQueueOffset.
+    """
+    unit = log.last_unit()
+    if unit is None:
+        return store.min_offset(TIMER_TOPIC, 0)
+    try:
+        message = store.message_by_commitlog_offset(int(unit["commitlog_offset"]))
+    except (OffsetOutOfRangeError, CorruptRecordError):
+        return store.min_offset(TIMER_TOPIC, 0)
+    return message.queue_offset + 1 if message.topic == TIMER_TOPIC else store.min_offset(TIMER_TOPIC, 0)

@@ -1,0 +1,332 @@
+"""Delivery at any time: messages of rmq_sys_wheel_timer wait in the timer's wheel and go to their own topics. Java: TimerMessageStore.
+
+`deliver_timed` does at one go what a broker's timer does all the time, on the same files, so that each of the two can go on from the
+other. A pass:
+
+    enter     the queue's new messages into log and wheel: of each slot the deletions are known before its messages leave
+    deliver   the slots before now, tick by tick: messages to their topics, deleted ones nowhere, those that only went as far as the
+              window reaches (rolled) to the end of the timer's queue, from where they are entered again
+
+Order of writes. Entering: commit log synced · checkpoint's master offset, so that a broker goes on behind the log's last unit · units,
+synced · wheel, synced · checkpoint. Delivering, for each group of slots: records · their sync · checkpoint's read time. Commit point:
+the sync of the checkpoint. A crash before it: what was entered is found in the timer log and not entered again, what was put in the
+commit log and not put again (`timer_handover.py`), whoever was killed. A broker that opens the store after such a crash delivers the
+group again, at most PUT_ROWS messages or one slot.
+
+Departures. Every message gets a unit in the log, also one that is due already (Java delivers that at once, and again after its next
+start): it enters the first slot that has not been delivered. A deletion that comes late therefore still finds its message, if no
+delivery was in between. A record at which Java's timer stands still for ever is reported and passed over; its unit goes into a slot
+that is over, so that a broker, too, goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from storage.delay.routing import TIMER_TOPIC
+from storage.delay.timer_checkpoint import write_timer_checkpoint
+from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
+from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
+from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_records import (
+    TimerRecords,
+    cancelled_rows,
+    concat_messages,
+    due_messages,
+    read_timer_records,
+)
+from storage.delay.timer_recovery import RecoveredTimer, recover_timer
+from storage.delay.timer_report import NOTHING_TIMED, REPORTED_ROWS, TimerReport, UndeliverableTimed
+from storage.delay.timer_slots import DueUnits, due_units
+from storage.delay.timer_units import WheelTime, plan_units, unit_changes
+from storage.delay.timer_wheel import ALL_TICKS
+from storage.failpoints import reach
+from storage.format.timer import (
+    BLANK_SLOTS,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    SLOTS_OF_WEEK,
+    due_times_ms,
+    effective_precision_ms,
+    effective_window,
+)
+from storage.inner_messages import InnerMessages
+from storage.message_store import MessageStore
+from storage.scan import QueueSlice, scan_queue
+
+TIMER = (
+    "timer-announced",
+    "timer-log",
+    "timer-wheel",
+    "timer-entered",
+    "timer-put",
+    "timer-put-sync",
+    "timer-delivered",
+)
+"""The failpoints of a pass, in the order in which it passes them."""
+
+
+def deliver_timed(store: MessageStore, now_ms: int) -> TimerReport:
+    """Deliver what the timer has due at `now_ms`; `store` is open for writing.
+
+    Does nothing where no message ever had a deliver time, or where timerWheelEnable is false (as a broker). Raises StoreRefusedError
+    for timer files that do not fit the configuration, StoreNotWritableError, OSError.
+    """
+    timer = store.config.timer
+    files = store.writer.file_system
+    has_queue = store.max_offset(TIMER_TOPIC, 0) > 0
+    if not timer.timer_wheel_enable or not (has_queue or files.exists(f"{store.root}/timerwheel")):
+        return NOTHING_TIMED
+    run = _TimerRun(store, recover_timer(store, files), now_ms)
+    try:
+        run.catch_up()
+        run.finish()
+        return run.report()
+    finally:
+        run.log.close()
+
+
+class _TimerRun:
+    """The timer between its opening and its last checkpoint."""
+
+    def __init__(self, store: MessageStore, found: RecoveredTimer, now_ms: int) -> None:
+        self.log = found.log
+        self._store = store
+        self._files = store.writer.file_system
+        self._wheel = found.wheel
+        self._checkpoint = found.checkpoint
+        self._entered_before = found.entered
+        self._queue_offset = found.queue_offset
+        self._max_message_size = store.config.commit_log.max_message_size
+        timer = store.config.timer
+        self._stops_entering = timer.timer_stop_enqueue
+        self._precision_ms = effective_precision_ms(timer.timer_precision_ms)
+        self._window = effective_window(timer.timer_roll_window_slot)
+        self._now_ms = now_ms
+        self._now_tick = now_ms // self._precision_ms
+        self._read_tick = found.checkpoint.last_read_time_ms // self._precision_ms
+        self._put_before = PutBefore()
+        if found.wheel.was_there and not is_sealed(self._files, store.root, found.checkpoint):
+            self._put_before = put_since(store.log, store.log_end, found.checkpoint.last_read_time_ms)
+        self._counts: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._lateness: list[np.ndarray] = [np.empty(0, np.int64)]
+        self._undeliverable: list[UndeliverableTimed] = []
+
+    def catch_up(self) -> None:
+        """Enter and deliver until nothing before now waits.
+
+        Where rolled messages are due themselves meanwhile, slots are delivered only up to the first of these, which is then entered
+        in its own slot, beside what may delete it.
+        """
+        self._deliver(self._now_tick - SLOTS_OF_WEEK + BLANK_SLOTS)
+        self._enter()
+        while self._read_tick < self._now_tick:
+            self._deliver(self._now_tick)
+            self._enter()
+
+    # Entering
+
+    def _enter(self) -> None:
+        """The timer's queue from where it was left, to its end. Java: enqueue, doEnqueue."""
+        queue, end = self._store.queues.get(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
+        start = max(self._queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
+        if queue is None or start >= end or self._stops_entering:
+            return
+        self._store.flush()
+        self._save(master_queue_offset=end)
+        reach("timer-announced")
+        for slice_ in scan_queue(queue, self._store.log, self._store.log_end, start, end):
+            self._enter_slice(slice_)
+        self.log.sync()
+        reach("timer-log")
+        self._wheel.save()
+        reach("timer-wheel")
+        self._queue_offset = end
+        self._save(queue_offset=end, master_queue_offset=end, log_position=self.log.end)
+        reach("timer-entered")
+
+    def _enter_slice(self, slice_: QueueSlice) -> None:
+        timed = read_timer_records(slice_.records, self._max_message_size)
+        is_entered = np.isin(slice_.records.column("commitlog_offset"), self._entered_before)
+        if is_entered.any():  # by a timer that was killed before it counted them
+            self._count_topics(timed.topics, np.where(is_entered, np.where(timed.is_deletion, -1, 1), 0))
+        was_entered = slice_.queue_offsets < self._checkpoint.queue_offset
+        is_over = was_entered & timed.is_sound & (timed.out_ms < self._checkpoint.last_read_time_ms)
+        timed = timed.take(~is_entered & ~is_over)
+        if not len(timed.records):
+            return
+        self._pass_over(timed, timed.rules)
+        is_put = self._put_before.take(timed.keys, timed.out_ms, np.full(len(timed.records), NEVER_ENTERED))
+        self._counts["found_delivered"] += int(is_put.sum())
+        enters = timed.is_sound & ~is_put
+        time = WheelTime(self._now_tick, self._read_tick, self._precision_ms, self._window)
+        units, ticks = plan_units(timed, enters, time)
+        positions = self.log.places(len(units))
+        changes = unit_changes(units["magic"])
+        units["previous_position"] = self._wheel.enter(ticks, positions, changes)
+        self.log.append(positions, units)
+        self._counts["entered"] += int(enters.sum())
+        self._count_topics(timed.topics, np.where(enters, changes, 0))
+
+    # Delivering
+
+    def _deliver(self, end_tick: int) -> None:
+        """The slots before a tick, or before the first rolled message that is due itself before it. Java: dequeue."""
+        if end_tick <= self._read_tick:
+            return
+        due = due_units(self._wheel, self.log, self._read_tick, end_tick, self._precision_ms)
+        end_tick = self._first_rolled_due(due, end_tick)
+        for group in due.before(end_tick).groups():
+            self._deliver_group(group)
+            self._read_up_to(int(group.ticks[-1]) + 1)
+        self._read_up_to(end_tick)
+
+    def _read_up_to(self, tick: int) -> None:
+        self._read_tick = tick
+        self._save(last_read_time_ms=tick * self._precision_ms)
+        reach("timer-delivered")
+
+    def _first_rolled_due(self, due: DueUnits, end_tick: int) -> int:
+        rolled = due.units[due.is_rolled]
+        if not len(rolled):
+            return end_tick
+        first = end_tick
+        for _, timed in self._records_of(rolled):
+            ticks = timed.out_ms[timed.is_sound] // self._precision_ms
+            first = min(first, int(ticks.min(initial=end_tick)))
+        return max(first, self._read_tick + 1)
+
+    def _records_of(self, units: np.ndarray) -> Iterator[tuple[np.ndarray, TimerRecords]]:
+        """The units' records, a log file at a time, with the rows of the units; units without theirs are left out."""
+        order = np.argsort(units["commitlog_offset"], kind="stable")
+        places = units["commitlog_offset"][order].astype(np.int64)
+        sizes = units["record_size_bytes"][order].astype(np.int64)
+        inside = (places >= self._store.log.minimum) & (places + sizes <= self._store.log_end) & (sizes > 0)
+        order, places, sizes = order[inside], places[inside], sizes[inside]
+        for part, records in self._store.log.records(places, sizes):
+            agrees = records.agree(places[part], sizes[part], TIMER_TOPIC.encode(), 0)
+            timed = read_timer_records(records.take(agrees), self._max_message_size)
+            rows = order[part][agrees]
+            # A place of the log that was cut and filled anew may hold another message.
+            is_own = (units["magic"][rows] & MAGIC_ROLL != 0) | (timed.out_ms <= due_times_ms(units[rows]))
+            if is_own.any():
+                yield rows[is_own], timed.take(is_own)
+
+    def _deliver_group(self, group: DueUnits) -> None:
+        found = list(self._records_of(group.units))
+        self._counts["missing"] += len(group.units) - sum(len(rows) for rows, _ in found)
+        is_cancelled = _cancelled(group, found)
+        self._counts["cancelled"] += int(is_cancelled.sum())
+        for rows in group.puts():
+            parts = [
+                (numbers[inside], timed.take(inside)) for numbers, timed in found if (inside := rows[numbers]).any()
+            ]
+            if parts:
+                self._deliver_part(group, parts, is_cancelled)
+
+    def _deliver_part(
+        self,
+        group: DueUnits,
+        parts: list[tuple[np.ndarray, TimerRecords]],
+        is_cancelled: np.ndarray,
+    ) -> None:
+        found: list[tuple[InnerMessages, np.ndarray, np.ndarray]] = []
+        for numbers, timed in parts:
+            units, cancelled = group.units[numbers], is_cancelled[numbers]
+            rolled = group.is_rolled[numbers]
+            entered_ms = units["write_time_ms"].astype(np.int64)
+            due, fits = due_messages(timed, rolled, entered_ms, self._now_ms)
+            leaves = (rolled | ~timed.is_deletion) & ~cancelled
+            self._pass_over(timed, {row: rule for row, rule in timed.rules.items() if leaves[row]})
+            full = np.flatnonzero(leaves & timed.is_sound & ~fits)
+            self._pass_over(timed, dict.fromkeys(full.tolist(), "its properties have no room left"))
+            # A deletion that found its message has counted for both; one that did not counts no longer.
+            spent = np.where(leaves | ~timed.is_deletion, 0, 1) - cancelled
+            self._count_topics(timed.topics, np.where(leaves, -unit_changes(units["magic"]), spent))
+            is_put = self._put_before.take(timed.keys, timed.out_ms, entered_ms) & leaves
+            self._counts["found_delivered"] += int(is_put.sum())
+            put = np.flatnonzero(leaves & timed.is_sound & fits & ~is_put)
+            if len(put):
+                found.append((due.take(put), numbers[put], timed.out_ms[put]))
+        if found:
+            rows = np.concatenate([numbers for _, numbers, _ in found])
+            order = np.argsort(rows, kind="stable")
+            out_ms = np.concatenate([times for _, _, times in found])[order]
+            messages = concat_messages([messages for messages, _, _ in found]).take(order)
+            self._put(messages, out_ms, group.is_rolled[rows[order]])
+
+    def _put(self, messages: InnerMessages, out_ms: np.ndarray, is_rolled: np.ndarray) -> None:
+        results = self._store.put_inner(messages)
+        reach("timer-put")
+        self._store.flush()
+        reach("timer-put-sync")
+        self._counts["rolled"] += int(is_rolled.sum())
+        self._counts["delivered"] += int((~is_rolled).sum())
+        late = results["store_time_ms"].to_numpy() - out_ms
+        self._lateness.append(np.maximum(late[~is_rolled], 0))
+
+    # Keeping account
+
+    def _pass_over(self, timed: TimerRecords, rules: Mapping[int, str]) -> None:
+        places = timed.records.column("commitlog_offset")
+        self._undeliverable += [UndeliverableTimed(int(places[row]), rules[row]) for row in sorted(rules)]
+
+    def _count_topics(self, topics: pa.Array, changes: np.ndarray) -> None:
+        """Java: addMetric."""
+        if changes.any():
+            table = pa.table({"topic": topics, "change": pa.array(changes, pa.int64())})
+            summed = table.group_by("topic", use_threads=False).aggregate([("change", "sum")])
+            for topic, change in zip(summed["topic"].to_pylist(), summed["change_sum"].to_pylist(), strict=True):
+                if topic is not None:
+                    self._waiting[topic] += change
+
+    def _save(self, **changes: int) -> None:
+        version = {"version_time_ms": self._now_ms, "version_counter": self._checkpoint.version_counter + 1}
+        if any(getattr(self._checkpoint, name) != value for name, value in changes.items()):
+            self._checkpoint = self._checkpoint._replace(**changes, **version)
+            write_timer_checkpoint(self._files, self._store.root, self._checkpoint)
+
+    def finish(self) -> None:
+        """Counts that changed into config/timermetrics; what nobody needs any longer is deleted."""
+        before = self._store.state(METRICS_FILE, TimerMetrics.load) or TimerMetrics()
+        after = before.with_changes(self._waiting, now_ms=self._now_ms)
+        if after is not before:
+            self._store.save_state(METRICS_FILE, after.to_text())
+        self.log.delete_expired(self._store.log.minimum)
+        if self._put_before.latest_ms // self._precision_ms <= self._read_tick:
+            seal(self._files, self._store.root, self._checkpoint)
+
+    def report(self) -> TimerReport:
+        slots = self._wheel.waiting(self._read_tick, ALL_TICKS)
+        waiting = slots[slots["count"] > 0]
+        lateness = np.concatenate(self._lateness)
+        return TimerReport(
+            entered=self._counts["entered"],
+            delivered=self._counts["delivered"],
+            rolled=self._counts["rolled"],
+            cancelled=self._counts["cancelled"],
+            pending=int(slots["count"].sum()),
+            next_due_ms=int(waiting["tick"][0]) * self._precision_ms if len(waiting) else None,
+            lateness_p50_ms=int(np.median(lateness)) if len(lateness) else 0,
+            lateness_max_ms=int(lateness.max(initial=0)),
+            found_delivered=self._counts["found_delivered"],
+            missing=self._counts["missing"],
+            undeliverable_count=len(self._undeliverable),
+            undeliverable=tuple(self._undeliverable[:REPORTED_ROWS]),
+        )
+
+
+def _cancelled(group: DueUnits, found: list[tuple[np.ndarray, TimerRecords]]) -> np.ndarray:
+    """Which of the group's units a deletion takes away."""
+    cancelled = np.zeros(len(group.units), bool)
+    if found and (group.units["magic"] & MAGIC_DELETE).any():
+        rows = np.concatenate([numbers for numbers, _ in found])
+        keys = pa.concat_arrays([timed.keys for _, timed in found])
+        deleted_keys = pa.concat_arrays([timed.deleted_keys for _, timed in found])
+        cancelled[rows] = cancelled_rows(keys, deleted_keys, group.ticks[rows], group.is_rolled[rows])
+    return cancelled

@@ -1,0 +1,39 @@
+"""The ledger survives retention: the newest END of each sink is written again before its file goes (DESIGN 6).
+
+Without it a sink that rested for longer than the store keeps its files would be known only by its consumer offset, which tells
+its last batch but not whose it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from storage.batch_ledger import END, QUEUE_ID, TOPIC, BatchLedger, LedgerMessage, outgoing_ledger_message
+from storage.format.record_block import encode_block
+from storage.store_writer import StoreWriter
+
+
+def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[LedgerMessage]:
+    """The newest END of each sink, where it stands before `minimum`, the log's first byte that stays; oldest first.
+
+    `newest_ends` are one for each sink and query, newest first, as `BatchLedger.newest_end_messages` gives them.
+    """
+    of_sinks: dict[str, LedgerMessage] = {}
+    for message in newest_ends:
+        of_sinks.setdefault(message.batch.sink_id, message)
+    expiring = [message for message in of_sinks.values() if message.commitlog_offset < minimum]
+    return sorted(expiring, key=lambda message: message.commitlog_offset)
+
+
+def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> None:
+    """Append these ENDs once more, as they are: same batch, rows and last row. The caller syncs."""
+    for message in renewals:
+        end = outgoing_ledger_message(END, message.batch, message.row_count, last=message.last, now_ms=writer.clock())
+        writer.append([encode_block(end, writer.settings.host)])
+
+
+def newest_ends(writer: StoreWriter) -> list[LedgerMessage]:
+    """What `plan_renewals` chooses from; looks at the whole ledger."""
+    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
+    ledger = BatchLedger(writer.log, writer.queues.get(TOPIC, QUEUE_ID), end, writer.log_end)
+    return list(ledger.newest_end_messages())

@@ -1,0 +1,257 @@
+"""Which files of a store have expired, and their deletion. Java: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
+
+    log     the oldest files whose content was last changed fileReservedTime ago, deleteFileBatchMax at a time; never the one
+            that is written, and none behind one that stays                              MappedFileQueue.deleteExpiredFileByTime
+    queues  the oldest files whose last entry points before what the log still holds; never a queue's last one
+                                                                                         MappedFileQueue.deleteExpiredFileByOffset
+    ext     files that end before the unit of the queue's first message                  ConsumeQueueExt.truncateByMinAddress
+    index   the oldest files whose last key lies before what the log still holds; never the last one
+                                                                                         IndexService.deleteExpiredFile
+
+Log files go when it is the hour for it (deleteWhen) or when a disk is fuller than it should be, and without regard to their age when
+one is nearly full. The decisions are pure; `apply_expiry` only unlinks, so that readers keep what they have mapped, and a reader
+that comes later gets OffsetOutOfRangeError. Each deletion is durable before the next, in an order that leaves no gap: the log's
+files, oldest first, then what points to them. A crash in between leaves files that the next run finds expired.
+The timer's log is the timer's own duty (`delay/timer_log.py`). Not supported: replicasPerDiskPartition, and DLedger's log.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from storage.batch_commit import settle
+from storage.commit_log import LogFile
+from storage.config import RetentionConfig
+from storage.consume_queue import ConsumeQueue
+from storage.errors import ConfigurationError
+from storage.files.file_system import LocalFileSystem
+from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
+from storage.format.index import HEADER_SIZE, HEADER_STRUCT
+from storage.index_store import is_index_name
+from storage.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
+from storage.store_reader import StoreReader
+from storage.store_writer import StoreWriter
+
+_MS_PER_HOUR = 3_600_000
+
+
+class Occasion(NamedTuple):
+    """Why log files are deleted now; without reasons none is."""
+
+    reasons: tuple[str, ...]
+    whatever_age: bool = False
+    """A disk is so full that files go before their time."""
+
+
+def plan_occasion(
+    config: RetentionConfig,
+    *,
+    hour: int,
+    log_used_percents: Sequence[int],
+    queues_used_percent: int,
+    is_asked_for: bool = False,
+) -> Occasion:
+    """Whether log files are to be deleted. Java: isTimeToDelete, isSpaceToDelete, executeDeleteFilesManually.
+
+    `hour` is the local one; the percents are `disk_used_percent` of each directory of the log (the least full counts) and of
+    consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
+    """
+    reasons = ["it was asked for"] if is_asked_for else []
+    if hour in _hours(config.delete_when):
+        reasons.append(f"it is the hour for it (deleteWhen={config.delete_when})")
+    forcibly = _within(config.disk_space_clean_forcibly_ratio, 30, 85)
+    warning = _within(config.disk_space_warning_level_ratio, 35, 90)
+    bound = _within(config.disk_max_used_space_ratio, 10, 95)
+    log_used_percent = min(log_used_percents)
+    whatever_age = False
+    for what, used in (("log", log_used_percent), ("queues", queues_used_percent)):
+        is_nearly_full = used > min(forcibly, warning)
+        if is_nearly_full or used < 0 or used > bound:
+            share = f"{used} % full" if used >= 0 else "of unknown use"
+            reasons.append(f"the disk of the {what} is {share}")
+        whatever_age |= is_nearly_full
+    return Occasion(tuple(reasons), whatever_age and config.clean_file_forcibly_enable)
+
+
+def _hours(text: str) -> set[int]:
+    """Java: UtilAll.isItTimeToDo. It fails on anything that is no number, and nothing is ever deleted then."""
+    try:
+        return {int(hour) for hour in text.rstrip(";").split(";")}
+    except ValueError:
+        raise ConfigurationError(None, None, "deleteWhen", f"{text!r} are no hours, such as 04 or 04;16") from None
+
+
+def _within(value: int, least: int, greatest: int) -> int:
+    return max(least, min(greatest, value))
+
+
+def plan_expired_log_files(
+    files: Iterable[tuple[LogFile, int]], log_end: int, config: RetentionConfig, *, now_ms: int, whatever_age: bool
+) -> list[LogFile]:
+    """The log's files that go now, of all its files with the times (ms) of their last changes, oldest first."""
+
+    def is_expired(file: LogFile, modified_ms: int) -> bool:
+        return whatever_age or now_ms >= modified_ms + config.file_reserved_time * _MS_PER_HOUR
+
+    # The file of the last byte stays, and so does any behind it, which was made ahead.
+    written = takewhile(lambda found: found[0].end < log_end, files)
+    expired = [file for file, _ in takewhile(lambda found: is_expired(*found), written)]
+    return expired[: max(1, config.delete_file_batch_max)]
+
+
+def count_expired(last_places: Iterable[int], minimum: int) -> int:
+    """How many of the oldest files go, whose last entries or keys point to these places in the log; the newest is not among them."""
+    return sum(1 for _ in takewhile(lambda place: place < minimum, last_places))
+
+
+class QueueExpiry(NamedTuple):
+    """What goes of one queue."""
+
+    topic: str
+    queue_id: int
+    message_count: int
+    """Messages that are in the log now and will not be."""
+    paths: tuple[str, ...]
+    """Files of the queue and of its extension, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """What goes of a store, and why."""
+
+    occasion: Occasion
+    log_files: tuple[LogFile, ...]
+    minimum: int
+    """The log's first byte that stays."""
+    queues: tuple[QueueExpiry, ...]
+    """Queues that lose messages or files."""
+    index_paths: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file goes."""
+        return not (self.log_files or self.index_paths or any(queue.paths for queue in self.queues))
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(file.end - file.start for file in self.log_files)
+
+    @property
+    def messages_of_topics(self) -> dict[str, int]:
+        """Topic → how many of its messages go, by name."""
+        counts: Counter[str] = Counter()
+        for queue in self.queues:
+            counts[queue.topic] += queue.message_count
+        return dict(sorted((topic, count) for topic, count in counts.items() if count))
+
+
+def plan_expiry(
+    store: StoreReader, file_system: LocalFileSystem, config: RetentionConfig, occasion: Occasion, *, now_ms: int
+) -> ExpiryPlan:
+    """Looks at a store's files and decides; changes nothing.
+
+    Queues and index are looked at whether log files go or not: an earlier run may not have come to them.
+    """
+    log = store.log
+    log_files: list[LogFile] = []
+    if occasion.reasons:
+        ages = ((file, file_system.modified_ms(file.path)) for file in log.files)
+        there = ((file, modified) for file, modified in ages if modified is not None)
+        log_files = plan_expired_log_files(
+            there, store.log_end, config, now_ms=now_ms, whatever_age=occasion.whatever_age
+        )
+    minimum = log_files[-1].end if log_files else log.minimum
+    queues = (_queue_expiry(store, file_system, queue, minimum) for queue in store.queues)
+    return ExpiryPlan(
+        occasion,
+        tuple(log_files),
+        minimum,
+        tuple(found for found in queues if found.paths or found.message_count),
+        _expired_index_paths(file_system, store.index.directory, minimum),
+    )
+
+
+def _queue_expiry(store: StoreReader, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int) -> QueueExpiry:
+    starts = queue.file_starts[:-1]
+    paths = [queue.path_of(start) for start in starts[: count_expired(_last_places(queue, starts), minimum)]]
+    paths += _expired_ext_paths(store, file_system, queue, minimum)
+    message_count = 0
+    if minimum > store.log.minimum:
+        end = store.max_offset(queue.topic, queue.queue_id)
+        message_count = queue.first_offset_at(minimum, end) - queue.first_offset_at(store.log.minimum, end)
+    return QueueExpiry(queue.topic, queue.queue_id, message_count, tuple(paths))
+
+
+def _last_places(queue: ConsumeQueue, starts: Sequence[int]) -> Iterator[int]:
+    for start in starts:
+        end = (start + queue.file_size_bytes) // ENTRY_SIZE
+        yield int(queue.entries(end - 1, end)["commitlog_offset"][0])
+
+
+def _expired_ext_paths(
+    store: StoreReader, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int
+) -> list[str]:
+    """Extension files before the unit of the queue's first message; none where no message is left, or it has no unit."""
+    directory = f"{store.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
+    found = [entry for entry in file_system.list_directory(directory) if entry.name.isascii() and entry.name.isdigit()]
+    end = store.max_offset(queue.topic, queue.queue_id)
+    first = queue.first_offset_at(minimum, end) if found else end
+    tags_code = int(queue.entries(first, first + 1)["tags_code"][0]) if first < end else 0
+    if tags_code > MAX_EXT_ADDRESS:
+        return []
+    position = ext_position(tags_code)
+    return [f"{directory}/{entry.name}" for entry in found if int(entry.name) + entry.size_bytes < position]
+
+
+def _expired_index_paths(file_system: LocalFileSystem, directory: str, minimum: int) -> tuple[str, ...]:
+    """By the headers alone, which need no geometry."""
+    found = [entry for entry in file_system.list_directory(directory) if is_index_name(entry.name) and entry.size_bytes]
+    paths = [f"{directory}/{entry.name}" for entry in found[:-1]]
+
+    def ends() -> Iterator[int]:
+        for path in paths:
+            yield HEADER_STRUCT.unpack(file_system.open_small_reads(path).view(0, HEADER_SIZE).data)[3]
+
+    return tuple(paths[: count_expired(ends(), minimum)])
+
+
+def apply_expiry(
+    writer: StoreWriter, plan: ExpiryPlan, config: RetentionConfig, *, sleep: Callable[[float], None] = time.sleep
+) -> int:
+    """Delete what the plan says; returns how many ENDs of sinks were written again first (`ledger_upkeep.py`).
+
+    Everything is synced before the first file goes: no decided batch, and no checkpoint, needs what is deleted. Files are
+    deleteCommitLogFilesInterval apart, queues deleteConsumeQueueFilesInterval; `sleep` takes seconds. Raises OSError.
+    """
+    if plan.is_empty:
+        return 0
+    renewals = plan_renewals(newest_ends(writer), plan.minimum) if plan.log_files else []
+    apply_renewals(writer, renewals)
+    settle(writer)
+    writer.checkpoint()
+    for number, file in enumerate(plan.log_files):
+        if number:
+            sleep(config.delete_commit_log_files_interval / 1_000)
+        _unlink(writer.file_system, [file.path])
+    writer.log.list_files()
+    for expiry in plan.queues:
+        if expiry.paths:
+            _unlink(writer.file_system, expiry.paths)
+            if queue := writer.queues.get(expiry.topic, expiry.queue_id):
+                queue.list_files()
+            sleep(config.delete_consume_queue_files_interval / 1_000)
+    _unlink(writer.file_system, plan.index_paths)
+    return len(renewals)
+
+
+def _unlink(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
+    """Delete files, oldest first, each durably: a power loss must not bring back one in front of a gap."""
+    for path in paths:
+        file_system.unlink(path)
+        file_system.sync(posixpath.dirname(path))

@@ -1,0 +1,220 @@
+"""Asking back what became of half messages. Java: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService.
+
+Halves are dealt with in the order of their queue, up to the first that is too young. Each is skipped (ended already),
+given up (asked too often, or older than the log's files live), put back unasked (immune) or asked; an answer ends it,
+none puts it back at the queue's end.
+
+Order of writes, a stretch of the queue at a time: commit records · op messages · halves put back · discarded halves · their sync ·
+both consume offsets, in one write. Commit point of a commit: its record. A crash
+    behind a commit record    the next check finds it, and only writes the op message
+    behind an op message      the half is ended
+    behind a half put back    there are two; the later one stands for both
+    behind a discarded half   the next check finds it in the discard topic
+so nothing is committed twice, nothing rolled back is shown, and no half is lost: offsets move only over what is synced.
+
+Departures from Java, which asks before it looks and lets a producer answer later: here the store is asked first (`outcomes.py`) and the
+checker answers at once; immunity uses up no checks (apache/rocketmq#8311); a half whose properties have no room for one
+more count, which a broker tries to put back for ever, is given up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.failpoints import reach
+from storage.format.record import Message
+from storage.inner_messages import PROPERTIES_LIMIT
+from storage.message_store import MessageStore
+from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
+from storage.transaction.discard import discard
+from storage.transaction.half_messages import (
+    CHECK_TIMES,
+    HALF_TOPIC,
+    QUEUE_ID,
+    TransactionState,
+    committed_messages,
+    put_back_messages,
+    put_back_unasked,
+    real_queue,
+)
+from storage.transaction.half_queue import Halves, messages_of, read_halves
+from storage.transaction.op_messages import OP_TOPIC, op_messages
+from storage.transaction.op_queue import read_ended
+from storage.transaction.outcomes import outcomes_of
+from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress
+
+Checker = Callable[[Message], TransactionState | str]
+"""Says what became of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
+
+PASS_HALVES = 1 << 20
+_STRETCH_BYTES = 32 << 20
+_STRETCH_HALVES = 1 << 14
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What one check did."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    put_back: int = 0
+    """Asked without an answer."""
+    immune: int = 0
+    """Put back unasked."""
+    discarded: int = 0
+    found_ended: int = 0
+    """Ended already; only their op message was missing."""
+    half_offset: int = 0
+    op_offset: int = 0
+    waiting: int = 0
+    """Half messages from `half_offset` on."""
+    asked_again: list[tuple[int, int]] = field(default_factory=list)
+    """(place in the log, queue offset) of each half put back after an unknown answer: what a check request to a producer names."""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            f"{self.committed} committed, {self.rolled_back} rolled back, {self.put_back} unknown, {self.immune} not asked yet, "
+            f"{self.discarded} given up, {self.found_ended} found ended",
+            f"half offset {self.half_offset}, op offset {self.op_offset}, {self.waiting} half messages wait",
+        ]
+
+
+def check_half_messages(
+    store: MessageStore, checker: Checker, now_ms: int, *, rules: CheckRules | None = None
+) -> CheckReport:
+    """Deal once with every half message that is due; `store` is open for writing.
+
+    An error of the checker goes out; what was dealt with before it stays so. Raises StateFileError, StoreNotWritableError, OSError.
+    """
+    check = _Check(store, checker, now_ms, rules or CheckRules.of(store.config))
+    check.run()
+    return check.report
+
+
+class _Stretch(NamedTuple):
+    """Consecutive halves with what to do."""
+
+    halves: Halves
+    actions: np.ndarray
+    end: int
+    """The half offset behind them."""
+
+
+class _Check:
+    """One check: plans, asks and writes."""
+
+    def __init__(self, store: MessageStore, checker: Checker, now_ms: int, rules: CheckRules) -> None:
+        self._store = store
+        self._checker = checker
+        self._now_ms = now_ms
+        self._rules = rules
+        self._counts: Counter[str] = Counter()
+        self.report = CheckReport()
+
+    def run(self) -> None:
+        start, op_start = read_progress(self._store)
+        half_end, op_end = (self._store.max_offset(topic, QUEUE_ID) for topic in (HALF_TOPIC, OP_TOPIC))
+        ended = read_ended(self._store, op_start, op_end)
+        goes_on = True
+        while goes_on:
+            pass_end = min(start + PASS_HALVES, half_end)
+            halves = read_halves(self._store, start, pass_end)
+            has_op = np.isin(halves.queue_offsets, ended.half_offsets)
+            last = check_end(halves, has_op, self._now_ms, self._rules)
+            goes_on = last == halves.row_count and pass_end < half_end
+            for stretch in self._stretches(halves, has_op, last, pass_end):
+                self._apply(stretch)
+                start = stretch.end
+                self._save(TransactionProgress(start, ended.done_before(op_end, start)))
+        self.report.half_offset, self.report.op_offset = read_progress(self._store)
+        self.report.waiting = self._store.max_offset(HALF_TOPIC, QUEUE_ID) - self.report.half_offset
+
+    def _stretches(self, halves: Halves, has_op: np.ndarray, last: int, pass_end: int) -> Iterator[_Stretch]:
+        """The halves before row `last` with what to do, in stretches that fit into memory with their bodies."""
+        behind = int(halves.queue_offsets[last]) if last < halves.row_count else pass_end
+        due, has_op, is_superseded = halves.take(np.arange(last)), has_op[:last].copy(), superseded(halves)[:last]
+        outcomes = outcomes_of(self._store, due.take(~has_op))
+        is_ended = has_op.copy()
+        is_ended[~has_op] = outcomes.is_ended
+        has_op[~has_op] = outcomes.has_op
+        actions = plan_checks(due, has_op, is_ended, is_superseded, self._now_ms, self._rules)
+        sizes = np.cumsum(np.where(actions == Action.SKIP, 0, due.sizes_bytes) + _STRETCH_BYTES // _STRETCH_HALVES)
+        bounds = [0, *(np.flatnonzero(np.diff(sizes // _STRETCH_BYTES)) + 1).tolist(), last]
+        for first, end in pairwise(bounds):
+            rows = np.arange(first, end)
+            yield _Stretch(due.take(rows), actions[rows], int(due.queue_offsets[end]) if end < last else behind)
+
+    def _apply(self, stretch: _Stretch) -> None:
+        halves, actions = stretch.halves, stretch.actions
+        answers = {state: np.zeros(halves.row_count, bool) for state in TransactionState}
+        for row in np.flatnonzero(actions == Action.ASK).tolist():
+            answers[self._ask(halves, row)][row] = True
+        is_committed, is_rolled_back, waits = answers.values()
+        is_found, is_immune, is_given_up = (
+            actions == action for action in (Action.END, Action.PUT_BACK_UNASKED, Action.DISCARD)
+        )
+        self._commit(halves.take(is_committed))
+        self._end(halves.take(is_committed | is_rolled_back | is_found))
+        is_given_up[self._put_back(halves, np.flatnonzero(waits | is_immune), is_immune)] = True
+        discard(self._store, halves.take(is_given_up))
+        no_longer = halves.real_topics.filter(pa.array(is_committed | is_rolled_back | is_given_up))
+        self._counts.subtract({count["values"].as_py(): count["counts"].as_py() for count in no_longer.value_counts()})
+        self.report.committed += int(is_committed.sum())
+        self.report.rolled_back += int(is_rolled_back.sum())
+        self.report.found_ended += int(is_found.sum())
+        self.report.discarded += int(is_given_up.sum())
+
+    def _ask(self, halves: Halves, row: int) -> TransactionState:
+        if halves.real_queue_ids[row] < 0:  # nobody could say where to commit it
+            return TransactionState.UNKNOWN
+        half = self._store.message_by_commitlog_offset(int(halves.commitlog_offsets[row]))
+        topic, queue_id = real_queue(half)
+        properties = {**half.properties, CHECK_TIMES: str(next_count(halves.check_times[row]))}
+        return TransactionState(self._checker(replace(half, topic=topic, queue_id=queue_id, properties=properties)))
+
+    def _commit(self, halves: Halves) -> None:
+        for rows, messages in messages_of(self._store, halves):
+            self._store.put_inner(committed_messages(messages, halves.commitlog_offsets[rows]))
+            reach("half-committed")
+
+    def _end(self, halves: Halves) -> None:
+        if halves.row_count:
+            self._store.put_inner(op_messages(halves.queue_offsets, self._rules.op_max_size_bytes, self._now_ms))
+            reach("op-written")
+
+    def _put_back(self, halves: Halves, rows: np.ndarray, is_immune: np.ndarray) -> np.ndarray:
+        """Put these rows of the halves at the end of their queue; returns those that have no room for what that adds."""
+        crowded = [np.empty(0, np.int64)]
+        for part, messages in messages_of(self._store, halves.take(rows)):
+            unasked, offsets = is_immune[rows[part]], halves.queue_offsets[rows[part]]
+            counted = put_back_messages(messages, next_count(halves.check_times[rows[part]]))
+            renewed = put_back_unasked(messages, offsets)
+            renewed = renewed._replace(properties=pc.if_else(unasked, renewed.properties, counted.properties))
+            fits = np.array(pc.less_equal(pc.binary_length(renewed.properties), PROPERTIES_LIMIT), bool)
+            self._report_put_back(self._store.put_inner(renewed.take(fits)), unasked[fits])
+            reach("half-put-back")
+            crowded.append(rows[part][~fits])
+        return np.concatenate(crowded)
+
+    def _report_put_back(self, results: pa.RecordBatch, unasked: np.ndarray) -> None:
+        places, offsets = (results.column(name).to_numpy()[~unasked] for name in ("commitlog_offset", "queue_offset"))
+        self.report.asked_again += zip(places.tolist(), offsets.tolist(), strict=True)
+        self.report.put_back += len(places)
+        self.report.immune += int(unasked.sum())
+
+    def _save(self, progress: TransactionProgress) -> None:
+        self._store.flush()
+        reach("before-half-offset")
+        save_progress(self._store, progress, now_ms=self._now_ms)
+        reach("after-half-offset")
+        save_counts(self._store, self._counts, now_ms=self._now_ms)
+        self._counts.clear()

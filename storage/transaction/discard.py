@@ -1,0 +1,108 @@
+"""Half messages that nobody has answered for, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
+AdminBrokerProcessor.resumeCheckHalfMessage.
+
+A discarded half stands in TRANS_CHECK_MAX_TIME_TOPIC, behind the half that it was; one that was put back has a half behind it. By that
+either is done once, also where a crash comes between the message and whatever follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.failpoints import reach
+from storage.message_store import MessageStore
+from storage.topics import TopicConfig
+from storage.transaction.check_plan import CheckRules
+from storage.transaction.half_messages import (
+    DISCARD_TOPIC,
+    HALF_TOPIC,
+    QUEUE_ID,
+    discarded_messages,
+    resumed_messages,
+)
+from storage.transaction.half_queue import Halves, messages_of, read_halves
+from storage.transaction.outcomes import outcomes_of
+from storage.transaction.progress import save_counts
+
+
+def discard(store: MessageStore, halves: Halves) -> None:
+    """Move halves to the discard topic, which gets its entry, but for those that a check before a crash has moved."""
+    moved = halves.take(~_stands_behind(store, DISCARD_TOPIC, halves)) if halves.row_count else halves
+    if not moved.row_count:
+        return
+    if DISCARD_TOPIC not in store.writer.settings.topics.topics:
+        store.save_topic(TopicConfig(DISCARD_TOPIC, 1, 1))
+    for _, messages in messages_of(store, moved):
+        store.put_inner(discarded_messages(messages))
+        reach("half-discarded")
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveReport:
+    """What a redrive did with the discarded halves."""
+
+    put_back: int
+    back_before: int
+    """Put back by an earlier redrive."""
+    ended: int
+    """Committed or rolled back meanwhile."""
+    too_old: int
+    """Older than the log's files live: the next check would give them up again."""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            f"{self.put_back} half messages put back; left: {self.back_before} put back before, {self.ended} ended meanwhile, "
+            f"{self.too_old} too old"
+        ]
+
+
+def redrive(
+    store: MessageStore, now_ms: int, *, topics: frozenset[str] | None = None, rules: CheckRules | None = None
+) -> RedriveReport:
+    """Put discarded halves (of these real topics) back into the half topic, once each, their checks counted from 0.
+
+    Java does it for one message id, and as often as it is told.
+    """
+    rules = rules or CheckRules.of(store.config)
+    end = store.max_offset(DISCARD_TOPIC, QUEUE_ID)
+    discarded = read_halves(store, 0, end, topic=DISCARD_TOPIC)
+    if topics is not None:
+        discarded = discarded.take(np.isin(np.array(discarded.real_topics.to_pylist(), object), sorted(topics)))
+    is_back = _stands_behind(store, HALF_TOPIC, discarded)
+    is_ended = _is_ended(store, discarded.take(~is_back))
+    waiting = discarded.take(~is_back).take(~is_ended)
+    too_old = now_ms - waiting.born_times_ms > rules.file_reserved_ms
+    chosen = waiting.take(~too_old)
+    for rows, messages in messages_of(store, chosen):
+        store.put_inner(resumed_messages(messages))
+        reach("half-redriven")
+        counted = chosen.real_topics[rows].value_counts()
+        save_counts(store, {row["values"].as_py(): row["counts"].as_py() for row in counted}, now_ms=now_ms)
+    return RedriveReport(chosen.row_count, int(is_back.sum()), int(is_ended.sum()), int(too_old.sum()))
+
+
+def _stands_behind(store: MessageStore, topic: str, halves: Halves) -> np.ndarray:
+    """Which of the messages have one of the same unique key behind them in the log, in queue 0 of a topic."""
+    codes = halves.key_codes()
+    last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    queue, end = store.queues.get(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
+    if queue is not None and halves.row_count:
+        others = read_halves(store, queue.first_offset_at(int(halves.commitlog_offsets.min()), end), end, topic=topic)
+        found = halves.key_codes(others.keys)
+        np.maximum.at(last, found[found >= 0], others.commitlog_offsets[found >= 0])
+    result = np.zeros(halves.row_count, bool)
+    result[codes >= 0] = last[codes[codes >= 0]] > halves.commitlog_offsets[codes >= 0]
+    return result
+
+
+def _is_ended(store: MessageStore, discarded: Halves) -> np.ndarray:
+    """Which transactions were ended although their half was given up: their producer answered late.
+
+    Their place in the half queue is looked for, from its beginning: what they have is an offset in another queue.
+    """
+    nowhere = np.full(discarded.row_count, -1, np.int64)
+    check_times = np.maximum(discarded.check_times, 0)  # as of halves that others precede
+    return outcomes_of(store, discarded._replace(queue_offsets=nowhere, check_times=check_times)).is_ended

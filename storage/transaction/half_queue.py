@@ -1,0 +1,199 @@
+"""The half topic read as columns: which transactions wait, since when, and which messages of it are the same transaction.
+
+A half that was asked back stands again at the queue's end, so one transaction may have several. They share their unique key. Java:
+TransactionalMessageServiceImpl.getHalfMsg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.properties import decode_property_maps
+from storage.format.record import Message
+from storage.format.record_batch import Records
+from storage.inner_messages import InnerMessages
+from storage.scan import SLICE_ROWS, QueueSlice, scan_queue
+from storage.store_reader import StoreReader
+from storage.transaction.half_messages import (
+    CHECK_TIMES,
+    FIRST_OFFSET,
+    HALF_TOPIC,
+    IMMUNITY,
+    QUEUE_ID,
+    UNIQUE_KEY,
+    integers,
+    real_queues,
+)
+
+MALFORMED = -1
+"""Java's getInt and getLong of what is no number."""
+ABSENT = -2
+
+
+class Halves(NamedTuple):
+    """n half messages in queue order; columns of equal length."""
+
+    queue_offsets: np.ndarray
+    """int64."""
+    commitlog_offsets: np.ndarray
+    """int64."""
+    sizes_bytes: np.ndarray
+    """int64, of the whole records."""
+    born_times_ms: np.ndarray
+    store_times_ms: np.ndarray
+    keys: pa.StringArray
+    """Unique keys, which name transactions; null where a message has none."""
+    real_topics: pa.StringArray
+    """"" where a message does not say."""
+    real_queue_ids: np.ndarray
+    """int64; −1 where a message does not say."""
+    check_times: np.ndarray
+    """int64: how often it was asked back, MALFORMED or ABSENT."""
+    immunities_s: np.ndarray
+    """int64: seconds since birth in which it is not asked, MALFORMED or ABSENT."""
+    first_offsets: np.ndarray
+    """int64: queue offset of the first half of one that was put back unasked, MALFORMED or ABSENT."""
+
+    @property
+    def row_count(self) -> int:
+        """How many; `len` counts columns, as of any tuple."""
+        return len(self.queue_offsets)
+
+    @property
+    def is_copy(self) -> np.ndarray:
+        """Which were put back, so that their transaction began with an earlier message."""
+        return (self.check_times != ABSENT) | (self.first_offsets != ABSENT)
+
+    def take(self, rows: np.ndarray) -> Halves:
+        """Some of them, by numbers or by a mask."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        taken = pa.array(rows)
+        return Halves._make(column[rows] if isinstance(column, np.ndarray) else column.take(taken) for column in self)
+
+    def key_codes(self, keys: pa.Array | None = None) -> np.ndarray:
+        """For each of `keys` (None = the own ones) a number that equal keys of these share; −1 for null and for keys that none has."""
+        known = self.keys.drop_null().unique()
+        return pc.index_in(self.keys if keys is None else keys, known, skip_nulls=True).fill_null(-1).to_numpy()
+
+
+def halves_of(queue_offsets: np.ndarray, records: Records) -> Halves:
+    """The columns of half messages in records."""
+    properties = decode_property_maps(records.raw_properties())
+    topics, queue_ids = real_queues(properties)
+    return Halves(
+        queue_offsets.astype(np.int64),
+        records.column("commitlog_offset").astype(np.int64),
+        records.column("size_bytes").astype(np.int64),
+        records.column("born_time_ms").astype(np.int64),
+        records.column("store_time_ms").astype(np.int64),
+        properties.values_of(UNIQUE_KEY),
+        topics,
+        queue_ids,
+        _numbers(properties.values_of(CHECK_TIMES), digits=9),
+        _numbers(properties.values_of(IMMUNITY), digits=15),
+        _numbers(properties.values_of(FIRST_OFFSET), digits=18),
+    )
+
+
+def read_halves(store: StoreReader, start: int, end: int, *, topic: str = HALF_TOPIC) -> Halves:
+    """The half messages at queue offsets [start, end) of the half topic, or of the one that discarded halves go to."""
+    return _joined([halves_of(offsets, records) for offsets, records in scan_topic(store, topic, start, end)])
+
+
+def scan_topic(store: StoreReader, topic: str, start: int, end: int) -> Iterator[QueueSlice]:
+    """The messages of queue 0 of one of the transaction topics at queue offsets [start, end), as far as the queue has them."""
+    queue = store.queues.get(topic, QUEUE_ID)
+    if queue is not None:
+        start, end = max(start, store.min_offset(topic, QUEUE_ID)), min(end, store.max_offset(topic, QUEUE_ID))
+        yield from scan_queue(queue, store.log, store.log_end, start, end)
+
+
+def half_at(store: StoreReader, half: Message) -> Halves:
+    """The columns of one half message."""
+    places, sizes = np.array([half.commitlog_offset]), np.array([half.size_bytes])
+    (_, records), *_ = store.log.records(places, sizes)
+    return halves_of(np.array([half.queue_offset]), records)
+
+
+def messages_of(store: StoreReader, halves: Halves) -> Iterator[tuple[slice, InnerMessages]]:
+    """The halves whole, bodies and all, a log file at a time: which rows, and the messages."""
+    for rows, records in store.log.records(halves.commitlog_offsets, halves.sizes_bytes):
+        yield rows, InnerMessages.of_records(records)
+
+
+class Copies(NamedTuple):
+    """The messages of the half queue that belong to the transactions of n halves, they themselves among them."""
+
+    rows: np.ndarray
+    """int64: which of the n halves each belongs to."""
+    queue_offsets: np.ndarray
+    """int64, in the half queue."""
+    began_at: np.ndarray
+    """int64, n of them: where in the log each transaction's first half lies, or as early as the log goes where it has expired."""
+
+
+def copies_of(store: StoreReader, halves: Halves) -> Copies:
+    """What stands in the half queue of the transactions of these halves, as far as unique keys tell.
+
+    The queue is read from the first of them to its end and, for those that were put back, backwards until it is known where each began.
+    """
+    codes = halves.key_codes()
+    is_open = halves.is_copy & (codes >= 0)
+    began_at = np.where(halves.is_copy, store.log.minimum, halves.commitlog_offsets)
+    found = [np.empty((2, 0), np.int64)]
+    start = int(halves.queue_offsets.min())
+    for first, last in _blocks(store, start) if (codes >= 0).any() else ():
+        if first < start and not is_open.any():
+            break
+        block = read_halves(store, first, last)
+        rows, others = _pairs(codes, halves.key_codes(block.keys))
+        found.append(np.stack((rows, block.queue_offsets[others])))
+        begins = is_open[rows] & ~block.is_copy[others]
+        rows, others = rows[begins][::-1], others[begins][::-1]  # of several the first stays
+        began_at[rows] = block.commitlog_offsets[others]
+        is_open[rows] = False
+    rows, offsets = np.concatenate(found, axis=1)
+    return Copies(rows, offsets, began_at)
+
+
+def _blocks(store: StoreReader, start: int) -> Iterator[tuple[int, int]]:
+    """Ranges of the half queue from an offset to the end, then backwards to the beginning."""
+    minimum, maximum = store.min_offset(HALF_TOPIC, QUEUE_ID), store.max_offset(HALF_TOPIC, QUEUE_ID)
+    start = max(start, minimum)
+    for first in range(start, maximum, SLICE_ROWS):
+        yield first, min(first + SLICE_ROWS, maximum)
+    for last in range(start, minimum, -SLICE_ROWS):
+        yield max(minimum, last - SLICE_ROWS), last
+
+
+def _pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All i and j with left[i] == right[j] ≥ 0; of one i the j ascend."""
+    order = np.argsort(right, kind="stable")
+    first, last = (np.searchsorted(right[order], left, side=side) for side in ("left", "right"))
+    counts = np.where(left >= 0, last - first, 0)
+    i = np.repeat(np.arange(len(left)), counts)
+    rank = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return i, order[np.repeat(first, counts) + rank]
+
+
+def _numbers(texts: pa.Array, digits: int) -> np.ndarray:
+    numbers = integers(texts, MALFORMED, digits)
+    numbers[texts.is_null().to_numpy(zero_copy_only=False)] = ABSENT
+    return numbers
+
+
+def _joined(parts: list[Halves]) -> Halves:
+    if not parts:
+        texts, numbers = pa.array([], pa.string()), np.empty(0, np.int64)
+        return Halves(numbers, numbers, numbers, numbers, numbers, texts, texts, numbers, numbers, numbers, numbers)
+    if len(parts) == 1:
+        return parts[0]
+    return Halves._make(
+        np.concatenate(columns) if isinstance(columns[0], np.ndarray) else pa.concat_arrays(columns)
+        for columns in zip(*parts, strict=True)
+    )

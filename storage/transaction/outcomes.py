@@ -1,0 +1,44 @@
+"""What the store says of transactions: committed, rolled back, or still open.
+
+Committed: a commit record stands behind the first half. Rolled back: an op message ends one of its halves and there is
+no commit record. That holds for the transaction, not for one copy of its half: a producer that answers for the first
+half after a check has put it back has answered for both. A broker of 5.3 asks on, and commits again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.store_reader import StoreReader
+from storage.transaction.commit_records import committed
+from storage.transaction.half_queue import Halves, copies_of
+from storage.transaction.op_queue import read_ended_since
+
+
+class Outcomes(NamedTuple):
+    """Of n halves; masks."""
+
+    is_committed: np.ndarray
+    has_op: np.ndarray
+    """An op message names this very half."""
+    is_ended: np.ndarray
+    """Committed, or an op message names one of the transaction's halves."""
+
+    @property
+    def is_rolled_back(self) -> np.ndarray:
+        return self.is_ended & ~self.is_committed
+
+
+def outcomes_of(store: StoreReader, halves: Halves) -> Outcomes:
+    """The outcomes of these halves, as the store has them now. Costs in proportion to what was written since they began."""
+    if not halves.row_count:
+        return Outcomes(*[np.zeros(0, bool)] * 3)
+    copies = copies_of(store, halves)
+    ended = read_ended_since(store, int(copies.began_at.min()))
+    has_op = np.isin(halves.queue_offsets, ended)
+    is_ended = has_op | np.isin(halves.first_offsets, ended)
+    is_ended[copies.rows[np.isin(copies.queue_offsets, ended)]] = True
+    is_committed = committed(store, halves, copies.began_at)
+    return Outcomes(is_committed, has_op, is_ended | is_committed)

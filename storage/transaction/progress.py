@@ -1,0 +1,117 @@
+"""How far halves and op messages are dealt with: two entries of `config/consumerOffset.json`, and the counts of
+`config/transactionMetrics`.
+
+Both offsets are changed in one write and never go back, but to the end of a queue that lost its tail. Java:
+TransactionalMessageBridge.fetchConsumeOffset, updateConsumeOffset; TransactionMetrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.data_version import DataVersion
+from storage.files.atomic_file import read_with_backup
+from storage.format import fastjson
+from storage.message_store import MessageStore
+from storage.state_document import integer, parse_document, section
+from storage.transaction.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
+from storage.transaction.op_messages import OP_TOPIC
+
+METRICS_FILE = "transactionMetrics"
+_TABLE = "transactionCount"
+
+
+class TransactionProgress(NamedTuple):
+    """The next offsets: halves before the first are ended, put back or given up, op messages before the second have been heeded."""
+
+    half_offset: int
+    op_offset: int
+
+
+def read_progress(store: MessageStore) -> TransactionProgress:
+    """Where to go on: what the file says, if the queue has such an offset, else the queue's nearer end.
+
+    Raises StateFileError where the file is unreadable and has no backup.
+    """
+    table = _consumer_offsets(store)
+    return TransactionProgress(_position(store, table, HALF_TOPIC), _position(store, table, OP_TOPIC))
+
+
+def save_progress(store: MessageStore, progress: TransactionProgress, *, now_ms: int) -> None:
+    """Enter both, in one write; neither goes back behind where `read_progress` would begin.
+
+    Nothing is written where nothing changes, nor for a queue of which nothing is known and nothing was dealt with.
+    """
+    known, table = read_progress(store), _consumer_offsets(store)
+    offsets = {}
+    for topic, old, new in zip((HALF_TOPIC, OP_TOPIC), known, progress, strict=True):
+        if new > old or table.get(topic, GROUP, QUEUE_ID) is not None:
+            offsets[topic, QUEUE_ID] = max(old, new)
+    changed = table.with_offsets(GROUP, offsets, now_ms=now_ms)
+    if changed is not table:
+        store.save_state(OFFSETS_FILE, changed.to_text())
+
+
+def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:
+    offset = table.get(topic, GROUP, QUEUE_ID)
+    minimum, maximum = store.min_offset(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
+    return minimum if offset is None else min(max(offset, minimum), maximum)
+
+
+def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
+    """A broker begins with an empty table where the file is bad and has no backup; that would end all other groups' progress."""
+    path, files = f"{store.root}/config/{OFFSETS_FILE}", store.writer.file_system
+    loaded = read_with_backup(path, ConsumerOffsets.load, read_bytes=files.read_file)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    return loaded.value or ConsumerOffsets()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCounts:
+    """How many halves of each topic wait, as brokers count: one more when prepared, one less when ended or given up.
+
+    A gauge, not a promise.
+    """
+
+    version: DataVersion = field(default_factory=DataVersion)
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> TransactionCounts:
+        """The counts that the file's text holds; StateFileError (naming `file`) if it holds none."""
+        document = parse_document(text, file)
+        table = section(document, _TABLE, file)
+        counts = {topic: integer(section(table, topic, file), "count", 0, file) for topic in table}
+        return cls(DataVersion.from_document(document, file), counts, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_changes(self, changes: Mapping[str, int], *, now_ms: int) -> TransactionCounts:
+        """The counts with these added; itself if none is. The version is raised once for all of them."""
+        changes = {topic: change for topic, change in changes.items() if change}
+        if not changes:
+            return self
+        counts = {**self.counts, **{topic: self.counts.get(topic, 0) + change for topic, change in changes.items()}}
+        entries = dict(self.document.get(_TABLE) or {})
+        entries |= {topic: {"count": counts[topic], "timeStamp": now_ms} for topic in changes}
+        version = self.version.raised(now_ms)
+        return TransactionCounts(
+            version, counts, {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
+        )
+
+
+def save_counts(store: MessageStore, changes: Mapping[str, int], *, now_ms: int) -> None:
+    """Add to the counts of the file."""
+    counts = store.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()
+    changed = counts.with_changes(changes, now_ms=now_ms)
+    if changed is not counts:
+        store.save_state(METRICS_FILE, changed.to_text())

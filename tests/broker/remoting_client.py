@@ -1,0 +1,93 @@
+"""Enough of the remoting protocol to hand a broker one send request and read its answer: JSON headers, a call at a time.
+
+    0        4                 5               8
+    | length | serializer (0)  | header length | header (JSON) | body |
+
+Java: RemotingCommand.encode, SendMessageRequestHeader, SendMessageRequestHeaderV2 (whose names are letters).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any, NamedTuple
+
+from spark_mq.broker.send_request import SendRequest
+from storage.inner_messages import encode_properties
+
+SEND_MESSAGE = 10
+SEND_BATCH_MESSAGE = 320
+_LETTERS = "abcdefghijklm"
+
+
+class Answer(NamedTuple):
+    """What the broker answered."""
+
+    code: int
+    remark: str | None
+    fields: dict[str, str]
+    """extFields: msgId, queueId, queueOffset, transactionId, MSG_REGION, TRACE_ON, …"""
+
+
+def ask(address: str, request: SendRequest) -> tuple[Answer, str]:
+    """The answer to a request, and the address that it came from (as the broker sees the client)."""
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(_frame(request))
+        header = _received(connection)
+        own = ":".join(map(str, connection.getsockname()))
+    return Answer(header["code"], header.get("remark"), header.get("extFields") or {}), own
+
+
+def _frame(request: SendRequest) -> bytes:
+    fields = {
+        "producerGroup": request.producer_group or "cases",
+        "topic": request.topic,
+        "defaultTopic": request.default_topic,
+        "defaultTopicQueueNums": str(request.default_topic_queue_count),
+        "queueId": str(request.queue_id),
+        "sysFlag": str(request.sys_flag),
+        "bornTimestamp": str(request.born_time_ms),
+        "flag": str(request.flag),
+        "properties": encode_properties(request.properties).decode(),
+        "reconsumeTimes": _number(request.reconsume_times),
+        "unitMode": str(request.unit_mode).lower(),
+        "maxReconsumeTimes": _number(request.max_reconsume_times),
+        "batch": str(request.is_batch).lower(),
+    }
+    if request.is_batch:
+        fields = dict(zip(_LETTERS, fields.values(), strict=True))
+    if request.logical is not None:
+        fields["lo"] = str(request.logical).lower()
+    header = {
+        "code": SEND_BATCH_MESSAGE if request.is_batch else SEND_MESSAGE,
+        "language": "JAVA",
+        "version": request.client_version,
+        "opaque": 1,
+        "flag": 0,
+        "serializeTypeCurrentRPC": "JSON",
+        "extFields": {name: value for name, value in fields.items() if value is not None},
+    }
+    raw, body = json.dumps(header).encode(), request.body or b""
+    return (4 + len(raw) + len(body)).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw + body
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _received(connection: socket.socket) -> dict[str, Any]:
+    frame = _exactly(connection, int.from_bytes(_exactly(connection, 4), "big"))
+    length = int.from_bytes(frame[1:4], "big")
+    header: dict[str, Any] = json.loads(frame[4 : 4 + length])
+    return header
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = connection.recv(count - len(received))
+        if not part:
+            raise ConnectionError(f"the broker closed the connection after {len(received)} of {count} bytes")
+        received += part
+    return received

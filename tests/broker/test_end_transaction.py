@@ -1,0 +1,368 @@
+"""A producer ends its transaction: which requests are refused and how, what is written, and what a second request does.
+
+Cases are EndTransactionProcessor's (5.3.3) where they name nothing else, or departures that spark_mq/broker/end_transaction.py tells.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.broker.end_transaction import (
+    EndTransactionRequest,
+    EndTransactionResponse,
+    TransactionEnder,
+    end_transaction,
+    immunity_ms,
+    judge_request,
+    request_for,
+)
+from spark_mq.broker.response_codes import ResponseCode
+from storage import Message, MessageStore, StoreConfig, open_store
+from storage.config import TransactionConfig
+from storage.failpoints import ENVIRONMENT
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.inner_messages import InnerMessage
+from storage.transaction.check import check_half_messages
+from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, half_message
+from storage.transaction.op_messages import OP_TOPIC
+from storage.transaction.progress import METRICS_FILE, TransactionCounts
+from tests.support.message_builder import make_message
+
+PROJECT = Path(__file__).resolve().parents[2]
+NOW_MS = 1_700_000_000_000
+SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+CONFIG = replace(
+    StoreConfig.tiny(),
+    transaction=TransactionConfig(transaction_op_batch_interval=3_000, transaction_op_msg_max_size=8),
+)
+PROPERTIES = {"PGROUP": "P", "REAL_TOPIC": "TopicTx", "REAL_QID": "1", "UNIQ_KEY": "K"}
+
+
+def open_empty(root: Path | str) -> MessageStore:
+    return open_store(root, config=CONFIG, read_only=False, create=True, clock=lambda: NOW_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with open_empty(tmp_path / "store") as opened:
+        yield opened
+
+
+def prepare(store: MessageStore, key: str = "K", properties: Mapping[str, str] | None = None, **fields: Any) -> Message:
+    message = InnerMessage(
+        topic="TopicTx",
+        queue_id=1,
+        body=key.encode(),
+        properties={"UNIQ_KEY": key, **(properties or {})},
+        born_time_ms=NOW_MS,
+        **fields,
+    )
+    places = store.put_inner([half_message(message, "P")])
+    return store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int = 0) -> list[bytes]:
+    return [message.body for message in store.get(topic, queue_id, 0, 100).messages]
+
+
+def committed(store: MessageStore) -> list[bytes]:
+    return bodies(store, "TopicTx", 1)
+
+
+def commit(half: Message, **changes: Any) -> EndTransactionRequest:
+    return replace(request_for(half, TRANSACTION_COMMIT), **changes)
+
+
+def rollback(half: Message, **changes: Any) -> EndTransactionRequest:
+    return replace(request_for(half, TRANSACTION_ROLLBACK), **changes)
+
+
+# What is refused
+
+HALF = replace(make_message(HALF_TOPIC, properties=PROPERTIES), properties=PROPERTIES, born_time_ms=NOW_MS)
+IMMUNE = replace(HALF, properties={**PROPERTIES, IMMUNITY: "10"})
+ERROR = ResponseCode.SYSTEM_ERROR
+NOT_FOUND = (ERROR, "Find prepared transaction message failed")
+JUDGED = {
+    "processRequest: what is right passes": (HALF, {}, (ResponseCode.SUCCESS, None)),
+    "processRequest: unknown is not answered": (HALF, {"commit_or_rollback": 0}, None),
+    "processRequest: unknown from a check is not answered": (
+        HALF,
+        {"commit_or_rollback": 0, "from_transaction_check": True},
+        None,
+    ),
+    "processRequest: a state that is none is not answered": (HALF, {"commit_or_rollback": TRANSACTION_PREPARED}, None),
+    "checkPrepareMessage: another producer group": (
+        HALF,
+        {"producer_group": "Other"},
+        (ERROR, "The producer group wrong"),
+    ),
+    "checkPrepareMessage: no producer group, where Java throws": (
+        replace(HALF, properties={}),
+        {},
+        (ERROR, "The producer group wrong"),
+    ),
+    "checkPrepareMessage: another queue offset": (
+        HALF,
+        {"tran_state_table_offset": 1},
+        (ERROR, "The transaction state table offset wrong"),
+    ),
+    "checkPrepareMessage: another place in the log": (
+        HALF,
+        {"commit_log_offset": 1},
+        (ERROR, "The commit log offset wrong"),
+    ),
+    "checkPrepareMessage: the group is looked at before the offsets": (
+        HALF,
+        {"producer_group": "Other", "tran_state_table_offset": 1},
+        (ERROR, "The producer group wrong"),
+    ),
+    "getHalfMessageByOffset: nothing there": (None, {}, NOT_FOUND),
+    "departure: a message of another topic is no half": (replace(HALF, topic="TopicTx"), {}, NOT_FOUND),
+    "rejectCommitOrRollback: in time": (IMMUNE, {}, (ResponseCode.SUCCESS, None)),
+    "rejectCommitOrRollback: too late": (
+        replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
+        {},
+        (ResponseCode.ILLEGAL_OPERATION, None),
+    ),
+    "rejectCommitOrRollback: at the last millisecond": (
+        replace(IMMUNE, born_time_ms=NOW_MS - 10_000),
+        {},
+        (ResponseCode.SUCCESS, None),
+    ),
+    "rejectCommitOrRollback: too late, but from a check": (
+        replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
+        {"from_transaction_check": True},
+        (ResponseCode.SUCCESS, None),
+    ),
+    "rejectCommitOrRollback: without an immunity nothing is too late": (
+        replace(HALF, born_time_ms=0),
+        {},
+        (ResponseCode.SUCCESS, None),
+    ),
+    "rejectCommitOrRollback: lateness is looked at before the group": (
+        replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
+        {"producer_group": "Other"},
+        (ResponseCode.ILLEGAL_OPERATION, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("state", [TRANSACTION_COMMIT, TRANSACTION_ROLLBACK], ids=["commit", "rollback"])
+@pytest.mark.parametrize(("half", "changes", "expected"), JUDGED.values(), ids=JUDGED.keys())
+def test_a_request_is_judged(
+    half: Message | None, changes: dict[str, Any], expected: tuple[ResponseCode, str | None] | None, state: int
+) -> None:
+    request = replace(request_for(HALF, state), **changes)
+    response = judge_request(request, half, transaction_timeout_ms=6_000, now_ms=NOW_MS)
+    assert (None if response is None else (response.code, response.remark)) == expected
+
+
+def test_a_slave_ends_nothing() -> None:
+    """processRequest, before all else."""
+    request = replace(request_for(HALF, 0), producer_group="Other")
+    response = judge_request(request, None, transaction_timeout_ms=6_000, now_ms=NOW_MS, is_slave=True)
+    assert response == EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10", 10_000), ("1", 6_000), ("-1", 6_000), ("soon", 6_000), ("", 6_000)],
+)
+def test_an_immunity_is_at_least_the_timeout(text: str, expected: int) -> None:
+    """TransactionalMessageUtil.getImmunityTime."""
+    assert immunity_ms(text, 6_000) == expected
+
+
+def test_an_offset_that_is_none_finds_nothing(store: MessageStore) -> None:
+    """getHalfMessageByOffset."""
+    half = prepare(store)
+    for place in (half.commitlog_offset + 1, store.log_end, 1 << 40, -1):
+        assert end_transaction(store, commit(half, commit_log_offset=place), NOW_MS) == EndTransactionResponse(
+            *NOT_FOUND
+        )
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([], [])
+
+
+def test_a_half_that_does_not_say_where_it_belongs_is_illegal(store: MessageStore) -> None:
+    """endMessageTransaction throws."""
+    half = prepare(store)
+    broken = {name: value for name, value in half.properties.items() if name != "REAL_QID"}
+    places = store.put_inner([replace(InnerMessage.of(half), properties=broken)])
+    other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
+    response = end_transaction(store, commit(other), NOW_MS)
+    assert response is not None
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert bodies(store, OP_TOPIC) == []
+
+
+# What is written
+
+
+def test_commit_writes_the_message_and_then_the_op_message(store: MessageStore) -> None:
+    """processRequest, endMessageTransaction, TransactionalMessageServiceImpl.deletePrepareMessage."""
+    half = prepare(store, properties={"TAGS": "T", "k": "v"}, flag=9, reconsume_times=2)
+    assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
+    (message,) = store.get("TopicTx", 1, 0).messages
+    assert message.properties == half.properties
+    assert (message.body, message.flag, message.reconsume_times, message.tags) == (b"K", 9, 2, "T")
+    assert (message.sys_flag, message.prepared_transaction_offset) == (TRANSACTION_COMMIT, half.commitlog_offset)
+    assert (message.born_time_ms, message.born_host) == (half.born_time_ms, half.born_host)
+    (op,) = store.get(OP_TOPIC, 0, 0).messages
+    assert op.body == b"0,"
+    assert op.commitlog_offset > message.commitlog_offset
+
+
+def test_rollback_writes_the_op_message_only(store: MessageStore) -> None:
+    half = prepare(store)
+    assert end_transaction(store, rollback(half), NOW_MS) == SUCCESS
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([], [b"0,"])
+
+
+def test_unknown_writes_nothing_and_is_not_answered(store: MessageStore) -> None:
+    half = prepare(store)
+    end = store.log_end
+    assert end_transaction(store, request_for(half, 0), NOW_MS) is None
+    assert store.log_end == end
+
+
+def test_op_messages_of_commits_are_written_together_and_a_rollbacks_at_once(store: MessageStore) -> None:
+    """TransactionalOpBatchService, batchSendOpMessage: after three seconds, or with eight bytes here."""
+    halves = [prepare(store, f"K{number}") for number in range(9)]
+    ender = TransactionEnder(store, NOW_MS)
+    for half in halves[:2]:
+        assert ender.end(commit(half), NOW_MS) == SUCCESS
+    ender.write_due(NOW_MS + 2_999)
+    assert bodies(store, OP_TOPIC) == []
+    ender.write_due(NOW_MS + 3_000)
+    for half in halves[2:6]:
+        ender.end(commit(half), NOW_MS + 3_001)
+    ender.end(commit(halves[6]), NOW_MS + 3_002)
+    ender.end(rollback(halves[7]), NOW_MS + 3_003)
+    ender.end(commit(halves[8]), NOW_MS + 3_004)
+    assert bodies(store, OP_TOPIC) == [b"0,1,", b"2,3,4,5,", b"6,7,"]
+    ender.close(NOW_MS + 3_005)
+    assert bodies(store, OP_TOPIC) == [b"0,1,", b"2,3,4,5,", b"6,7,", b"8,"]
+
+
+def test_counts_go_down_once_for_each_ending(store: MessageStore) -> None:
+    """TransactionMetrics.addAndGet."""
+    first, second = prepare(store, "K1"), prepare(store, "K2")
+    for request in (commit(first), commit(first), rollback(second), rollback(second)):
+        end_transaction(store, request, NOW_MS)
+    counts = store.state(METRICS_FILE, TransactionCounts.load)
+    assert counts is not None
+    assert counts.counts == {"TopicTx": -2}
+
+
+# The second request
+
+
+def test_a_second_commit_is_answered_and_writes_nothing(store: MessageStore) -> None:
+    """Departure: Java stores it twice (apache/rocketmq#5574)."""
+    half = prepare(store)
+    ender = TransactionEnder(store, NOW_MS)
+    for _ in range(3):  # its op message waits in memory all the time
+        assert ender.end(commit(half), NOW_MS) == SUCCESS
+    ender.close(NOW_MS)
+    assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [b"0,"])
+
+
+@pytest.mark.parametrize(("first", "second"), [(commit, rollback), (rollback, commit)], ids=["commit", "rollback"])
+def test_what_contradicts_the_first_ending_is_refused(store: MessageStore, first: Any, second: Any) -> None:
+    """Departure: Java commits what was rolled back, and answers SUCCESS to a rollback of what is visible."""
+    half = prepare(store)
+    end_transaction(store, first(half), NOW_MS)
+    before = committed(store)
+    response = end_transaction(store, second(half), NOW_MS)
+    assert response is not None
+    assert response.code == ResponseCode.ILLEGAL_OPERATION
+    assert (committed(store), bodies(store, OP_TOPIC)) == (before, [b"0,"])
+
+
+def test_ends_of_two_copies_of_a_half_are_ends_of_one_transaction(store: MessageStore) -> None:
+    """Departure: Java commits each of them."""
+    half = prepare(store)
+    report = check_half_messages(store, lambda _: "unknown", NOW_MS + 60_000)
+    ((place, _),) = report.asked_again
+    copy = store.message_by_commitlog_offset(place)
+    assert end_transaction(store, commit(copy, from_transaction_check=True), NOW_MS) == SUCCESS
+    assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
+    assert committed(store) == [b"K"]
+
+
+def test_a_rollback_of_a_later_copy_holds_for_the_first_half(store: MessageStore) -> None:
+    half = prepare(store)
+    report = check_half_messages(store, lambda _: "unknown", NOW_MS + 60_000)
+    copy = store.message_by_commitlog_offset(report.asked_again[0][0])
+    end_transaction(store, rollback(copy, from_transaction_check=True), NOW_MS)
+    response = end_transaction(store, commit(half), NOW_MS)
+    assert response is not None
+    assert response.code == ResponseCode.ILLEGAL_OPERATION
+    assert committed(store) == []
+
+
+def test_halves_without_unique_keys_are_told_apart_by_their_places(store: MessageStore) -> None:
+    message = InnerMessage(topic="TopicTx", queue_id=1, body=b"b", properties={})
+    places = store.put_inner([half_message(message, "P")] * 2).column("commitlog_offset").to_pylist()
+    first, second = (store.message_by_commitlog_offset(place) for place in places)
+    for half in (first, second, first):
+        assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
+    assert committed(store) == [b"b", b"b"]
+
+
+def test_without_an_index_a_second_commit_is_still_found(tmp_path: Path) -> None:
+    config = replace(CONFIG, index=replace(CONFIG.index, message_index_enable=False))
+    with open_store(tmp_path / "s", config=config, read_only=False, create=True, clock=lambda: NOW_MS) as store:
+        half = prepare(store)
+        for _ in range(2):
+            assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
+        assert committed(store) == [b"K"]
+
+
+# A crash in between
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("state", "failpoint", "by_check"),
+    [
+        pytest.param(TRANSACTION_COMMIT, "half-committed", True, id="behind the commit record, then a check"),
+        pytest.param(TRANSACTION_COMMIT, "half-committed", False, id="behind the commit record, then the same request"),
+        pytest.param(TRANSACTION_COMMIT, "op-written", False, id="behind the op message, then the same request"),
+        pytest.param(TRANSACTION_ROLLBACK, "op-written", True, id="behind a rollback, then a check"),
+    ],
+)
+def test_a_killed_ending_is_gone_on_with(tmp_path: Path, failpoint: str, state: int, by_check: bool) -> None:
+    root = tmp_path / "store"
+    process = subprocess.run(
+        [sys.executable, "-m", __name__, str(root), str(state)],
+        cwd=PROJECT,
+        env={**os.environ, ENVIRONMENT: failpoint},
+        check=False,
+    )
+    assert process.returncode == -signal.SIGKILL
+    with open_empty(root) as store:
+        if by_check:
+            answer = "commit" if state == TRANSACTION_COMMIT else "rollback"
+            check_half_messages(store, lambda _: answer, NOW_MS + 60_000)
+        else:
+            (half,) = store.get(HALF_TOPIC, 0, 0).messages
+            assert end_transaction(store, request_for(half, state), NOW_MS) == SUCCESS
+        assert committed(store) == ([b"K"] if state == TRANSACTION_COMMIT else [])
+        assert bodies(store, OP_TOPIC) == [b"0,"]
+
+
+if __name__ == "__main__":
+    with open_empty(sys.argv[1]) as opened:
+        end_transaction(opened, request_for(prepare(opened), int(sys.argv[2])), NOW_MS)

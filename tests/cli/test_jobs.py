@@ -1,0 +1,85 @@
+"""`spark-mq job`: every job has one command line, whichever way it is started."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_mq.cli import app
+from spark_mq.cli.jobs import job_names, load_job
+from tests.support.fixture_stores import Fixture
+
+FixtureStore = Callable[[str], Fixture]
+PROJECT = Path(__file__).resolve().parents[2]
+RUNNER = CliRunner()
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_a_job_is_made_as_all_jobs_are(name: str) -> None:
+    module = load_job(name)
+    document = module.__doc__ or ""
+    assert re.match(r"[A-Z][^:`\n]+[:.]", document), "what it does, in one sentence"
+    assert f"python -m jobs.{name} PATH" in document
+    assert "JobReport" in str(inspect.signature(module.run).return_annotation)
+    shown = RUNNER.invoke(app, ["job", name, "--help"])
+    assert shown.exit_code == 0
+    assert {"PATH", "--conf", "--every"} <= set(re.findall(r"--[a-z-]+|PATH", shown.output))
+
+
+def test_the_list_names_every_job() -> None:
+    shown = RUNNER.invoke(app, ["job", "list"])
+    assert shown.exit_code == 0
+    assert re.findall(r"^([a-z_]+) ", shown.output, re.MULTILINE) == ["job", *job_names()]
+    assert {"delete_expired_files", "rebuild_queues", "verify_store"} <= set(job_names())
+
+
+def test_an_unknown_job_is_refused_with_the_nearest_name() -> None:
+    shown = RUNNER.invoke(app, ["job", "verify_stor", "/store"])
+    assert shown.exit_code == 1
+    assert "there is no job verify_stor\nhint: did you mean verify_store?" in shown.output
+
+
+def test_a_name_may_be_spelled_as_commands_are(pristine_store: FixtureStore) -> None:
+    root = str(pristine_store("clean").root)
+    assert RUNNER.invoke(app, ["job", "verify-store", root]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param([sys.executable, "-m", "jobs.verify_store"], id="python -m"),
+        pytest.param([sys.executable, "-c", "from spark_mq.cli import main; main()", "job", "verify_store"], id="CLI"),
+        pytest.param(
+            [sys.executable, "-m", "pyspark.find_spark_home"],
+            id="spark-submit",
+            marks=pytest.mark.spark,
+        ),
+    ],
+)
+def test_a_job_runs_whichever_way_it_is_started(
+    command: list[str], pristine_store: FixtureStore, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYSPARK_PYTHON": sys.executable}
+    if "find_spark_home" in command[-1]:
+        home = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        command = [f"{home}/bin/spark-submit", "--master", "local[1]", f"{PROJECT}/jobs/verify_store.py"]
+    store = pristine_store("clean").root
+    ran = subprocess.run(
+        [*command, str(store)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "keys compared" in ran.stdout

@@ -1,0 +1,138 @@
+"""A commit of transactions ends at each of its points; the next opening makes it whole: each half once, each commit once.
+
+The process is not killed but stopped by an error at the point (as `reach` would kill it): nothing behind it is done, nothing is
+closed. The batch is that of two tasks, its log files are small, so that it lies in several.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import storage.batch_commit
+import storage.commit_log_writer
+import storage.store_writer
+from spark_mq.partition_writer import StagedRows, stage_rows
+from spark_mq.sink_columns import InputColumns
+from spark_mq.sink_commit import commit_rows
+from spark_mq.sink_options import SinkOptions
+from storage import open_store
+from storage.batch_ledger import TOPIC as LEDGER
+from storage.batch_ledger import Batch
+from storage.failpoints import COMMIT, TRANSACTIONS
+from storage.format.record import Message
+from tests.crash.sink_store import SinkStore
+
+pytestmark = pytest.mark.crash
+
+COLUMNS = InputColumns(("topic", "body", "transaction_state"))
+STATES = ("commit", "rollback", "unknown", "commit", "commit")
+ROWS = 23  # of each task
+POINTS = [(point, 1) for point in (*COMMIT[:-1], *TRANSACTIONS)]
+POINTS += [("amid-records", time) for time in (2, 3, 9)]
+POINTS += [(point, time) for point in ("after-records", "after-queues", "after-index") for time in (2, 3, 4, 5)]
+ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
+
+
+class KilledError(BaseException):
+    """The process would be gone."""
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
+    left = time
+
+    def reach(name: str) -> None:
+        nonlocal left
+        left -= name == point
+        if left == 0 and name == point:
+            raise KilledError
+
+    for module in (storage.batch_commit, storage.commit_log_writer, storage.store_writer):
+        monkeypatch.setattr(module, "reach", reach)
+
+
+def body(task: int, number: int) -> str:
+    return f"{task}-{number}-{STATES[number % len(STATES)]}" + "x" * (number * 7 % 90)
+
+
+def stage(options: SinkOptions, task: int) -> StagedRows:
+    rows = [{"topic": f"T{n % 2}", "body": body(task, n), "transaction_state": STATES[n % 5]} for n in range(ROWS)]
+    frames = [pa.RecordBatch.from_pylist(rows[:9]), pa.RecordBatch.from_pylist(rows[9:])]
+    return stage_rows(options, COLUMNS, Batch("sink", "query", 3), task, task, iter(frames))
+
+
+def options_of(root: Path, **options: str) -> SinkOptions:
+    given = {"path": str(root), "transactional": "true", "producerGroup": "group", "queueNum": "3", **options}
+    return SinkOptions.parse(given, "streaming")
+
+
+def messages(root: Path, topic: str) -> list[Message]:
+    found = []
+    with open_store(root) as store:
+        for queue_id in store.queue_ids(topic):
+            offset = 0
+            while offset < store.max_offset(topic, queue_id):
+                result = store.get(topic, queue_id, offset, 1_000)
+                found += result.messages
+                offset = result.next_begin_offset
+    return found
+
+
+def check(root: Path) -> None:
+    """What a broker would find (STORE.md 10): visible what is committed, once; ended by op what has an end; the rest open."""
+    expected = [(task, n, STATES[n % 5]) for task in (0, 1) for n in range(ROWS)]
+    halves = messages(root, "RMQ_SYS_TRANS_HALF_TOPIC")
+    assert Counter(half.body.decode() for half in halves) == Counter(body(task, n) for task, n, _ in expected)
+    assert [half.queue_offset for half in halves] == list(range(2 * ROWS))
+    by_place = {half.commitlog_offset: half for half in halves}
+    visible = messages(root, "T0") + messages(root, "T1")
+    committed = [body(task, n) for task, n, state in expected if state == "commit"]
+    assert Counter(message.body.decode() for message in visible) == Counter(committed)
+    for message in visible:
+        half = by_place[message.prepared_transaction_offset]
+        assert (message.body, message.properties) == (half.body, half.properties)
+        assert message.sys_flag == half.sys_flag | 8
+        assert (half.properties["REAL_TOPIC"], half.properties["REAL_QID"]) == (message.topic, str(message.queue_id))
+    ops = messages(root, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    ended = {int(offset) for op in ops for offset in op.body.decode().split(",") if offset}
+    assert ended == {half.queue_offset for half in halves if "unknown" not in half.body.decode()}
+    assert {op.tags for op in ops} == {"d"}
+
+
+@pytest.mark.parametrize(("point", "time"), POINTS, ids=[f"{point}-{time}" for point, time in POINTS])
+def test_a_commit_of_transactions_that_stops_is_made_whole(
+    point: str, time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = SinkStore.make_place(tmp_path)
+    flush = {"flushDiskType": "SYNC_FLUSH"} if point in ONLY_WITH_SYNC_FLUSH else {}
+    options = options_of(root, **flush)
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)
+        stop_at(patched, point, time)
+        with pytest.raises(KilledError):
+            commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
+    commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
+    check(root)
+    open_store(root, read_only=False).close()
+    check(root)
+    assert SinkStore(root).open_intents == 0
+
+
+def test_a_commit_that_stops_again_and_again_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every attempt leaves a BEGIN, and rows behind it; halves of an earlier one are named by commits of a later one."""
+    root = SinkStore.make_place(tmp_path)
+    options = options_of(root)
+    staged: list[Any] = [stage(options, 0), stage(options, 1)]
+    for _ in range(6):
+        with monkeypatch.context() as patched:
+            patched.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_500)
+            stop_at(patched, "amid-records", 3)
+            with pytest.raises(KilledError):
+                commit_rows(options, staged, 3, mirrored=True)
+    open_store(root, read_only=False).close()
+    check(root)
+    assert len([message for message in messages(root, LEDGER) if message.tags == "BEGIN"]) == 7

@@ -1,0 +1,35 @@
+"""A disk is as full as a broker thinks: what is kept for root counts as neither used nor free, a part of a percent as a whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from storage.files.disk_use import UNKNOWN, disk_used_percent
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "available", "percent"),
+    [
+        (100, 100, 100, 0),
+        (100, 25, 25, 75),
+        (1_000, 249, 249, 76),
+        (1_000, 999, 999, 1),
+        (100, 30, 20, 78),  # 70 of the 90 that are not kept for root
+        (100, 5, 0, 100),
+        (0, 0, 0, UNKNOWN),  # getTotalSpace() of a file system that does not say
+    ],
+)
+def test_used_percent(blocks: int, free: int, available: int, percent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UtilAll.getDiskPartitionSpaceUsedPercent"""
+    found = SimpleNamespace(f_blocks=blocks, f_bfree=free, f_bavail=available)
+    monkeypatch.setattr(os, "statvfs", lambda path: found)
+    assert disk_used_percent("/store") == percent
+
+
+def test_a_path_that_is_not_there_is_of_unknown_use(tmp_path: Path) -> None:
+    assert disk_used_percent(str(tmp_path / "nowhere")) == UNKNOWN
+    assert 0 <= disk_used_percent(str(tmp_path)) <= 100

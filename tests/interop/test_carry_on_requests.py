@@ -1,0 +1,295 @@
+"""The Apache broker and ours get the same requests, byte for byte, and make the same records, topics and answers of them.
+
+Each goes to a real broker over the wire and to our handlers as a call. Both logs are then compared record by record and field by field,
+both answers by code, remark and place. What we do otherwise on purpose stands in DEPARTURES.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.broker.end_transaction import EndTransactionRequest, TransactionEnder
+from spark_mq.broker.send import SendMessageHandler
+from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
+from spark_mq.broker.send_request import SendRequest
+from storage import MessageStore, open_store
+from storage.format.properties import decode_properties
+from storage.format.record import EndOfFile, Message, decode_record
+from storage.inner_messages import InnerMessage
+from storage.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.topics import FILE_NAME as TOPICS_FILE
+from storage.topics import TopicConfig, TopicTable
+from storage.transaction.op_messages import OP_TOPIC
+from tests.support import broker_requests
+from tests.support.java_broker import Oracle, free_ports
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+SETTINGS: dict[str, Any] = {
+    "commitlog_file_size_bytes": 1 << 20,
+    "consume_queue_file_size_bytes": 6_000,
+    "maxMessageSize": 20_000,
+    # Nothing is due, asked back or ended in the background while the requests come.
+    "messageDelayLevel": "1h 2h 3h 4h 5h 6h 7h 8h 9h 10h",
+    "transactionCheckInterval": 3_600_000,
+    "transactionOpBatchInterval": 3_600_000,
+    "timerWheelEnable": "true",
+    "mappedFileSizeTimerLog": 1 << 20,
+    "waitTimeMillsInSendQueue": 60_000,
+    "osPageCacheBusyTimeOutMills": 60_000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a broker made of the requests."""
+
+    answers: dict[str, dict[str, Any]]
+    """By request: `code`, `remark`, `fields`."""
+    records: list[Message]
+    topics: Mapping[str, TopicConfig]
+    groups: set[str]
+
+
+@pytest.fixture(scope="module")
+def outcomes(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Outcome]:
+    """Apache's and ours."""
+    directory = tmp_path_factory.mktemp("requests-")
+    theirs, ours, port = directory / "theirs", directory / "ours", free_ports()
+    sent = broker_requests.requests(time.time_ns() // 1_000_000 + 3_600_000)
+    with oracle.namesrv() as name_server:
+        conf = directory / "broker.conf"
+        conf.write_text(oracle.broker_conf(ours, name_server, port, **SETTINGS), "utf-8")
+        prepare(theirs, conf)
+        prepare(ours, conf)
+        (directory / "in").write_text("".join(request.to_line() for request in sent), "utf-8")
+        with oracle.broker(theirs, name_server, port=port, **SETTINGS) as broker:
+            oracle.java("Requests", directory / "in", directory / "out", broker.address)
+            broker.kill()
+    lines = [json.loads(line) for line in (directory / "out").read_text("utf-8").splitlines()]
+    apache = outcome_of(theirs, {line.pop("name"): line for line in lines})
+    return apache, outcome_of(ours, our_answers(ours, conf, sent))
+
+
+def prepare(root: Path, conf: Path) -> None:
+    with open_store(root, config=str(conf), read_only=False, create=True) as store:
+        store.save_topic(TopicConfig("One", 1, 1))
+        store.save_topic(TopicConfig("%RETRY%Unwritable", 1, 1, perm=4))
+        groups = SubscriptionGroupTable()
+        for group in (
+            SubscriptionGroupConfig("Few", retry_max_times=1),
+            SubscriptionGroupConfig("NoRetries", retry_queue_count=0),
+            SubscriptionGroupConfig("Unwritable"),
+        ):
+            groups = groups.with_group(group, now_ms=1)
+        store.save_state(GROUPS_FILE, groups.to_text())
+
+
+def outcome_of(root: Path, answers: dict[str, dict[str, Any]]) -> Outcome:
+    config = root / "config"
+    topics = TopicTable.load((config / TOPICS_FILE).read_text("utf-8"))
+    groups = SubscriptionGroupTable.load((config / GROUPS_FILE).read_text("utf-8"))
+    return Outcome(answers, list(records_of(root)), topics.topics, set(groups.groups))
+
+
+def records_of(root: Path) -> Iterator[Message]:
+    for path in sorted((root / "commitlog").iterdir()):
+        content, at = path.read_bytes(), 0
+        while content[at : at + 4].strip(b"\0"):
+            record = decode_record(content, at)
+            if isinstance(record, EndOfFile):
+                break
+            assert isinstance(record, Message)
+            yield record
+            at += record.size_bytes
+
+
+# Ours
+
+
+def our_answers(root: Path, conf: Path, sent: list[broker_requests.Request]) -> dict[str, dict[str, Any]]:
+    answers: dict[str, dict[str, Any]] = {}
+    with open_store(root, config=str(conf), read_only=False) as store:
+        ours = Ours(store)
+        for request in sent:
+            fields = {name: resolved(str(value), answers) for name, value in request.fields.items()}
+            answers[request.name] = ours.answer(request, fields)
+        store.flush()
+        store.release()
+    return answers
+
+
+def resolved(value: str, answers: dict[str, dict[str, Any]]) -> str:
+    if value[:1] not in ("@", "#"):
+        return value
+    fields = answers[value[1:]]["fields"]
+    return fields["queueOffset"] if value[0] == "#" else str(int(fields["msgId"].split(",")[0][-16:], 16))
+
+
+class Ours:
+    """The handlers of our broker, called with what stands in a request's header."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._sends = SendMessageHandler(store)
+        self._backs = SendBackHandler(store, store.config, clock=now_ms)
+        self._ends = TransactionEnder(store, now_ms())
+
+    def answer(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
+        match request.code:
+            case broker_requests.SEND:
+                return self._send(request, fields)
+            case broker_requests.SEND_BACK:
+                return self._send_back(request, fields)
+            case _:
+                return self._end(fields)
+
+    def _send(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
+        response = self._sends.send(
+            SendRequest(
+                topic=fields["topic"],
+                body=request.body or None,  # nothing and an empty body are one on the wire
+                properties=decode_properties(fields["properties"].encode()),
+                queue_id=int(fields["queueId"]),
+                producer_group=fields["producerGroup"],
+                default_topic=fields["defaultTopic"],
+                default_topic_queue_count=int(fields["defaultTopicQueueNums"]),
+                flag=int(fields["flag"]),
+                sys_flag=int(fields["sysFlag"]),
+                born_time_ms=int(fields["bornTimestamp"]),
+                born_host=bytes([127, 0, 0, 1]) + (40_000).to_bytes(4, "big"),
+                reconsume_times=int(fields["reconsumeTimes"]),
+                max_reconsume_times=optional(fields.get("maxReconsumeTimes")),
+                unit_mode=fields["unitMode"] == "true",
+                is_batch=fields["batch"] == "true",
+                client_version=request.version,
+            )
+        )
+        place = {
+            "msgId": response.msg_id,
+            "queueId": response.queue_id,
+            "queueOffset": response.queue_offset,
+            "transactionId": response.transaction_id,
+            "recallHandle": response.recall_handle,
+        }
+        told = {name: str(value) for name, value in place.items() if value is not None}
+        return {"code": int(response.code), "remark": response.remark, "fields": {**response.ext_fields, **told}}
+
+    def _send_back(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
+        response = self._backs.send_back(
+            SendBackRequest(
+                commitlog_offset=int(fields["offset"]),
+                group=fields["group"],
+                delay_level=int(fields["delayLevel"]),
+                max_reconsume_times=optional(fields.get("maxReconsumeTimes")),
+                unit_mode=fields["unitMode"] == "true",
+                client_version=request.version,
+            )
+        )
+        return {"code": int(response.code), "remark": response.remark, "fields": {}}
+
+    def _end(self, fields: dict[str, str]) -> dict[str, Any]:
+        request = EndTransactionRequest(
+            producer_group=fields["producerGroup"],
+            tran_state_table_offset=int(fields["tranStateTableOffset"]),
+            commit_log_offset=int(fields["commitLogOffset"]),
+            commit_or_rollback=int(fields["commitOrRollback"]),
+            from_transaction_check=fields["fromTransactionCheck"] == "true",
+        )
+        response = self._ends.end(request, now_ms())
+        assert response is not None
+        return {"code": int(response.code), "remark": response.remark, "fields": {}}
+
+
+def optional(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# Side by side
+
+
+DEPARTURES = {
+    "wrong-message": "a broker throws, code 1; we answer with code 1 that there is no such half message",
+    "rollback": "a broker leaves the remark 'not set any response code' with its code SUCCESS",
+    "too-late": "a broker leaves that remark with its code ILLEGAL_OPERATION",
+}
+"""Requests that we answer with another code or remark; both write the same all the same, mostly nothing."""
+BUILT_IN = {
+    *(
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "LabCluster",
+        "LabCluster_REPLY_TOPIC",
+        "broker-lab",
+    ),
+    *("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"),
+    *("rmq_sys_REVIVE_LOG_LabCluster", "rmq_sys_SYNC_BROKER_MEMBER_broker-lab"),
+}
+"""Topics that a broker makes at its start, without being asked."""
+TOOLS = {"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"}
+"""Groups that a broker makes at its start, besides those named CID_…"""
+
+
+def test_both_answer_each_request_alike(outcomes: tuple[Outcome, Outcome]) -> None:
+    theirs, ours = ({name: comparable(answer) for name, answer in outcome.answers.items()} for outcome in outcomes)
+    different = {name: (theirs[name], ours.get(name)) for name in theirs if theirs[name] != ours.get(name)}
+    assert {name: pair for name, pair in different.items() if name not in DEPARTURES} == {}
+    assert different.keys() == DEPARTURES.keys()
+
+
+def test_what_a_broker_accepts_we_accept_and_nothing_else(outcomes: tuple[Outcome, Outcome]) -> None:
+    theirs, ours = ({name for name, answer in outcome.answers.items() if answer["code"] == 0} for outcome in outcomes)
+    assert ours == theirs
+    assert 45 < len(theirs) < len(outcomes[0].answers) - 8
+
+
+def comparable(answer: dict[str, Any]) -> dict[str, Any]:
+    """Without the client's port, which is another."""
+    remark = re.sub(r"Producer: [0-9.:]*", "", answer["remark"] or "")
+    return {"code": answer["code"], "remark": remark, **(answer["fields"] or {})}
+
+
+def test_both_write_the_same_records(outcomes: tuple[Outcome, Outcome]) -> None:
+    """All but op messages, which a broker writes later. Java: MessageExtEncoder.encode."""
+    theirs, ours = (list(map(comparable_record, outcome.records)) for outcome in outcomes)
+    ours = [record for record in ours if record["topic"] != OP_TOPIC]
+    assert [record["KEYS"] for record in ours] == [record["KEYS"] for record in theirs]
+    different = [(there, here) for there, here in zip(theirs, ours, strict=True) if there != here]
+    assert different == []
+
+
+def comparable_record(record: Message) -> dict[str, Any]:
+    """Fields and properties, without times and the client's port; the order of properties is a Java HashMap's."""
+    assert record.born_host[:4] == record.store_host[:4] == bytes([127, 0, 0, 1])
+    fields = asdict(replace(InnerMessage.of(record), born_host=None))
+    place = {"at": record.commitlog_offset, "queue_offset": record.queue_offset, "magic": record.magic}
+    return {"KEYS": None, **fields, **fields.pop("properties"), **place}
+
+
+def test_both_make_the_same_topics(outcomes: tuple[Outcome, Outcome]) -> None:
+    """Java: TopicConfigManager.createTopicInSendMessageMethod, createTopicInSendMessageBackMethod."""
+    theirs, ours = (outcome.topics for outcome in outcomes)
+    assert {name: topic for name, topic in theirs.items() if name not in BUILT_IN} == ours
+    assert theirs.keys() > BUILT_IN
+    assert ours["%RETRY%Units"].topic_sys_flag == 2
+
+
+def test_both_make_the_same_groups(outcomes: tuple[Outcome, Outcome]) -> None:
+    """Java: SubscriptionGroupManager.findSubscriptionGroupConfig. A broker makes those of its tools at its start."""
+    theirs, ours = (outcome.groups for outcome in outcomes)
+    assert ours == theirs - {group for group in theirs if group.startswith("CID_") or group in TOOLS}
+    assert ours > {"Failing", "New", "Newer", "Unknown", "Units"}

@@ -1,0 +1,99 @@
+"""A small store with messages in the timer's topic, and a time that a test sets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from storage import MessageStore, StoreConfig, open_store
+from storage.config import TimerConfig
+from storage.delay.routing import TIMER_TOPIC
+from storage.delay.timer_checkpoint import read_timer_checkpoint
+from storage.delay.timer_log import TimerLog
+from storage.delay.timer_report import TimerReport
+from storage.delay.timer_store import deliver_timed
+from storage.files.file_system import LocalFileSystem
+from storage.format.record import Message
+from storage.format.timer import TimerCheckpoint
+from storage.inner_messages import InnerMessage
+
+NOW = 1_795_251_500_000
+WINDOW = 60
+TIMER = TimerConfig(mapped_file_size_timer_log=512, timer_roll_window_slot=WINDOW)
+
+
+class Clock:
+    """What the store is told, in ms."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class TimedStore:
+    """A small store and its time."""
+
+    def __init__(
+        self,
+        root: Path,
+        timer: TimerConfig = TIMER,
+        *,
+        config: StoreConfig | None = None,
+        files: LocalFileSystem | None = None,
+    ) -> None:
+        self.root = root
+        self.clock = Clock()
+        self._config = replace(config or StoreConfig.tiny(), timer=timer)
+        self._files = files
+        self.store = self.open()
+
+    def open(self) -> MessageStore:
+        return open_store(
+            self.root, config=self._config, read_only=False, create=True, clock=self.clock, file_system=self._files
+        )
+
+    def reopen(self) -> None:
+        self.store.release()
+        self.store = self.open()
+
+    def park(self, name: str, out_ms: int | str | None, **properties: str) -> InnerMessage:
+        """A message for TopicA queue 3 in the timer's topic; a property can be set to "" to be left out."""
+        given = {"UNIQ_KEY": name, "REAL_TOPIC": "TopicA", "REAL_QID": "3", **properties}
+        if out_ms is not None:
+            given["TIMER_OUT_MS"] = str(out_ms)
+        kept = {key: value for key, value in given.items() if value}
+        message = InnerMessage(topic=TIMER_TOPIC, queue_id=0, body=name.encode(), properties=kept, born_time_ms=NOW - 7)
+        self.store.put_inner([message])
+        return message
+
+    def deliver(self, at_ms: int) -> TimerReport:
+        self.clock.now_ms = max(self.clock.now_ms, at_ms)
+        return deliver_timed(self.store, at_ms)
+
+    def messages(self, topic: str = "TopicA", queue_id: int = 3) -> list[Message]:
+        found: list[Message] = []
+        while len(found) < self.store.max_offset(topic, queue_id):
+            found += self.store.get(topic, queue_id, len(found)).messages
+        return found
+
+    @property
+    def delivered(self) -> list[str]:
+        return [message.body.decode() for message in self.messages()]
+
+    @property
+    def checkpoint(self) -> TimerCheckpoint:
+        return read_timer_checkpoint(LocalFileSystem(), str(self.root))
+
+    def units(self) -> list[dict[str, int]]:
+        log = TimerLog(LocalFileSystem(), str(self.root), 512)
+        runs = list(log.walk(0))
+        names = runs[0].units.dtype.names if runs else ()
+        return [{name: int(unit[name]) for name in names or ()} for run in runs for unit in run.units]
+
+    def counts(self) -> dict[str, int]:
+        path = self.root / "config" / "timermetrics"
+        table = json.loads(path.read_text("utf-8"))["timingCount"] if path.exists() else {}
+        return {topic: entry["count"] for topic, entry in table.items()}
