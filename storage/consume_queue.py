@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.commit_log import CommitLog
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
-from storage.files.file_system import FileSystem, ReadableFile
+from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
 
 _BLOCK_ENTRIES = 4096
@@ -110,6 +110,16 @@ class ConsumeQueue:
                 return at + int(free[0])
             at, block_size = at + len(block), min(4 * block_size, _BLOCK_ENTRIES)
         return end
+
+    def has_bytes_behind(self, end: int) -> bool:
+        """Whether anything is written at or behind a queue offset: what a power loss or Java's truncation leaves behind the end."""
+        for file_start in reversed(self._starts):
+            position = max(0, end * ENTRY_SIZE - file_start)
+            if position >= self.file_size_bytes:
+                return False
+            if end_of_data(self._file_system.open_small_reads(self.path_of(file_start)), position) > position:
+                return True
+        return False
 
     def greatest_end(self, end: int) -> int:
         """Where in the log the last entry before `end` points to the end of its record; −1 of a queue without messages."""

@@ -308,8 +308,16 @@ class _QueueWriters:
         self.broken: set[tuple[str, int]] = set()
         self._log_minimum = log_minimum
         for name, end in plan.visible_ends.items():
-            if plan.written_ends[name] > end:
-                report.cut_entries += self._writer(*name).truncate(end)
+            queue = queues.get(*name)
+            if plan.written_ends[name] > end or (queue and not plan.was_clean and queue.has_bytes_behind(end)):
+                self._truncate(*name, end)
+
+    def _truncate(self, topic: str, queue_id: int, end: int) -> None:
+        writer = self._writer(topic, queue_id)
+        self._report.cut_entries += writer.truncate(end)
+        if end and not writer.queue.file_starts:  # nothing is left that could be continued
+            writer.sync()
+            self._writers[topic, queue_id] = self._writer_from(writer.queue, 0)
 
     def _writer(self, topic: str, queue_id: int) -> ConsumeQueueWriter:
         name = topic, queue_id
