@@ -60,6 +60,8 @@ def main(arguments: list[str]) -> None:
         with RecycledStore(asked.home / "write-engine") as recycled:
             rows = write_engine.engine_rows(recycled, asked.batch_rows)
             console.print(engine.table("Storage engine, writing, 1 KiB bodies", rows))
+            rows = write_engine.kind_rows(recycled, asked.batch_rows)
+            console.print(engine.table("Storage engine, ways into the store, 1 KiB bodies", rows))
             console.print(write_engine.scaling_table(write_engine.scaling(recycled, asked.batch_rows)))
 
 

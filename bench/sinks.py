@@ -26,6 +26,7 @@ from bench.ceiling_sink import CountingSink
 from bench.measure import Peer
 from bench.messages import QUEUES, TOPIC
 from bench.recycled import RecycledStore
+from bench.sink_kinds import KINDS, PLAIN, SinkKind
 
 Mode = Literal["batch", "micro-batch"]
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -98,21 +99,28 @@ class StoreTarget:
 
     format = "spark_mq"
 
-    def __init__(self, spark: SparkSession, store: RecycledStore, flush: Flush) -> None:
+    def __init__(self, spark: SparkSession, store: RecycledStore, flush: Flush, kind: SinkKind = PLAIN) -> None:
         self.spark = spark
         self.store = store
         self.flush = flush
+        self.kind = kind
 
     def shaped(self, rows: DataFrame) -> DataFrame:
-        return rows
+        return self.kind.shaped(rows)
 
     def prepare(self, mode: Mode) -> dict[str, str]:
         self.store.prepare()
-        options = {"path": str(self.store.path), "topic": TOPIC, "queueNum": str(QUEUES), "flushDiskType": self.flush}
+        options = {
+            "path": str(self.store.path),
+            "queueNum": str(QUEUES),
+            "flushDiskType": self.flush,
+            **self.kind.options,
+        }
         return options | {"writeId": "bench"} if mode == "batch" else options  # a query has an id of its own
 
     def check(self, expected: Sums) -> None:
-        rows = self.spark.read.format("spark_mq").option("path", str(self.store.path)).option("topic", TOPIC).load()
+        reader = self.spark.read.format("spark_mq").option("path", str(self.store.path))
+        rows = reader.option("topic", self.kind.topic).load()
         _compare(str(self.store.path), sums_of(rows, f.col("body"), f.col("keys")), expected)
 
     def clear(self) -> None:
@@ -220,6 +228,9 @@ def sink_cases(
             store = resources.enter_context(RecycledStore(home / f"sink-{flush}"))
             target = StoreTarget(spark, store, flush)
             cases += [case("spark_mq", mode, target, flush) for mode in modes]
+            if flush == "ASYNC_FLUSH":
+                targets = [StoreTarget(spark, store, flush, kind) for kind in KINDS if kind is not PLAIN]
+                cases += [case("spark_mq", "batch", target, f"{flush}, {target.kind.name}") for target in targets]
     if "ceiling" in only:
         counted = CountTarget(spark, home / "sink-counted")
         cases += [case("ceiling", mode, counted, "") for mode in modes]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,16 @@ from storage.batch_commit import commit_batch
 from storage.batch_ledger import Batch
 from storage.config import load_config
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_block import encode_block
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.record_block import RecordBlock, encode_block
+from storage.half_ends import with_states
+from storage.message_returns import ReturnedRows, ReturnRules
 from storage.message_rows import MessageRows
-from storage.message_rules import MessageRules
-from storage.put_settings import put_settings
+from storage.message_rules import MessageRules, TransactionRules
+from storage.names import retry_topic
+from storage.put_settings import PutSettings, put_settings
 from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.subscription_groups import SubscriptionGroupConfig
 
 ROUNDS = 3
 ROWS = 500_000
@@ -37,7 +42,17 @@ SMALL_BODY_SIZE_BYTES = 100
 BATCH_SIZES = (10**4, 10**5, 10**6, 10**7)
 QUEUE_COUNTS = (4, 32, 250, 1_000)
 ROWS_OVER_QUEUES = 10**6
-SINK = "bench"
+SINK = GROUP = "bench"
+Kind = Literal["plain", "delay_level", "sendBack", "transactional"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+DELAY_LEVEL = 3
+_READ: dict[Kind, tuple[str, ...]] = {
+    "plain": (TOPIC,),
+    "delay_level": (TOPIC, SCHEDULE_TOPIC),
+    "sendBack": (TOPIC, SCHEDULE_TOPIC),
+    "transactional": (TOPIC,),
+}
+"""Where the rows of each kind, and those that were there before, can be read."""
 KEY_PREFIX, OTHER_KEY_PREFIX = bytes(10), bytes([1] * 10)
 
 
@@ -81,6 +96,21 @@ def engine_rows(store: RecycledStore, batch_rows: int) -> list[EngineRow]:
     return rows
 
 
+def kind_rows(store: RecycledStore, batch_rows: int) -> list[EngineRow]:
+    """The same of rows that are delayed, transactions, or sent back, beside plain ones; bodies of 1 KiB."""
+    rows = []
+    for kind in KINDS:
+        written = _rounds(store, ROWS, BODY_SIZE_BYTES, QUEUES, batch_rows, "ASYNC_FLUSH", kind)
+        for what, seconds in (
+            ("encode", [one.encode_s for one in written]),
+            ("encode and stage, synced", [one.encode_s + one.stage_s for one in written]),
+            ("commit, ASYNC_FLUSH", [one.commit_s for one in written]),
+        ):
+            rates = shown([one.rows / took / 1_000 for one, took in zip(written, seconds, strict=True)], ",.0f")
+            rows.append(EngineRow(f"{kind}: {what}", f"{rates} k rows/s"))
+    return rows
+
+
 def scaling(store: RecycledStore, batch_rows: int) -> list[Scaling]:
     """Costs over the size of a commit's batch, and over the number of queues; bodies of 100 bytes. The largest is written once."""
     shapes = [(rows, QUEUES) for rows in BATCH_SIZES] + [(ROWS_OVER_QUEUES, queues) for queues in QUEUE_COUNTS]
@@ -90,30 +120,33 @@ def scaling(store: RecycledStore, batch_rows: int) -> list[Scaling]:
     ]
 
 
-def _rounds(store: RecycledStore, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> list[Written]:
+def _rounds(
+    store: RecycledStore, rows: int, body_size: int, queues: int, batch_rows: int, flush: str, kind: Kind = "plain"
+) -> list[Written]:
     written = []
     for _ in range(ROUNDS + 1 if rows <= ROWS_OVER_QUEUES else 1):
         store.prepare()
         os.sync()  # else the last round's dirty pages go to disk at this one's cost
-        written.append(_write(str(store.path), rows, body_size, queues, batch_rows, flush))
+        written.append(_write(str(store.path), rows, body_size, queues, batch_rows, flush, kind))
         store.clear()
     return written[1:] or written  # the first warms up
 
 
-def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, flush: str) -> Written:
+def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, flush: str, kind: Kind) -> Written:
     """One batch into a store that has the topic and as many messages as an Arrow batch has rows."""
     _begin_store(root, body_size, queues, batch_rows, flush)
-    segment, encode_s, stage_s = _stage(root, rows, body_size, batch_rows)
+    segments, encode_s, stage_s = _stage(root, rows, body_size, batch_rows, kind)
+    topics = {TOPIC: queues, retry_topic(GROUP): 1}
     start = time.perf_counter()
     with open_store(root, read_only=False, flush_disk_type=flush) as store:
-        commit_batch(store.writer, Batch(SINK, SINK, 0), [segment], topics={})
+        commit_batch(store.writer, Batch(SINK, SINK, 0), segments, topics=topics)
         store.release()
     commit_s = time.perf_counter() - start
     with open_store(root) as store:
-        there = sum(store.max_offset(TOPIC, queue_id) for queue_id in store.queue_ids(TOPIC))
+        there = sum(store.max_offset(topic, queue_id) for topic in _READ[kind] for queue_id in store.queue_ids(topic))
     if there != batch_rows + rows:
         raise RuntimeError(f"{root}: {there} messages, expected {batch_rows + rows}")
-    return Written(rows, segment.data_size_bytes, encode_s, stage_s, commit_s)
+    return Written(rows, sum(segment.data_size_bytes for segment in segments), encode_s, stage_s, commit_s)
 
 
 def _begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush: str) -> None:
@@ -126,27 +159,50 @@ def _begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush:
         store.release()
 
 
-def _stage(root: str, rows: int, body_size: int, batch_rows: int) -> tuple[StagedSegment, float, float]:
-    """The rows as a segment; seconds of encoding and of writing."""
+def _stage(
+    root: str, rows: int, body_size: int, batch_rows: int, kind: Kind
+) -> tuple[list[StagedSegment], float, float]:
+    """The rows as segments; seconds of encoding and of writing."""
     files = LocalFileSystem()
     settings = put_settings(root, load_config(root, read_bytes=files.read_file), files)
-    encoder = MessageRows(MessageRules(topic=TOPIC, topics=settings.topics.topics), KEY_PREFIX)
-    segment = SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), "0-0-0")
+    encode = _encoder(settings, kind)
+    segments: list[SegmentWriter] = []
     encode_s = stage_s = 0.0
-    for batch in _batches(rows, body_size, batch_rows):
+    for batch in _batches(rows, body_size, batch_rows, kind):
         start = time.perf_counter()
-        block = encode_block(encoder.prepare(batch, 0).messages, settings.host)
+        blocks = encode(batch)
         encoded = time.perf_counter()
-        segment.append(block)
+        for number, block in enumerate(blocks):
+            if number == len(segments):
+                segments.append(SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), f"0-0-{number}"))
+            segments[number].append(block)
         encode_s += encoded - start
         stage_s += time.perf_counter() - encoded
     start = time.perf_counter()
-    staged = segment.finish()
-    assert staged is not None, "there are rows"
-    return staged, encode_s, stage_s + time.perf_counter() - start
+    staged = [segment.finish() for segment in segments]
+    return [segment for segment in staged if segment is not None], encode_s, stage_s + time.perf_counter() - start
 
 
-def _batches(rows: int, body_size: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _encoder(settings: PutSettings, kind: Kind) -> Callable[[pa.RecordBatch], list[RecordBlock]]:
+    """From rows to the blocks that are staged: one, or halves and commits."""
+    if kind == "sendBack":
+        returned = ReturnedRows(ReturnRules(SubscriptionGroupConfig(GROUP), settings.host))
+        return lambda batch: [encode_block(part, settings.host) for part in returned.prepare(batch, 0).parts]
+    transaction = TransactionRules(GROUP) if kind == "transactional" else None
+    rules = MessageRules(topic=TOPIC, topics=settings.topics.topics, transaction=transaction)
+    messages = MessageRows(rules, KEY_PREFIX)
+
+    def encode(batch: pa.RecordBatch) -> list[RecordBlock]:
+        prepared = messages.prepare(batch, 0)
+        block = encode_block(prepared.messages, settings.host)
+        if prepared.commits is None:
+            return [block]
+        return [with_states(block, prepared.commits.states), encode_block(prepared.commits.messages, settings.host)]
+
+    return encode
+
+
+def _batches(rows: int, body_size: int, batch_rows: int, kind: Kind = "plain") -> Iterator[pa.RecordBatch]:
     """Rows with a key and a tag, as Spark hands them to a sink."""
     distinct = pa.array([body[:body_size] for body in bodies()], pa.binary())
     tags = pa.array(TAGS)
@@ -157,7 +213,24 @@ def _batches(rows: int, body_size: int, batch_rows: int) -> Iterator[pa.RecordBa
             "tags": tags.take(pa.array(numbers // 7 % len(TAGS))),
             "body": distinct.take(pa.array(numbers % DISTINCT_BODIES)),
         }
-        yield pa.RecordBatch.from_pydict(columns)
+        if kind == "delay_level":
+            columns["delay_level"] = pa.repeat(pa.scalar(DELAY_LEVEL, pa.int32()), len(numbers))
+        yield pa.RecordBatch.from_pydict(_as_consumed(columns) if kind == "sendBack" else columns)
+
+
+def _as_consumed(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """As our source gives them: with an id, all properties in the map."""
+    count = len(columns["keys"])
+    ids = pc.utf8_lpad(columns["keys"], 32, "0")
+    names = pa.array(["KEYS", "TAGS", "UNIQ_KEY"]).take(pa.array(np.tile(np.arange(3), count)))
+    values = pa.concat_arrays([columns["keys"], columns["tags"], ids])
+    values = values.take(pa.array(np.arange(3 * count).reshape(3, count).T.ravel()))
+    return {
+        "topic": pa.repeat(pa.scalar(TOPIC), count),
+        "msg_id": ids,
+        "properties": pa.MapArray.from_arrays(pa.array(np.arange(0, 3 * count + 1, 3), pa.int32()), names, values),
+        "body": columns["body"],
+    }
 
 
 def scaling_table(lines: list[Scaling]) -> Table:

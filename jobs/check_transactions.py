@@ -41,7 +41,8 @@ def check_transactions(
     clock = clock or _now_ms
     with open_store(path, config=conf, read_only=False, clock=clock) as store:
         report = check_half_messages(store, checker, clock())
-        store.release()
+        if store.recovery is None or not store.recovery.was_clean:
+            store.release()
     return report
 
 

@@ -28,7 +28,8 @@ def redrive_transactions(
     clock = clock or _now_ms
     with open_store(path, config=conf, read_only=False, clock=clock) as store:
         report = redrive(store, clock(), topics=frozenset(topics) or None)
-        store.release()
+        if store.recovery is None or not store.recovery.was_clean:
+            store.release()
     return report
 
 

@@ -11,11 +11,13 @@ its copy is put and synced, then the audit says so. A run that finds planned att
 the log, from where the log ended when they were planned, before it plans anew. What the audit calls replayed is passed over, unless
 `--again` asks for another copy. This holds as long as one audit table is used for a store, and until the log has expired between
 the two runs: then the attempts are `unknown`, and left. Two runs at the same time exclude each other by a lock beside the store.
+spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`; the other two ways fetch it themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import uuid
@@ -159,7 +161,7 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
 
     spark = build_session(
         "spark_mq replay of dead letters",
-        master=options.master,
+        master=options.master or _master_of_submit() or "local[*]",
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
@@ -186,6 +188,13 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
     return JobReport(lines or ["nothing to replay"], 1 if results[REFUSED] else 0)
 
 
+def _master_of_submit() -> str | None:
+    """What spark-submit was told, which has started the JVM then; None where it is not at work."""
+    from pyspark import SparkConf
+
+    return SparkConf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
+
+
 def _collected(letters: DataFrame, limit: int) -> list[DeadLetter]:
     return [DeadLetter(*row) for row in letters.orderBy("queue_id", "queue_offset").limit(limit).collect()]
 
@@ -200,7 +209,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=int, default=LIMIT, help=f"at most so many in one run; {LIMIT}")
     parser.add_argument("--again", action="store_true", help="also what the audit calls replayed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be replayed, and write nothing")
-    parser.add_argument("--master", default="local[*]", help="Spark's master; local[*]")
+    parser.add_argument("--master", help="Spark's master; spark-submit's, else local[*]")
 
 
 def _time(text: str) -> TimePoint:

@@ -314,6 +314,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
     errors.ColumnIllegalError: ("SPARK_MQ_SINK_SCHEMA", None),
     errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
+    errors.PutRefusedError: ("SPARK_MQ_MESSAGE_REFUSED", None),
     errors.RowIllegalError: ("SPARK_MQ_ILLEGAL_ROW", None),
 }
 

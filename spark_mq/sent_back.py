@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def send_back(df: DataFrame, *, path: str, consumer_group: str, **options: str | int | bool) -> DataStreamWriter | None:
     """Send the rows of a frame back on behalf of `consumer_group`: rows of this format's source that could not be dealt with.
 
-        failed = spark.read.format("spark_mq").option("topic", "orders").load("/data/store").where("body IS NULL OR …")
+        failed = spark.read.format("spark_mq").option("topic", "orders").load("/data/store").where("keys IS NULL")
         spark_mq.send_back(failed, path="/data/store", consumer_group="billing", maxReconsumeTimes=5)
 
     Of a batch frame the rows are written, as one batch, when this returns. Of a streaming one the configured writer is returned, to

@@ -24,8 +24,7 @@ from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.staged_segment import StagedSegment
 from storage.store_creation import find_log_directories
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.subscription_groups import SubscriptionGroupConfig
 
 
 def check_place(options: SinkOptions) -> None:
@@ -116,13 +115,10 @@ def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
     if not of_groups:
         return
     store.writer.ensure_topics(of_groups)
-    groups = table = store.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
     for topic in of_groups:
         group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
-        if group not in table.groups:
-            table = table.with_group(SubscriptionGroupConfig(group), now_ms=store.writer.clock())
-    if table is not groups:
-        store.save_state(GROUPS_FILE, table.to_text())
+        if group not in store.groups:
+            store.save_group(SubscriptionGroupConfig(group))
 
 
 def _staged(message: WriterCommitMessage | None) -> StagedRows:

@@ -46,10 +46,10 @@ from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun, encode_block
-from storage.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs
+from storage.half_ends import halves_and_rest, op_runs
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
-from storage.redo import NOTHING, Progress, TornRow, places_behind, progress_behind, runs_from
+from storage.redo import NOTHING, TornRow, progress_behind, runs_from
 from storage.staged_segment import (
     SegmentPool,
     SegmentReader,
@@ -61,6 +61,7 @@ from storage.staged_segment import (
 from storage.store_writer import StoreWriter
 from storage.topics import PERM_WRITE
 from storage.transaction.half_messages import HALF_TOPIC
+from storage.transaction_batch import append_transactions
 
 _LEDGER_ROOM_BYTES = 64 << 10
 _OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
@@ -201,11 +202,12 @@ def _append(
         begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
         writer.append([encode_block(begin, host)])
         reach("after-begin")
-    halves, rest = halves_and_rest(readers)
+    halves, commits = halves_and_rest(readers)
     if halves:
-        last_place, places = _append_transactions(writer, halves, rest, there, begun)
+        last_place, places = append_transactions(writer, halves, commits, there, begun)
     else:
-        last_place = _append_rows(writer, readers, there)
+        rest = runs_from(readers, there.row_count)
+        last_place = int(writer.append(rest)[-1].commitlog_offsets[-1]) if rest else there.last_place
     _publish(writer, intent.dead_letters)
     if halves:
         reach("before-ops")
@@ -215,32 +217,6 @@ def _append(
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
     writer.append([encode_block(end, host)])
     reach("after-end")
-
-
-def _append_rows(writer: StoreWriter, runs: Sequence[RecordRun], there: Progress) -> int:
-    """The rows that are not there yet; returns the place of the last."""
-    rest = runs_from(runs, there.row_count)
-    return int(writer.append(rest)[-1].commitlog_offsets[-1]) if rest else there.last_place
-
-
-def _append_transactions(
-    writer: StoreWriter,
-    halves: Sequence[RecordRun],
-    commits: Sequence[RecordRun],
-    there: Progress,
-    begun: Sequence[LedgerMessage],
-) -> tuple[int, HalfPlaces]:
-    """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves."""
-    half_count = sum(run.columns.row_count for run in halves)
-    file_size = writer.settings.log_file_size_bytes
-    places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
-    last_place = there.last_place
-    if rest := runs_from(halves, there.row_count):
-        places = places.followed_by(HalfPlaces.of(writer.append(rest)))
-        last_place = int(places.commitlog_offsets[-1])
-        reach("after-halves")
-    commits_there = Progress(max(there.row_count - half_count, 0), last_place)
-    return _append_rows(writer, commit_runs(halves, commits, places), commits_there), places
 
 
 def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> None:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ from storage.store_creation import create_store, find_log_directories
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
+from storage.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.topics import TopicConfig
 
 
@@ -261,6 +264,20 @@ class MessageStore(StoreReader):
     def save_topic(self, topic: TopicConfig) -> None:
         """Give a topic its entry in topics.json, new or in place of the old one. Java: TopicConfigManager.updateTopicConfig."""
         self.writer.save_topic(topic)
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """The consumer groups of subscriptionGroup.json. Java: SubscriptionGroupManager."""
+        return self._group_table.groups
+
+    @cached_property
+    def _group_table(self) -> SubscriptionGroupTable:
+        return self.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
+
+    def save_group(self, group: SubscriptionGroupConfig) -> None:
+        """Give a group its entry in subscriptionGroup.json, new or in place of the old one."""
+        self._group_table = self._group_table.with_group(group, now_ms=self.writer.clock())
+        self.save_state(GROUPS_FILE, self._group_table.to_text())
 
     def save_state(self, name: str, text: str) -> None:
         """Write config/NAME durably, its old content to NAME.bak. Java: ConfigManager.persist."""

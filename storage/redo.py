@@ -30,6 +30,7 @@ from storage.format.record_block import (
     resolved_tags_codes,
     stamp,
 )
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.half_ends import HalfPlaces
 from storage.intent import Intent, load_intents
 from storage.placement import place, slices
@@ -107,6 +108,23 @@ def places_behind(
     for rows, records in log.records(places, np.concatenate(sizes)):
         queue_offsets[rows] = records.column("queue_offset")
     return HalfPlaces(places, queue_offsets)
+
+
+def commit_places(log: CommitLog, start: int, log_end: int, half_offsets: np.ndarray) -> np.ndarray:
+    """Where the log, from `start` on, holds a commit of the halves at these places, whoever wrote it; −1 where none."""
+    found = np.full(len(half_offsets), -1, np.int64)
+    order = np.argsort(half_offsets)
+    ascending = half_offsets[order]
+    for offsets, records in log.walk(max(start, log.minimum), check_crc=False):
+        flags = records.column("sys_flag").astype(np.int64)
+        rows = np.flatnonzero((flags & TRANSACTION_MASK == TRANSACTION_COMMIT) & (offsets < log_end))
+        named = records.column("prepared_transaction_offset").astype(np.int64)[rows]
+        places = np.searchsorted(ascending, named)
+        ours = ascending[np.minimum(places, len(ascending) - 1)] == named
+        found[order[places[ours]]] = offsets[rows[ours]]
+        if offsets[-1] >= log_end:
+            break
+    return found
 
 
 def mend_batches(
@@ -271,8 +289,8 @@ def _equal_rows(
     return inside
 
 
-class _Tail(NamedTuple):
-    """The rows of a run from one of them on."""
+class _Stretch(NamedTuple):
+    """Some rows of a run that stand side by side."""
 
     run: RecordRun
     columns: BlockColumns
@@ -286,18 +304,37 @@ def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
     """The runs without the batch's first rows; empty ones are left out."""
     rest: list[RecordRun] = []
     for run in runs:
-        columns, skipped = run.columns, min(first_row, run.columns.row_count)
-        first_row -= skipped
-        if skipped == 0:
-            rest.append(run)
-        elif skipped < columns.row_count:
-            keys = int(columns.key_counts[:skipped].sum())
-            part = columns._replace(
-                queue_codes=columns.queue_codes[skipped:],
-                sizes_bytes=columns.sizes_bytes[skipped:],
-                tags_codes=columns.tags_codes[skipped:],
-                key_counts=columns.key_counts[skipped:],
-                key_hashes=columns.key_hashes[keys:],
-            )
-            rest.append(_Tail(run, part, int(columns.sizes_bytes[:skipped].sum(dtype=np.int64))))
-    return [run for run in rest if run.columns.row_count]
+        count = run.columns.row_count
+        if first_row < count:
+            rest.append(_rows_between(run, max(first_row, 0), count))
+        first_row -= count
+    return rest
+
+
+def rows_of(runs: Sequence[RecordRun], wanted: np.ndarray) -> list[RecordRun]:
+    """The rows of the runs that a mask over all of them wants, as stretches in their order."""
+    found: list[RecordRun] = []
+    first = 0
+    for run in runs:
+        count = run.columns.row_count
+        edges = np.flatnonzero(np.diff(wanted[first : first + count].astype(np.int8), prepend=0, append=0)).tolist()
+        found += [_rows_between(run, start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        first += count
+    return found
+
+
+def _rows_between(run: RecordRun, first: int, last: int) -> RecordRun:
+    columns = run.columns
+    if last - first == columns.row_count:
+        return run
+    rows = slice(first, last)
+    first_key, last_key = int(columns.key_counts[:first].sum()), int(columns.key_counts[:last].sum())
+    part = columns._replace(
+        queue_codes=columns.queue_codes[rows],
+        sizes_bytes=columns.sizes_bytes[rows],
+        tags_codes=columns.tags_codes[rows],
+        key_counts=columns.key_counts[rows],
+        key_hashes=columns.key_hashes[first_key:last_key],
+        transaction_states=None if columns.transaction_states is None else columns.transaction_states[rows],
+    )
+    return _Stretch(run, part, int(columns.sizes_bytes[:first].sum(dtype=np.int64)))

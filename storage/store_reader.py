@@ -286,5 +286,11 @@ class StoreReader(ABC):
         return end
 
     def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither."""
-        return read_with_backup(f"{self.root}/config/{name}", parse, read_bytes=self._file_system.read_file).value
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
+
+        Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
+        """
+        loaded = read_with_backup(f"{self.root}/config/{name}", parse, read_bytes=self._file_system.read_file)
+        if loaded.value is None and loaded.problem is not None:
+            raise loaded.problem
+        return loaded.value

@@ -18,7 +18,7 @@ from spark_mq.cli.jobs import job_names, load_job
 from spark_mq.option_table import OptionRow
 from spark_mq.options import option_rows
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
-from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SINK_COLUMNS, SinkColumn
+from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, SinkColumn
 from spark_mq.sink_options import sink_option_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +82,7 @@ def marked(name: str) -> str:
         ("kafka-columns", column_table(KAFKA_COLUMNS.values())),
         ("sink-options", option_table(sink_option_rows())),
         ("sink-columns", sink_column_table(SINK_COLUMNS.values())),
+        ("send-back-columns", sink_column_table(SEND_BACK_COLUMNS.values())),
         ("kafka-sink-columns", sink_column_table(KAFKA_SINK_COLUMNS.values())),
     ],
 )

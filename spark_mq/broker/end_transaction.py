@@ -12,16 +12,25 @@ contradicts the first is refused; what it names must be a message of the half to
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
 from spark_mq.broker.response_codes import ResponseCode
-from storage.errors import CorruptRecordError, MessageIllegalError, OffsetOutOfRangeError, PutRefusedError
+from storage.config import StoreConfig
+from storage.errors import (
+    CorruptRecordError,
+    MessageIllegalError,
+    OffsetOutOfRangeError,
+    PutRefusedError,
+    StoreNotWritableError,
+)
 from storage.failpoints import reach
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.message_store import MessageStore
+from storage.put_status import PutStatus
 from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, REAL_TOPIC, committed_message
 from storage.transaction.half_queue import half_at
 from storage.transaction.op_messages import OpBatch
@@ -62,8 +71,40 @@ class Ending(Enum):
     NOTHING = "nothing"
 
 
-_SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+_UNSET = "not set any response code"
+"""The remark of a response that Java makes and does not touch. Java: RemotingCommand.createResponseCommand."""
+_PASSED = EndTransactionResponse(ResponseCode.SUCCESS, _UNSET)
+_COMMITTED = EndTransactionResponse(ResponseCode.SUCCESS)
 _NOT_FOUND = EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+_ILLEGAL = (
+    ResponseCode.MESSAGE_ILLEGAL,
+    "The message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit {max_message_size}B, msg properties length limit 32KB.",
+)
+_PUT_ANSWERS = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (ResponseCode.SYSTEM_ERROR, "Create mapped file failed."),
+    PutStatus.MESSAGE_ILLEGAL: _ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: _ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."),
+    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_ERROR, "OS page cache busy, please try another machine"),
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay {max_delay_ms}ms; "
+        "or if set del msg, the delay time should be bigger than the current time",
+    ),
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: (
+        ResponseCode.SYSTEM_ERROR,
+        "timer message is under flow control, max num limit is {twice} or the current value is greater than {congestion} "
+        "and less than {twice}, trigger random flow control",
+    ),
+    PutStatus.WHEEL_TIMER_NOT_ENABLE: (
+        ResponseCode.SYSTEM_ERROR,
+        "accurate timer message is not enabled, timerWheelEnable is {enabled}",
+    ),
+    PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough"),
+    PutStatus.PUT_TO_REMOTE_BROKER_FAIL: (ResponseCode.SYSTEM_ERROR, "put to remote broker fail"),
+}
 
 
 def judge_request(
@@ -80,20 +121,20 @@ def judge_request(
     Java throws, has the wrong one.
     """
     if is_slave:
-        return EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE)
+        return EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE, _UNSET)
     if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
         return None
     if half is None or half.topic != HALF_TOPIC:
         return _NOT_FOUND
     if _is_too_late(request, half, transaction_timeout_ms, now_ms):
-        return EndTransactionResponse(ResponseCode.ILLEGAL_OPERATION)
+        return EndTransactionResponse(ResponseCode.ILLEGAL_OPERATION, _UNSET)
     if half.properties.get(PRODUCER_GROUP) != request.producer_group:
         return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != request.tran_state_table_offset:
         return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     if half.commitlog_offset != request.commit_log_offset:
         return EndTransactionResponse(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
-    return _SUCCESS
+    return _PASSED
 
 
 def settle(
@@ -101,13 +142,35 @@ def settle(
 ) -> tuple[Ending, EndTransactionResponse]:
     """What to write and to answer, by what the store says of the transaction."""
     wants_commit = commit_or_rollback == TRANSACTION_COMMIT
+    done = _COMMITTED if wants_commit else _PASSED
     if not (is_committed or is_rolled_back):
-        return (Ending.COMMIT if wants_commit else Ending.ROLLBACK), _SUCCESS
+        return (Ending.COMMIT if wants_commit else Ending.ROLLBACK), done
     ending = Ending.NOTHING if has_op else Ending.OP_MISSING
     if is_committed == wants_commit:
-        return ending, _SUCCESS
+        return ending, done
     how = "committed" if is_committed else "rolled back"
     return ending, EndTransactionResponse(ResponseCode.ILLEGAL_OPERATION, f"the transaction is {how} already")
+
+
+def put_answer(status: PutStatus, config: StoreConfig, max_message_size: int) -> EndTransactionResponse:
+    """The answer for how the put of a commit record ended; time-outs of disk and slave come after it is stored.
+
+    Java: EndTransactionProcessor.sendFinalMessage.
+    """
+    if status.is_stored:
+        return _COMMITTED
+    code, remark = _PUT_ANSWERS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR DEFAULT"))
+    congestion, timer = config.timer.timer_congest_num_each_slot, config.timer
+    return EndTransactionResponse(
+        code,
+        remark.format(
+            max_message_size=max_message_size,
+            max_delay_ms=timer.timer_max_delay_sec * 1_000,
+            congestion=congestion,
+            twice=congestion * 2,
+            enabled=str(timer.timer_wheel_enable).lower(),
+        ),
+    )
 
 
 def immunity_ms(text: str, transaction_timeout_ms: int) -> int:
@@ -115,8 +178,7 @@ def immunity_ms(text: str, transaction_timeout_ms: int) -> int:
 
     Java: TransactionalMessageUtil.getImmunityTime.
     """
-    asked = text.removeprefix("-")
-    seconds = int(text) if asked.isascii() and asked.isdigit() else 0
+    seconds = int(text) if re.fullmatch("[0-9]{1,15}", text) else 0
     return max(seconds * 1_000, transaction_timeout_ms)
 
 
@@ -144,20 +206,22 @@ class TransactionEnder:
         self._counts: Counter[str] = Counter()
 
     def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
-        """Answer a request and do what it says; None = no answer, the state is unknown. Raises StoreNotWritableError, OSError."""
+        """Answer a request and do what it says; None = no answer, the state is unknown.
+
+        Raises OSError; StoreNotWritableError where an op message cannot be written.
+        """
         half = self._half(request.commit_log_offset)
         response = judge_request(request, half, transaction_timeout_ms=self._timeout_ms, now_ms=now_ms)
-        if response != _SUCCESS or half is None:
+        if response != _PASSED or half is None:
             return response
-        ending, response = self._settle(request, half)
+        ending, response, without_op = self._settle(request, half)
         if ending is Ending.COMMIT:
-            try:
-                self._store.put_inner([committed_message(half)])
-            except (MessageIllegalError, PutRefusedError):
-                return EndTransactionResponse(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+            status = self._put(half)
+            if not status.is_stored:
+                return put_answer(status, self._store.config, self._store.writer.settings.max_message_size)
             reach("half-committed")
         if ending is not Ending.NOTHING:
-            self._add_op(half, ending, now_ms)
+            self._add_ops(half, without_op, ending, now_ms)
         return response
 
     def write_due(self, now_ms: int) -> None:
@@ -178,18 +242,26 @@ class TransactionEnder:
         except (CorruptRecordError, OffsetOutOfRangeError):
             return None
 
-    def _settle(self, request: EndTransactionRequest, half: Message) -> tuple[Ending, EndTransactionResponse]:
+    def _settle(
+        self, request: EndTransactionRequest, half: Message
+    ) -> tuple[Ending, EndTransactionResponse, list[int]]:
+        """What to write and to answer, and the queue offsets of the halves that no op message names: a later copy would be asked
+        about, by a broker that takes the store over, as if it were another transaction's.
+        """
         outcomes = outcomes_of(self._store, half_at(self._store, half))
-        return settle(
+        without_op = sorted(set(outcomes.without_op(0, half.queue_offset).tolist()) - self._waiting)
+        ending, response = settle(
             request.commit_or_rollback,
             is_committed=bool(outcomes.is_committed[0]),
             is_rolled_back=bool(outcomes.is_rolled_back[0]),
-            has_op=bool(outcomes.has_op[0]) or half.queue_offset in self._waiting,
+            has_op=not without_op,
         )
+        return ending, response, without_op
 
-    def _add_op(self, half: Message, ending: Ending, now_ms: int) -> None:
-        self._ops.add(half.queue_offset)
-        self._waiting.add(half.queue_offset)
+    def _add_ops(self, half: Message, without_op: list[int], ending: Ending, now_ms: int) -> None:
+        for offset in without_op:
+            self._ops.add(offset)
+        self._waiting.update(without_op)
         if ending is not Ending.OP_MISSING:
             self._counts[half.properties[REAL_TOPIC]] -= 1
         if ending is Ending.ROLLBACK:  # known nowhere else
@@ -203,13 +275,16 @@ class TransactionEnder:
         self._ops.written(now_ms)
         self._waiting.clear()
 
-    def _illegal(self) -> str:
-        """Java: EndTransactionProcessor.sendFinalMessage."""
-        limit = self._store.writer.settings.max_message_size
-        return (
-            "The message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {limit}B, msg properties length limit 32KB."
-        )
+    def _put(self, half: Message) -> PutStatus:
+        try:
+            self._store.put_inner([committed_message(half)])
+        except MessageIllegalError:
+            return PutStatus.MESSAGE_ILLEGAL
+        except PutRefusedError as error:
+            return error.status
+        except StoreNotWritableError:
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        return PutStatus.PUT_OK
 
 
 def end_transaction(store: MessageStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:

@@ -17,6 +17,7 @@ import os
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -58,12 +59,11 @@ from storage.inner_messages import InnerMessage, encode_properties
 from storage.message_store import MessageStore
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupTable
 from storage.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.topic_queue_mappings import TopicQueueMappingTable
 from storage.topics import TopicConfig, TopicTable
 from storage.transaction.half_messages import HALF_TOPIC, REAL_TOPIC
+from storage.transaction.progress import save_counts
 
 _LOG = logging.getLogger(__name__)
 _RECEIPT = "POP_CK"
@@ -145,8 +145,8 @@ class SendMessageHandler:
         self._is_congested = is_congested
         self._disk_use = disk_use or partial(disk_use_of, store)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
-        self._groups = store.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
         self._built_in = built_in_topics(self._broker_name, self._cluster_name, self._config.send, self._config.timer)
+        self._prepared: Counter[str] = Counter()
         self._merged: tuple[TopicTable, dict[str, TopicConfig]] | None = None
 
     def send(self, request: SendRequest) -> SendResponse:
@@ -166,6 +166,14 @@ class SendMessageHandler:
         except AbortProcessError as abort:
             return SendResponse(abort.code, abort.message)
         return response
+
+    def close(self) -> None:
+        """Write how many half messages were prepared (transactionMetrics; a kill loses the count). The store stays open.
+
+        Java: TransactionMetrics.addAndGet.
+        """
+        save_counts(self._store, self._prepared, now_ms=self._clock())
+        self._prepared.clear()
 
     def _answer(self, request: SendRequest) -> SendResponse:
         """Java: SendMessageProcessor.processRequest."""
@@ -244,7 +252,7 @@ class SendMessageHandler:
         is_retry = message.topic.startswith(RETRY_PREFIX)
         routed = retry_or_dead_letter(
             message,
-            self._groups.groups,
+            self._store.groups,
             self._topics,
             send=self._config.send,
             max_reconsume_times=request.max_reconsume_times,
@@ -254,8 +262,7 @@ class SendMessageHandler:
         for topic in routed.topics:
             self._store.save_topic(topic)
         for group in routed.groups:
-            self._groups = self._groups.with_group(group, now_ms=self._clock())
-            self._store.save_state(GROUPS_FILE, self._groups.to_text())
+            self._store.save_group(group)
         return routed.message
 
     def _plan(self, request: SendRequest, message: InnerMessage, topic: TopicConfig, now_ms: int) -> PutPlan:
@@ -309,6 +316,7 @@ class SendMessageHandler:
         self.statistics.put(message.topic, message.queue_id, count, size, queue_id, latency_ms)
         if message.topic == HALF_TOPIC:
             self.statistics.transaction_nums[message.properties[REAL_TOPIC]].add(1)
+            self._prepared[message.properties[REAL_TOPIC]] += 1
 
     # Hooks
 

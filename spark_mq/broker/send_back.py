@@ -39,8 +39,7 @@ from storage.inner_messages import InnerMessage, InnerMessages, encode_propertie
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.retries import dead_letter_topic_config, retry_topic_config, sent_back_properties, sent_back_to
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 
 
@@ -192,17 +191,16 @@ class SendBackHandler:
             return SendBackResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
         if self.state.is_slave:
             return SendBackResponse(ResponseCode.SYSTEM_ERROR, f"no master available along with {address}")
-        groups = self._store.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
         plan = plan_send_back(
             self._look_up(request.commitlog_offset),
             request,
-            groups.groups,
+            self._store.groups,
             self._store.writer.settings.topics.topics,
             send=self._config.send,
             broker_address=address,
             choose_queue=self._choose_queue,
         )
-        self._save(plan, groups)
+        self._save(plan)
         if plan.message is None:
             return plan.response
         status = self._stored(plan.message, request.group, is_dead_letter=plan.is_dead_letter)
@@ -256,13 +254,11 @@ class SendBackHandler:
         except (OffsetOutOfRangeError, CorruptRecordError):
             return None
 
-    def _save(self, plan: SendBackPlan, groups: SubscriptionGroupTable) -> None:
+    def _save(self, plan: SendBackPlan) -> None:
         for topic in plan.topics:
             self._store.save_topic(topic)
         for group in plan.groups:
-            groups = groups.with_group(group, now_ms=self._clock())
-        if plan.groups:
-            self._store.save_state(GROUPS_FILE, groups.to_text())
+            self._store.save_group(group)
 
     def _tell_hooks(self, request: SendBackRequest, is_dead_letter: bool, status: PutStatus) -> None:
         """Java: executeConsumeMessageHookAfter, which takes no notice of what a hook throws."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_mq.options import COLUMN_NAMES
+from spark_mq.options import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.nearest_name import advice
 
 BATCH_LINES = 1_000
@@ -95,7 +95,7 @@ def _row(line: Line) -> dict[str, Any]:
     for name, value in found.items():
         if name == _BODY_BASE64:
             row["body"] = _checked(line, name, value, _base64)
-        elif name not in _COLUMNS and name not in COLUMN_NAMES:
+        elif name not in _COLUMNS and name not in (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES):
             raise LineError(line.number, name, "there is no such column" + advice(name, [*_COLUMNS, _BODY_BASE64]))
         elif name in _COLUMNS and value is not None:
             row[name] = _checked(line, name, value, _COLUMNS[name][1])

@@ -182,6 +182,7 @@ class _TimerRun:
         due = due_units(self._wheel, self.log, self._read_tick, end_tick, self._precision_ms)
         end_tick = self._first_rolled_due(due, end_tick)
         for group in due.before(end_tick).groups():
+            self._break_seal()
             self._deliver_group(group)
             self._read_up_to(int(group.ticks[-1]) + 1)
         self._read_up_to(end_tick)
@@ -206,7 +207,7 @@ class _TimerRun:
         order = np.argsort(units["commitlog_offset"], kind="stable")
         places = units["commitlog_offset"][order].astype(np.int64)
         sizes = units["record_size_bytes"][order].astype(np.int64)
-        inside = (places >= self._store.log.minimum) & (places + sizes <= self._store.log_end) & (sizes > 0)
+        inside = (places >= self._store.log.minimum) & (places + sizes <= self._store.writer.log_end) & (sizes > 0)
         order, places, sizes = order[inside], places[inside], sizes[inside]
         for part, records in self._store.log.records(places, sizes):
             agrees = records.agree(places[part], sizes[part], TIMER_TOPIC.encode(), 0)
@@ -286,10 +287,15 @@ class _TimerRun:
                     self._waiting[topic] += change
 
     def _save(self, **changes: int) -> None:
-        version = {"version_time_ms": self._now_ms, "version_counter": self._checkpoint.version_counter + 1}
         if any(getattr(self._checkpoint, name) != value for name, value in changes.items()):
-            self._checkpoint = self._checkpoint._replace(**changes, **version)
+            version = {"version_time_ms": self._now_ms, "version_counter": self._checkpoint.version_counter + 1}
+            self._checkpoint = self._checkpoint._replace(**{**version, **changes})
             write_timer_checkpoint(self._files, self._store.root, self._checkpoint)
+
+    def _break_seal(self) -> None:
+        """From the first put on, who goes on must look for what was put."""
+        if is_sealed(self._files, self._store.root, self._checkpoint):
+            self._save(version_counter=self._checkpoint.version_counter + 1)
 
     def finish(self) -> None:
         """Counts that changed into config/timermetrics; what nobody needs any longer is deleted."""

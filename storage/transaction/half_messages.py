@@ -48,6 +48,11 @@ FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 DELAY = "DELAY"
 DELIVER_TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
+_TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would leave room for . and ..
+_QUEUE_ID = "[0-9]{1,9}"
+_LEVEL = "0*[1-9][0-9]*"
+_DELAYED = "a message of a transaction cannot have a delay or a deliver time"
+_BELONGS_NOWHERE = f"{REAL_TOPIC} is no topic, or {REAL_QUEUE_ID} no queue id"
 _NO_END = b"[^\x02]$"
 
 
@@ -101,20 +106,17 @@ def committed_message(half: Message) -> InnerMessage:
 
 def real_queue(half: Message) -> tuple[str, int]:
     """The topic and queue that a half was sent to. Raises PutRefusedError (MESSAGE_ILLEGAL) where it does not say."""
-    topic, queue_id = half.properties.get(REAL_TOPIC), half.properties.get(REAL_QUEUE_ID, "")
-    if not topic or not (queue_id.isascii() and queue_id.isdigit()):
-        rule = f"the half message at {half.commitlog_offset} has no {REAL_TOPIC} or no {REAL_QUEUE_ID} that is a number"
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, rule)
+    topic, queue_id = half.properties.get(REAL_TOPIC, ""), half.properties.get(REAL_QUEUE_ID, "")
+    if not re.fullmatch(_TOPIC, topic) or not re.fullmatch(_QUEUE_ID, queue_id):
+        raise PutRefusedError(
+            PutStatus.MESSAGE_ILLEGAL, f"the half message at {half.commitlog_offset}: {_BELONGS_NOWHERE}"
+        )
     return topic, int(queue_id)
 
 
 def _refuse_delay(properties: Mapping[str, str]) -> None:
-    level = properties.get(DELAY, "0")
-    is_delayed = level.isascii() and level.isdigit() and int(level) > 0
-    if is_delayed or any(name in properties for name in DELIVER_TIMES):
-        raise PutRefusedError(
-            PutStatus.MESSAGE_ILLEGAL, "a message of a transaction cannot have a delay or a deliver time"
-        )
+    if re.fullmatch(_LEVEL, properties.get(DELAY, "")) or any(name in properties for name in DELIVER_TIMES):
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
 
 
 # Many at once
@@ -127,11 +129,9 @@ def half_messages(messages: InnerMessages, producer_groups: pa.Array | str) -> I
     """
     properties = decode_property_maps(messages.properties.cast(pa.binary()))
     levels = properties.values_of(DELAY)
-    is_delayed = pc.any(pc.match_substring_regex(levels, "^0*[1-9][0-9]*$")).as_py()
+    is_delayed = pc.any(pc.match_substring_regex(levels, f"^{_LEVEL}$")).as_py()
     if is_delayed or any(properties.values_of(name).null_count < messages.row_count for name in DELIVER_TIMES):
-        raise PutRefusedError(
-            PutStatus.MESSAGE_ILLEGAL, "a message of a transaction cannot have a delay or a deliver time"
-        )
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
     keys = properties.values_of(UNIQUE_KEY)
     encoded = closed(messages.properties)
     encoded = with_property(encoded, PREPARED, "true")
@@ -153,8 +153,7 @@ def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | No
     properties = decode_property_maps(halves.properties.cast(pa.binary()))
     topics, queue_ids = real_queues(properties)
     if (queue_ids < 0).any():
-        rule = f"a half message has no {REAL_TOPIC} or no {REAL_QUEUE_ID} that is a number"
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, rule)
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _BELONGS_NOWHERE)
     places = np.zeros(halves.row_count, np.int64) if commitlog_offsets is None else commitlog_offsets.astype(np.int64)
     return halves._replace(
         topics=topics,
@@ -199,10 +198,10 @@ def resumed_messages(discarded: InnerMessages) -> InnerMessages:
 
 def real_queues(properties: PropertyMaps | RegularProperties) -> tuple[pa.Array, np.ndarray]:
     """Topic and queue id (int64) that halves were sent to; "" and −1 where one does not say both."""
-    topics = properties.values_of(REAL_TOPIC)
+    topics = properties.values_of(REAL_TOPIC).fill_null("")
     queue_ids = integers(properties.values_of(REAL_QUEUE_ID), -1)
-    queue_ids[topics.is_null().to_numpy(zero_copy_only=False)] = -1
-    return topics.fill_null(""), queue_ids
+    queue_ids[~np.array(pc.match_substring_regex(topics, f"^{_TOPIC}$"), bool)] = -1
+    return topics, queue_ids
 
 
 def integers(texts: pa.Array, otherwise: int, digits: int = 9) -> np.ndarray:

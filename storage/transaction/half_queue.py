@@ -146,7 +146,7 @@ def copies_of(store: StoreReader, halves: Halves) -> Copies:
     is_open = halves.is_copy & (codes >= 0)
     began_at = np.where(halves.is_copy, store.log.minimum, halves.commitlog_offsets)
     found = [np.empty((2, 0), np.int64)]
-    start = int(halves.queue_offsets.min())
+    start = int(halves.queue_offsets.min(initial=store.max_offset(HALF_TOPIC, QUEUE_ID)))
     for first, last in _blocks(store, start) if (codes >= 0).any() else ():
         if first < start and not is_open.any():
             break

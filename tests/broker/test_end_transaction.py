@@ -23,6 +23,7 @@ from spark_mq.broker.end_transaction import (
     end_transaction,
     immunity_ms,
     judge_request,
+    put_answer,
     request_for,
 )
 from spark_mq.broker.response_codes import ResponseCode
@@ -31,6 +32,7 @@ from storage.config import TransactionConfig
 from storage.failpoints import ENVIRONMENT
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.inner_messages import InnerMessage
+from storage.put_status import PutStatus
 from storage.transaction.check import check_half_messages
 from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, half_message
 from storage.transaction.op_messages import OP_TOPIC
@@ -40,6 +42,9 @@ from tests.support.message_builder import make_message
 PROJECT = Path(__file__).resolve().parents[2]
 NOW_MS = 1_700_000_000_000
 SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+UNTOUCHED = "not set any response code"
+"""The remark of a response that Java makes and does not touch (RemotingCommand.createResponseCommand)."""
+ROLLED_BACK = EndTransactionResponse(ResponseCode.SUCCESS, UNTOUCHED)
 CONFIG = replace(
     StoreConfig.tiny(),
     transaction=TransactionConfig(transaction_op_batch_interval=3_000, transaction_op_msg_max_size=8),
@@ -93,7 +98,7 @@ IMMUNE = replace(HALF, properties={**PROPERTIES, IMMUNITY: "10"})
 ERROR = ResponseCode.SYSTEM_ERROR
 NOT_FOUND = (ERROR, "Find prepared transaction message failed")
 JUDGED = {
-    "processRequest: what is right passes": (HALF, {}, (ResponseCode.SUCCESS, None)),
+    "processRequest: what is right passes": (HALF, {}, (ResponseCode.SUCCESS, UNTOUCHED)),
     "processRequest: unknown is not answered": (HALF, {"commit_or_rollback": 0}, None),
     "processRequest: unknown from a check is not answered": (
         HALF,
@@ -128,31 +133,31 @@ JUDGED = {
     ),
     "getHalfMessageByOffset: nothing there": (None, {}, NOT_FOUND),
     "departure: a message of another topic is no half": (replace(HALF, topic="TopicTx"), {}, NOT_FOUND),
-    "rejectCommitOrRollback: in time": (IMMUNE, {}, (ResponseCode.SUCCESS, None)),
+    "rejectCommitOrRollback: in time": (IMMUNE, {}, (ResponseCode.SUCCESS, UNTOUCHED)),
     "rejectCommitOrRollback: too late": (
         replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
         {},
-        (ResponseCode.ILLEGAL_OPERATION, None),
+        (ResponseCode.ILLEGAL_OPERATION, UNTOUCHED),
     ),
     "rejectCommitOrRollback: at the last millisecond": (
         replace(IMMUNE, born_time_ms=NOW_MS - 10_000),
         {},
-        (ResponseCode.SUCCESS, None),
+        (ResponseCode.SUCCESS, UNTOUCHED),
     ),
     "rejectCommitOrRollback: too late, but from a check": (
         replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
         {"from_transaction_check": True},
-        (ResponseCode.SUCCESS, None),
+        (ResponseCode.SUCCESS, UNTOUCHED),
     ),
     "rejectCommitOrRollback: without an immunity nothing is too late": (
         replace(HALF, born_time_ms=0),
         {},
-        (ResponseCode.SUCCESS, None),
+        (ResponseCode.SUCCESS, UNTOUCHED),
     ),
     "rejectCommitOrRollback: lateness is looked at before the group": (
         replace(IMMUNE, born_time_ms=NOW_MS - 10_001),
         {"producer_group": "Other"},
-        (ResponseCode.ILLEGAL_OPERATION, None),
+        (ResponseCode.ILLEGAL_OPERATION, UNTOUCHED),
     ),
 }
 
@@ -171,7 +176,7 @@ def test_a_slave_ends_nothing() -> None:
     """processRequest, before all else."""
     request = replace(request_for(HALF, 0), producer_group="Other")
     response = judge_request(request, None, transaction_timeout_ms=6_000, now_ms=NOW_MS, is_slave=True)
-    assert response == EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE)
+    assert response == EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +205,49 @@ def test_a_half_that_does_not_say_where_it_belongs_is_illegal(store: MessageStor
     places = store.put_inner([replace(InnerMessage.of(half), properties=broken)])
     other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
     response = end_transaction(store, commit(other), NOW_MS)
-    assert response is not None
-    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert response == EndTransactionResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
     assert bodies(store, OP_TOPIC) == []
+
+
+ILLEGAL = (
+    "The message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit 4194304B, msg properties length limit 32KB."
+)
+TIMER_ILLEGAL = (
+    "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; "
+    "or if set del msg, the delay time should be bigger than the current time"
+)
+TIMER_CONGESTED = (
+    "timer message is under flow control, max num limit is 4294967294 or the current value is greater than 2147483647 "
+    "and less than 4294967294, trigger random flow control"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remark"),
+    [
+        (PutStatus.PUT_OK, ResponseCode.SUCCESS, None),
+        (PutStatus.FLUSH_DISK_TIMEOUT, ResponseCode.SUCCESS, None),
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, ResponseCode.SUCCESS, None),
+        (PutStatus.SLAVE_NOT_AVAILABLE, ResponseCode.SUCCESS, None),
+        (PutStatus.CREATE_MAPPED_FILE_FAILED, ERROR, "Create mapped file failed."),
+        (PutStatus.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ILLEGAL),
+        (PutStatus.PROPERTIES_SIZE_EXCEEDED, ResponseCode.MESSAGE_ILLEGAL, ILLEGAL),
+        (PutStatus.SERVICE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."),
+        (PutStatus.OS_PAGE_CACHE_BUSY, ERROR, "OS page cache busy, please try another machine"),
+        (PutStatus.WHEEL_TIMER_MSG_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, TIMER_ILLEGAL),
+        (PutStatus.WHEEL_TIMER_FLOW_CONTROL, ERROR, TIMER_CONGESTED),
+        (PutStatus.WHEEL_TIMER_NOT_ENABLE, ERROR, "accurate timer message is not enabled, timerWheelEnable is true"),
+        (PutStatus.UNKNOWN_ERROR, ERROR, "UNKNOWN_ERROR"),
+        (PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, ERROR, "in-sync replicas not enough"),
+        (PutStatus.PUT_TO_REMOTE_BROKER_FAIL, ERROR, "put to remote broker fail"),
+        (PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, ERROR, "UNKNOWN_ERROR DEFAULT"),
+    ],
+    ids=lambda value: value.name if isinstance(value, PutStatus) else "",
+)
+def test_how_the_put_of_a_commit_ended_is_answered(status: PutStatus, code: ResponseCode, remark: str | None) -> None:
+    """EndTransactionProcessor.sendFinalMessage; the defaults of MessageStoreConfig."""
+    assert put_answer(status, StoreConfig(), 4_194_304) == EndTransactionResponse(code, remark)
 
 
 # What is written
@@ -224,7 +269,7 @@ def test_commit_writes_the_message_and_then_the_op_message(store: MessageStore) 
 
 def test_rollback_writes_the_op_message_only(store: MessageStore) -> None:
     half = prepare(store)
-    assert end_transaction(store, rollback(half), NOW_MS) == SUCCESS
+    assert end_transaction(store, rollback(half), NOW_MS) == ROLLED_BACK
     assert (committed(store), bodies(store, OP_TOPIC)) == ([], [b"0,"])
 
 
@@ -310,6 +355,18 @@ def test_a_rollback_of_a_later_copy_holds_for_the_first_half(store: MessageStore
     assert response is not None
     assert response.code == ResponseCode.ILLEGAL_OPERATION
     assert committed(store) == []
+
+
+@pytest.mark.parametrize("end", [commit, rollback], ids=["commit", "rollback"])
+def test_the_op_message_names_the_later_copies_too(store: MessageStore, end: Any) -> None:
+    """Departure: Java names the half of the request only, and asks about the copy as if it were another transaction's."""
+    half = prepare(store)
+    prepare(store, "another")
+    for number in range(1, 3):
+        check_half_messages(store, lambda _: "unknown", NOW_MS + number * 60_000)
+    end_transaction(store, end(half), NOW_MS)
+    end_transaction(store, end(half), NOW_MS)
+    assert bodies(store, OP_TOPIC) == [b"0,2,4,"]
 
 
 def test_halves_without_unique_keys_are_told_apart_by_their_places(store: MessageStore) -> None:

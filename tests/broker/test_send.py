@@ -35,6 +35,7 @@ from storage.put_status import PutStatus
 from storage.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.subscription_groups import SubscriptionGroupTable
 from storage.topics import TopicConfig
+from storage.transaction.progress import TransactionCounts
 from tests.broker.put_cases import KEY, PAST_MS
 from tests.broker.put_stores import config_of
 
@@ -359,6 +360,18 @@ def test_messages_count_under_the_topic_that_they_went_to(store: MessageStore) -
     assert counted.topic_put_latency["1@Orders"].value > 0
     assert (counted.broker_put_nums, counted.broker_put_nums_without_system_topic) == (4, 1)
     assert counted.transaction_nums == {"Orders": Sum(1, 1)}
+
+
+def test_prepared_halves_are_counted_in_the_file(store: MessageStore) -> None:
+    """TransactionMetrics.addAndGet: of the real topic, one up for each half."""
+    handler = SendMessageHandler(store, clock=ticking())
+    for _ in range(2):
+        assert handler.send(replace(ORDER, properties={"TRAN_MSG": "true", "PGROUP": "g"})).code is ResponseCode.SUCCESS
+    handler.close()
+    handler.close()
+    counts = store.state("transactionMetrics", TransactionCounts.load)
+    assert counts is not None
+    assert counts.counts == {"Orders": 2}
 
 
 def test_what_a_group_sends_back_counts_by_topic_and_group(store: MessageStore) -> None:

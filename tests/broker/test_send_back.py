@@ -65,6 +65,7 @@ DESTINATIONS = [
     ("the first failure waits for level 3", 0, 0, None, 479, RETRY, "3"),
     ("each failure waits a level longer", 3, 0, None, 479, RETRY, "6"),
     ("the consumer's level goes before the broker's", 3, 2, None, 479, RETRY, "2"),
+    ("level 1 is a level", 3, 1, None, 479, RETRY, "1"),
     ("a level above the last stays as it is said: the put makes it the last", 0, 40, None, 479, RETRY, "40"),
     ("times equal to the group's maximum are too many", 4, 0, None, 479, DEAD, "0"),
     ("a level that the consumer names does not save a dead letter, nor delay it", 4, 5, None, 479, DEAD, "0"),

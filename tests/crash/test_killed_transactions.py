@@ -6,6 +6,11 @@ closed. The batch is that of two tasks, its log files are small, so that it lies
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,9 @@ import pytest
 import storage.batch_commit
 import storage.commit_log_writer
 import storage.store_writer
+import storage.transaction_batch
+from spark_mq.broker.end_transaction import EndTransactionResponse, end_transaction, request_for
+from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import commit_rows
@@ -23,8 +31,9 @@ from spark_mq.sink_options import SinkOptions
 from storage import open_store
 from storage.batch_ledger import TOPIC as LEDGER
 from storage.batch_ledger import Batch
-from storage.failpoints import COMMIT, TRANSACTIONS
+from storage.failpoints import COMMIT, ENVIRONMENT, TRANSACTIONS
 from storage.format.record import Message
+from storage.format.sys_flag import TRANSACTION_COMMIT
 from tests.crash.sink_store import SinkStore
 
 pytestmark = pytest.mark.crash
@@ -36,6 +45,9 @@ POINTS = [(point, 1) for point in (*COMMIT[:-1], *TRANSACTIONS)]
 POINTS += [("amid-records", time) for time in (2, 3, 9)]
 POINTS += [(point, time) for point in ("after-records", "after-queues", "after-index") for time in (2, 3, 4, 5)]
 ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
+
+
+SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
 
 
 class KilledError(BaseException):
@@ -51,7 +63,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
         if left == 0 and name == point:
             raise KilledError
 
-    for module in (storage.batch_commit, storage.commit_log_writer, storage.store_writer):
+    for module in (storage.batch_commit, storage.transaction_batch, storage.commit_log_writer, storage.store_writer):
         monkeypatch.setattr(module, "reach", reach)
 
 
@@ -136,3 +148,52 @@ def test_a_commit_that_stops_again_and_again_is_made_whole(tmp_path: Path, monke
     open_store(root, read_only=False).close()
     check(root)
     assert len([message for message in messages(root, LEDGER) if message.tags == "BEGIN"]) == 7
+
+
+@pytest.mark.parametrize("point", ["after-halves", "before-ops"])
+def test_what_a_broker_has_committed_meanwhile_is_not_committed_again(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker is started between the crash and the next opening, and its producer answers a check (EndTransactionProcessor)."""
+    root = SinkStore.make_place(tmp_path)
+    options = options_of(root)
+    with monkeypatch.context() as patched:
+        stop_at(patched, point, 1)
+        with pytest.raises(KilledError):
+            commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
+    intents = root / "spark_mq" / "intents"
+    intents.rename(root / "aside")  # a broker knows nothing of it
+    with open_store(root, read_only=False) as store:
+        halves = [store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, offset, 1).messages[0] for offset in (3, 2 * ROWS - 4)]
+        assert {"commit" in half.body.decode() for half in halves} == {True}
+        requests = [request_for(half, TRANSACTION_COMMIT, from_transaction_check=True) for half in halves]
+        assert [end_transaction(store, request, store.writer.clock()) for request in requests] == [SUCCESS, SUCCESS]
+        store.release()
+    (root / "aside").rename(intents)
+    commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
+    check(root)
+
+
+SCRIPT = """
+import pickle, sys
+from spark_mq.sink_commit import commit_rows
+options, staged = pickle.load(sys.stdin.buffer)
+commit_rows(options, staged, 3, mirrored=True)
+"""
+
+
+@pytest.mark.parametrize("point", ["after-halves", "amid-records:2", "before-ops"])
+def test_a_process_that_is_killed_amid_its_transactions_is_made_good(point: str, tmp_path: Path) -> None:
+    root = SinkStore.make_place(tmp_path)
+    options = options_of(root)
+    staged = [stage(options, 0), stage(options, 1)]
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=pickle.dumps((options, staged)),
+        env={**os.environ, ENVIRONMENT: point, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    open_store(root, read_only=False).close()
+    check(root)

@@ -8,7 +8,7 @@ properties is a Java HashMap's and means nothing; everything else counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,7 @@ from storage.config import StoreConfig, parse_config
 from storage.delay.routing import route_delayed
 from storage.delay.schedule import due_messages
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import decode_properties
-from storage.format.record import Message, decode_record, host_text
+from storage.format.record import Message, host_text
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from storage.inner_messages import InnerMessage, InnerMessages
@@ -39,6 +38,7 @@ from storage.transaction.half_messages import (
 )
 from storage.transaction.op_messages import OP_TOPIC, op_messages
 from tests.support.fixture_stores import Fixture
+from tests.support.log_records import LogRecord, columns_of, log_records, rows_of
 
 MAX_RECONSUME_TIMES = {"GroupR": 2}
 """Of the consumers that the fixtures were made with (Produce.java); the others allow 5."""
@@ -50,8 +50,8 @@ class Log:
 
     config: StoreConfig
     records: list[Message]
-    raw: dict[int, bytes]
-    """The bytes of each, by its place."""
+    raw: dict[int, LogRecord]
+    """By its place."""
     sent: dict[str, dict[str, Any]]
     """By unique key: what a producer sent and was answered."""
 
@@ -59,49 +59,21 @@ class Log:
         return [record for record in self.records if record.topic == topic]
 
     def columns(self, records: Sequence[Message]) -> Records:
-        raw = [self.raw[record.commitlog_offset] for record in records]
-        positions = np.cumsum([0, *(len(part) for part in raw)])[:-1]
-        return Records(np.frombuffer(b"".join(raw), np.uint8), positions)
+        return columns_of([self.raw[record.commitlog_offset] for record in records])
 
 
 @pytest.fixture(scope="module", params=["clean", "syncflush", "ext", "crashed"])
 def log(request: pytest.FixtureRequest, pristine_store: Callable[[str], Fixture]) -> Log:
     fixture = pristine_store(request.param)
     assert fixture.sent is not None
-    raw = dict(raw_records(fixture))
+    records = list(log_records(fixture.root))
     sent = [json.loads(line) for line in fixture.sent.read_text("utf-8").splitlines()]
-    records = [decode_record(record) for record in raw.values()]
-    assert all(isinstance(record, Message) for record in records)
-    config = parse_config(fixture.conf.read_bytes())
-    return Log(config, records, raw, {line["msgId"]: line for line in sent})
-
-
-def raw_records(fixture: Fixture) -> Iterator[tuple[int, bytes]]:
-    for path in sorted((fixture.root / "commitlog").iterdir()):
-        content, at = path.read_bytes(), 0
-        while isinstance(record := decode_record(content, at) if content[at : at + 4].strip(b"\0") else None, Message):
-            yield record.commitlog_offset, content[at : at + record.size_bytes]
-            at += record.size_bytes
-
-
-def rows_of(columns: InnerMessages) -> list[InnerMessage]:
-    hosts = columns.born_hosts
-    assert hosts is not None
-    return [
-        InnerMessage(
-            topic=columns.topics[row].as_py(),
-            queue_id=int(columns.queue_ids[row]),
-            body=columns.bodies[row].as_py(),
-            properties=decode_properties(columns.properties[row].as_py()),
-            flag=int(columns.flags[row]),
-            sys_flag=int(columns.sys_flags[row]),
-            born_time_ms=int(columns.born_times_ms[row]),
-            born_host=hosts[row].tobytes(),
-            reconsume_times=int(columns.reconsume_times[row]),
-            prepared_transaction_offset=int(columns.prepared_transaction_offsets[row]),
-        )
-        for row in range(columns.row_count)
-    ]
+    return Log(
+        parse_config(fixture.conf.read_bytes()),
+        [record.message for record in records],
+        {record.message.commitlog_offset: record for record in records},
+        {line["msgId"]: line for line in sent},
+    )
 
 
 def without(properties: dict[str, str], *names: str) -> dict[str, str]:

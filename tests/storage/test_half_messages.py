@@ -195,7 +195,18 @@ def test_what_a_message_says_of_itself_in_a_brokers_words_is_replaced() -> None:
     assert columns.properties[0].as_py().count(b"REAL_TOPIC") == 1
 
 
-@pytest.mark.parametrize("properties", [{"REAL_QID": "0"}, {"REAL_TOPIC": "T"}, {"REAL_TOPIC": "T", "REAL_QID": "-1"}])
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"REAL_QID": "0"},
+        {"REAL_TOPIC": "T"},
+        {"REAL_TOPIC": "T", "REAL_QID": "-1"},
+        {"REAL_TOPIC": "T", "REAL_QID": "9999999999"},
+        {"REAL_TOPIC": "../T", "REAL_QID": "0"},
+        {"REAL_TOPIC": "..", "REAL_QID": "0"},
+    ],
+    ids=str,
+)
 def test_a_half_that_does_not_say_where_it_belongs_is_refused(
     properties: dict[str, str], halves: list[Message]
 ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from storage.delay import timer_slots
 from storage.delay.timer_log import TimerLog
+from storage.delay.timer_metrics import TimerMetrics
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.file_system import LocalFileSystem
@@ -249,3 +252,52 @@ def test_an_empty_file_is_a_new_wheel(tmp_path: Path) -> None:
     enter(wheel, (TICK, 0, 1))
     wheel.save()
     assert wheel_in(tmp_path).count_from(0) == 1
+
+
+# Slots that are due
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_links_and_a_scan_of_the_log_find_the_same(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TimerMessageStore.dequeue follows the links; where most of the log is due it is read through."""
+    log, wheel = TimerLog(FILES, str(tmp_path), FILE_BYTES), wheel_in(tmp_path)
+    choice = np.random.default_rng(count)
+    for _ in range(count):
+        size = int(choice.integers(1, 20))
+        ticks, positions = TICK + choice.integers(0, 7, size), log.places(size)
+        made = units(size)
+        made["write_time_ms"], made["delay_ms"] = 1_000 * TICK, 1_000 * (ticks - TICK)
+        made["previous_position"] = wheel.enter(ticks, positions, np.ones(size, np.int32))
+        log.append(positions, made)
+    scanned = timer_slots.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
+    monkeypatch.setattr(timer_slots, "_SCAN_WASTE", -1)
+    monkeypatch.setattr(timer_slots, "PUT_ROWS", -1)
+    linked = timer_slots.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
+    assert scanned.ticks.tolist() == linked.ticks.tolist() == sorted(scanned.ticks.tolist())
+    assert scanned.units.tobytes() == linked.units.tobytes()
+    in_slots = wheel.waiting(TICK + 1, TICK + 5)["count"].sum()
+    assert len(scanned.units) == in_slots > 0
+
+
+def test_a_group_is_whole_slots_and_a_put_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer_slots, "PUT_ROWS", 4)
+    ticks = np.array([1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 5])
+    groups = list(timer_slots.DueUnits(ticks, units(12)).groups())
+    assert [group.ticks.tolist() for group in groups] == [[1, 1, 1, 2], [3] * 6, [4, 5]]
+    assert [[int(rows.sum()) for rows in group.puts()] for group in groups] == [[4], [4, 2], [2]]
+
+
+# Counts
+
+
+def test_the_brokers_counts_are_read_changed_and_kept(pristine_store: Callable[[str], Fixture]) -> None:
+    """TimerMetrics.decode, addAndGet, encode; the version goes up once for all that a delivery changed."""
+    text = (pristine_store("timer").root / "config" / "timermetrics").read_text("utf-8")
+    before = TimerMetrics.load(text)
+    assert before.counts == {"TopicTimer": 15}
+    assert before.version.counter == json.loads(text)["dataVersion"]["counter"] > 0
+    assert before.with_changes({"TopicTimer": 0}, now_ms=1) is before
+    after = json.loads(before.with_changes({"TopicTimer": -2, "Other": 3}, now_ms=77).to_text())
+    assert {topic: entry["count"] for topic, entry in after["timingCount"].items()} == {"TopicTimer": 13, "Other": 3}
+    assert after["timingCount"]["Other"]["timeStamp"] == after["dataVersion"]["timestamp"] == 77
+    assert after["dataVersion"]["counter"] == before.version.counter + 1

@@ -158,9 +158,9 @@ def test_a_lost_checkpoint_loses_nothing(fixture_store: Callable[[str], Fixture]
     assert deliver_all(fixture, FAR_MS) == expected_bodies(fixture)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3, 9, 10])
+@pytest.mark.parametrize("kept", [3, 4, 8, 9, 10])
 def test_messages_of_a_cut_log_are_entered_again(kept: int, tmp_path: Path) -> None:
-    """reviseQueueOffset: the queue is gone on with behind the message of the last unit that is left."""
+    """reviseQueueOffset: the queue is gone on with behind the message of the last unit that is left. It looks a file back, as Java."""
     timed = TimedStore(tmp_path / "store")
     for number in range(12):
         timed.park(f"m{number}", NOW + 20_000 + 1_000 * (number % 3))

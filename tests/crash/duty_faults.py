@@ -1,0 +1,113 @@
+"""Faults to be planted into the duties: what a judge of killed duties must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import spark_mq.broker.end_transaction
+import storage.delay.schedule
+import storage.delay.timer_store
+import storage.transaction.check
+import storage.transaction.outcomes
+import tests.crash.duty_life
+from spark_mq.broker.end_transaction import Ending
+from storage.delay.delivery_mark import DueRange
+from storage.delay.schedule import _Delivery
+from storage.delay.timer_handover import PutBefore
+from storage.transaction.progress import TransactionProgress
+
+_HOUR_MS = 3_600_000
+
+
+def _blind_to_commit_records() -> Any:
+    def committed(store: object, halves: Any, began_at: object) -> np.ndarray:
+        return np.zeros(halves.row_count, bool)
+
+    return mock.patch.object(storage.transaction.outcomes, "committed", committed)
+
+
+def _commits_whatever_is_said() -> Any:
+    original = spark_mq.broker.end_transaction.settle
+
+    def settle(*arguments: Any, **outcome: bool) -> Any:
+        ending, response = original(*arguments, **outcome)
+        return (Ending.COMMIT if ending is Ending.ROLLBACK else ending), response
+
+    return mock.patch.object(spark_mq.broker.end_transaction, "settle", settle)
+
+
+def _moves_on_over_halves() -> Any:
+    return mock.patch.object(storage.transaction.check._Check, "_apply", lambda self, stretch: None)
+
+
+def _goes_back_over_halves() -> Any:
+    original = storage.transaction.check.save_progress
+
+    def save_progress(store: Any, progress: TransactionProgress, *, now_ms: int) -> None:
+        original(store, progress, now_ms=now_ms)
+        path = f"{store.root}/config/consumerOffset.json"
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        store.save_state("consumerOffset.json", text.replace(f":{progress.half_offset}}}", ":0}"))
+
+    return mock.patch.object(storage.transaction.check, "save_progress", save_progress)
+
+
+def _saves_before_it_delivers() -> Any:
+    original = _Delivery._deliver
+
+    def deliver(self: _Delivery, ranges: tuple[DueRange, ...], skipped: int = 0) -> None:
+        self._save({due.level: due.end for due in ranges})
+        storage.delay.schedule.reach("after-delivery-save")
+        original(self, ranges, skipped)
+
+    return mock.patch.object(_Delivery, "_deliver", deliver)
+
+
+def _forgets_its_marks() -> Any:
+    return mock.patch.object(storage.delay.schedule, "read_mark", lambda *_: None)
+
+
+def _delivers_early() -> Any:
+    original = tests.crash.duty_life.deliver_due
+    return mock.patch.object(
+        tests.crash.duty_life, "deliver_due", lambda store, now_ms: original(store, now_ms + _HOUR_MS)
+    )
+
+
+def _timer_runs_ahead() -> Any:
+    original = tests.crash.duty_life.deliver_timed
+    return mock.patch.object(
+        tests.crash.duty_life, "deliver_timed", lambda store, now_ms: original(store, now_ms + _HOUR_MS)
+    )
+
+
+def _timer_does_not_look_back() -> Any:
+    return mock.patch.object(storage.delay.timer_store, "put_since", lambda *_: PutBefore())
+
+
+def _repeats_without_looking() -> Any:
+    return mock.patch.object(tests.crash.duty_life, "records_of", lambda store: ())
+
+
+FAULTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = MappingProxyType(
+    {
+        "no commit record is ever found": _blind_to_commit_records,
+        "a rollback commits": _commits_whatever_is_said,
+        "a check moves on over halves": _moves_on_over_halves,
+        "a check goes back to the first half": _goes_back_over_halves,
+        "progress is saved before the delivery": _saves_before_it_delivers,
+        "a killed delivery is forgotten": _forgets_its_marks,
+        "levels are delivered early": _delivers_early,
+        "the timer runs ahead": _timer_runs_ahead,
+        "the timer does not look back": _timer_does_not_look_back,
+        "requests are repeated without looking": _repeats_without_looking,
+    }
+)
+"""What is wrong → how to make it so."""
