@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -20,7 +21,8 @@ from spark_mq.broker.end_transaction import Ending
 from storage.delay.delivery_mark import DueRange
 from storage.delay.schedule import _Delivery
 from storage.delay.timer_handover import PutBefore
-from storage.transaction.progress import TransactionProgress
+from storage.transaction.half_messages import GROUP, HALF_TOPIC
+from storage.transaction.progress import OFFSETS_FILE, TransactionProgress
 
 _HOUR_MS = 3_600_000
 
@@ -51,10 +53,10 @@ def _goes_back_over_halves() -> Any:
 
     def save_progress(store: Any, progress: TransactionProgress, *, now_ms: int) -> None:
         original(store, progress, now_ms=now_ms)
-        path = f"{store.root}/config/consumerOffset.json"
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        store.save_state("consumerOffset.json", text.replace(f":{progress.half_offset}}}", ":0}"))
+        with open(f"{store.root}/config/{OFFSETS_FILE}", encoding="utf-8") as file:
+            table = json.load(file)
+        table["offsetTable"][f"{HALF_TOPIC}@{GROUP}"] = {"0": 0}
+        store.save_state(OFFSETS_FILE, json.dumps(table))
 
     return mock.patch.object(storage.transaction.check, "save_progress", save_progress)
 

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jobs.verify_store import verify_store
 from storage import open_store
@@ -165,12 +166,12 @@ class Judge:
             found[f"the timer's {name}"] = getattr(timer, name)
         return found
 
-    def _table(self, name: str) -> Mapping[str, Mapping[str, int]]:
-        """Read as JSON is, not by what is judged; a broker writes queue ids without quotes."""
+    def _table(self, name: str) -> Mapping[str, Any]:
+        """Read as plain JSON, not by what is judged."""
         path = self._root / "config" / name
         if not path.exists():
             return {}
-        found: Mapping[str, Mapping[str, int]] = json.loads(_quoted(path.read_text("utf-8")))["offsetTable"]
+        found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))["offsetTable"]
         return found
 
     def _unreadable(self, counts: Mapping[Place, int]) -> Iterator[tuple[Place, int]]:

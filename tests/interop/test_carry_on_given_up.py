@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from storage import open_store
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
 from storage.inner_messages import InnerMessage, InnerMessages
 from storage.transaction.discard import redrive
 from storage.transaction.half_messages import (
     DISCARD_TOPIC,
+    GROUP,
     HALF_TOPIC,
     discarded_messages,
     put_back_messages,
@@ -37,6 +40,7 @@ SETTINGS: dict[str, Any] = {
     "transactionTimeOut": 3_000,  # by then the producer is gone
     "transactionCheckInterval": 500,
     "transactionOpBatchInterval": 500,
+    "flushConsumerOffsetInterval": 200,
     "waitTimeMillsInSendQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,
 }
@@ -52,7 +56,7 @@ def test_a_broker_gives_up_as_we_would_and_asks_for_what_we_put_back(oracle: Ora
                 "TransactionSide", tmp_path / "open", broker, group="Gone", topic="Tx", plans=plans
             ) as tx:
                 tx.until(bool, "ready")
-            await_discarded(store, len(PLANS))
+            await_given_up(store, len(PLANS))
             broker.kill()
         assert_each_step_is_ours(list(log_records(store)))
 
@@ -74,16 +78,19 @@ def test_a_broker_gives_up_as_we_would_and_asks_for_what_we_put_back(oracle: Ora
     assert Counter(line["properties"]["KEYS"] for line in committed) == Counter(["key0", "key2"])
 
 
-def await_discarded(store: Path, count: int) -> None:
-    """Until the broker has given up so many halves."""
+def await_given_up(store: Path, count: int) -> None:
+    """Until the broker has given up so many halves, and has written down that it is through with all of them."""
     deadline = time.monotonic() + 60
-    found: list[str] = []
+    path = store / "config" / OFFSETS_FILE
+    found: Counter[str] = Counter()
     while time.monotonic() < deadline:
-        found = [record.message.topic for record in log_records(store)]
-        if found.count(DISCARD_TOPIC) >= count:
+        text = path.read_text("utf-8") if path.exists() else ""
+        through = ConsumerOffsets.load(text).get(HALF_TOPIC, GROUP, 0) if text else None
+        found = Counter(record.message.topic for record in log_records(store))
+        if found[DISCARD_TOPIC] >= count and through == found[HALF_TOPIC]:
             return
         time.sleep(0.2)
-    raise AssertionError(f"only {Counter(found)}")
+    raise AssertionError(f"only {found}, of which {path} says: {through}")
 
 
 def assert_each_step_is_ours(records: list[LogRecord]) -> None:
@@ -115,5 +122,5 @@ def step_to(before: LogRecord, topic: str, properties: dict[str, str]) -> tuple[
         return "put back", replace(made, flag=0)  # Java forgets the flag
     [unasked] = rows_of(put_back_unasked(half, np.array([before.message.queue_offset])))
     # Java counts a check that it has not made.
-    counted = {**unasked.properties, "TRANSACTION_CHECK_TIMES": str(times)}
+    counted = {**unasked.properties, "TRANSACTION_CHECK_TIMES": str(times), "WAIT": "false"}
     return "put back unasked", replace(unasked, flag=0, properties=counted)
