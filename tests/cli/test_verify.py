@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from jobs.verify_store import main, verify_store
 from spark_mq.cli import app
-from storage import open_store
+from storage import StoreConfig, open_store
 from storage.verify import Finding, Kind
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 
@@ -147,6 +147,16 @@ def test_a_checkpoint_of_the_future_is_found(fixture_store: FixtureStore, field:
     times[field] = max(times) + 1
     overwrite(root / "checkpoint", 0, struct.pack(">3q", *times))
     assert found(root) == [(Kind.CHECKPOINT_AHEAD, "checkpoint", 1)]
+
+
+def test_a_store_between_two_puts_has_nothing_to_find(tmp_path: Path) -> None:
+    """The checkpoint's index time runs ahead of puts, so that not each one writes it."""
+    settings = StoreConfig.tiny().settings
+    (tmp_path / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        store.put("T", b"x", keys="k")
+        store.release()
+    assert found(tmp_path / "store") == []
 
 
 def test_a_wrong_body_and_an_unreadable_part_of_an_old_log_file_are_found(fixture_store: FixtureStore) -> None:
