@@ -18,15 +18,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
-from jobs.run import JobReport, run_job
+from jobs.run import JobReport, now_ms, open_to_write, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
-from storage import Message, open_store
+from storage import Message
 from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
 from storage.state_document import parse_document
@@ -35,15 +34,11 @@ from storage.transaction.half_messages import TransactionState
 
 
 def check_transactions(
-    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] | None = None
+    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] = now_ms
 ) -> CheckReport:
     """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store."""
-    clock = clock or _now_ms
-    with open_store(path, config=conf, read_only=False, clock=clock) as store:
-        report = check_half_messages(store, checker, clock())
-        if store.recovery is None or not store.recovery.was_clean:
-            store.release()
-    return report
+    with open_to_write(path, conf=conf, clock=clock) as store:
+        return check_half_messages(store, checker, clock())
 
 
 class CheckpointChecker:
@@ -127,10 +122,6 @@ def run(options: argparse.Namespace) -> JobReport:
     if not checkers:
         raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
     return JobReport(check_transactions(options.path, first_answer(checkers), conf=options.conf).lines())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from jobs.run import JobReport, run_job
+from jobs.run import JobReport, now_ms, open_to_write, run_job
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.files.disk_use import disk_used_percent
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.retention import ExpiryPlan, apply_expiry, plan_expiry, plan_occasion
+from storage.retention import ExpiryPlan, apply_expiry, plan_expiry, plan_occasion, written_directories
 
 
 def delete_expired_files(
@@ -31,7 +31,7 @@ def delete_expired_files(
     conf: str | None = None,
     now: bool = False,
     dry_run: bool = False,
-    clock: Callable[[], int] | None = None,
+    clock: Callable[[], int] = now_ms,
     sleep: Callable[[float], None] = time.sleep,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> tuple[ExpiryPlan, int]:
@@ -42,34 +42,27 @@ def delete_expired_files(
     files = file_system_of(path)
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(path, "it does not lie on a local file system")
-    clock = clock or _now_ms
-    store = open_store(path, config=conf, read_only=dry_run, file_system=files, clock=clock)
-    with store:
+    if dry_run:
+        with open_store(path, config=conf, clock=clock) as store:
+            return _plan(store, files, clock(), now, used_percent), 0
+    with open_to_write(path, conf=conf, clock=clock) as store:
         plan = _plan(store, files, clock(), now, used_percent)
-        if dry_run:
-            return plan, 0
-        renewed = apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
-        if store.recovery is None or not store.recovery.was_clean:
-            store.release()
-    return plan, renewed
+        return plan, apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
 
 
 def _plan(
-    store: MessageStore, files: LocalFileSystem, now_ms: int, is_asked_for: bool, used_percent: Callable[[str], int]
+    store: MessageStore, files: LocalFileSystem, at_ms: int, is_asked_for: bool, used_percent: Callable[[str], int]
 ) -> ExpiryPlan:
     settings = store.config.retention
+    directories = written_directories(store.log.directories, store.config.commit_log)
     occasion = plan_occasion(
         settings,
-        hour=datetime.fromtimestamp(now_ms / 1_000).hour,
-        log_used_percents=[used_percent(directory) for directory in store.log.directories],
+        hour=datetime.fromtimestamp(at_ms / 1_000).hour,
+        log_used_percents=[used_percent(directory) for directory in directories],
         queues_used_percent=used_percent(store.queues.directory),
         is_asked_for=is_asked_for,
     )
-    return plan_expiry(store, files, settings, occasion, now_ms=now_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return plan_expiry(store, files, settings, occasion, now_ms=at_ms)
 
 
 def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:

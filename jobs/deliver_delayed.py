@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 
-from jobs.run import JobReport, run_job
-from storage import open_store
+from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
 from storage.delay.schedule import DeliveryReport, deliver_due
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
@@ -26,41 +24,32 @@ def deliver_delayed(
     *,
     conf: str | None = None,
     max_messages: int | None = None,
-    clock: Callable[[], int] | None = None,
+    clock: Callable[[], int] = now_ms,
 ) -> tuple[DeliveryReport, TimerReport]:
     """One run: what was done for delay levels, and for deliver times.
 
     `max_messages` bounds what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError where another
     writer has the store.
     """
-    clock = clock or _now_ms
-    with open_store(path, config=conf, read_only=False, clock=clock) as store:
-        levels = deliver_due(store, clock(), max_messages=max_messages)
-        timed = deliver_timed(store, clock())
-        if store.recovery is None or not store.recovery.was_clean:
-            store.release()
-    return levels, timed
+    with open_to_write(path, conf=conf, clock=clock) as store:
+        return deliver_due(store, clock(), max_messages=max_messages), deliver_timed(store, clock())
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _lines(levels: DeliveryReport, timed: TimerReport, now_ms: int) -> Iterator[str]:
+def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[str]:
     by_level = ", ".join(f"level {level}: {count}" for level, count in sorted(levels.delivered.items()))
     yield f"by level {levels.delivered_count} delivered{f' ({by_level})' if by_level else ''}" + _lateness(levels)
     yield f"by time {timed.delivered} delivered, {timed.rolled} rolled, {timed.cancelled} cancelled" + _lateness(timed)
     waiting = sum(levels.pending.values()) + timed.pending
     due = [due_ms for due_ms in (levels.next_due_ms, timed.next_due_ms) if due_ms is not None]
     if waiting:
-        yield f"{waiting} wait" + (f", the first for {max(0, min(due) - now_ms)} ms more" if due else "")
+        yield f"{waiting} wait" + (f", the first for {max(0, min(due) - at_ms)} ms more" if due else "")
     if found := levels.found_delivered + timed.found_delivered:
         yield f"{found} of a run that was killed stood in the log already"
     for level, (offset, taken) in sorted(levels.corrected.items()):
         yield f"level {level}: offset {offset} is outside the queue, {taken} taken"
-    for level, count in sorted(levels.missing_levels.items()):
-        if count:
-            yield f"level {level}: no offset in delayOffset.json, {count} delivered from the queue's beginning, maybe again"
+    if again := {level: count for level, count in sorted(levels.missing_levels.items()) if count}:
+        which = ", ".join(map(str, again))
+        yield f"level {which}: no offset in delayOffset.json, {sum(again.values())} delivered from the queue's beginning, maybe again"
     for level, count in sorted(levels.stranded.items()):
         yield f"level {level}: {count} messages, and messageDelayLevel has no such level: nobody delivers them"
     if levels.half_count:
@@ -85,13 +74,15 @@ def _lateness(report: DeliveryReport | TimerReport) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-messages", type=int, metavar="N", help="deliver at most so many by level in a run")
+    parser.add_argument(
+        "--max-messages", type=positive_count, metavar="N", help="deliver at most so many by level in a run"
+    )
 
 
 def run(options: argparse.Namespace) -> JobReport:
     levels, timed = deliver_delayed(options.path, conf=options.conf, max_messages=options.max_messages)
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
-    return JobReport(_lines(levels, timed, _now_ms()), exit_code)
+    return JobReport(_lines(levels, timed, now_ms()), exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

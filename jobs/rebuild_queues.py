@@ -27,6 +27,7 @@ from jobs.run import JobReport, run_job
 from storage import open_store
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.files.file_system import LocalFileSystem
+from storage.files.remote import plain_path
 from storage.recovery import RecoveryReport
 
 _DERIVED = ("consumequeue", "index")
@@ -36,6 +37,7 @@ _PATIENCE_MS = 60_000
 
 def rebuild_queues(path: str, *, conf: str | None = None) -> RecoveryReport:
     """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
+    path = plain_path(path)
     root, file_system = Path(path), LocalFileSystem()
     with open_store(path, config=conf, read_only=False):
         file_system.make_directories(str(root / "spark_mq"))

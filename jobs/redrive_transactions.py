@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 
-from jobs.run import JobReport, run_job
-from storage import open_store
+from jobs.run import JobReport, now_ms, open_to_write, run_job
 from storage.transaction.discard import RedriveReport, redrive
 
 
@@ -22,15 +20,11 @@ def redrive_transactions(
     *,
     topics: Sequence[str] = (),
     conf: str | None = None,
-    clock: Callable[[], int] | None = None,
+    clock: Callable[[], int] = now_ms,
 ) -> RedriveReport:
     """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
-    clock = clock or _now_ms
-    with open_store(path, config=conf, read_only=False, clock=clock) as store:
-        report = redrive(store, clock(), topics=frozenset(topics) or None)
-        if store.recovery is None or not store.recovery.was_clean:
-            store.release()
-    return report
+    with open_to_write(path, conf=conf, clock=clock) as store:
+        return redrive(store, clock(), topics=frozenset(topics) or None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +35,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> JobReport:
     return JobReport(redrive_transactions(options.path, topics=options.topic, conf=options.conf).lines())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

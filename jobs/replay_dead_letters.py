@@ -10,7 +10,9 @@ Each dead letter is replayed once, also if the job is killed and run again: it i
 its copy is put and synced, then the audit says so. A run that finds planned attempts of an earlier one looks for their copies in
 the log, from where the log ended when they were planned, before it plans anew. What the audit calls replayed is passed over, unless
 `--again` asks for another copy. This holds as long as one audit table is used for a store, and until the log has expired between
-the two runs: then the attempts are `unknown`, and left. Two runs at the same time exclude each other by a lock beside the store.
+the two runs: then the attempts are `unknown`, and left. A table serves one store: another's message ids may be the same. Two runs at
+the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has; then the run
+ends, and what it has not come to is left to the next one.
 spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`; the other two ways fetch it themselves.
 """
 
@@ -25,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from jobs.run import JobReport, run_job
+from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.option_values import parse_time
 from spark_mq.replay import (
@@ -42,7 +44,7 @@ from spark_mq.replay import (
 )
 from spark_mq.starting_offsets import TimePoint
 from storage import open_store
-from storage.errors import StoreNotWritableError
+from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
@@ -55,6 +57,9 @@ BURST = 500
 NOTE_EVERY = 1_000
 """Outcomes that one commit of the audit takes, at least: a killed run finds the others in the log."""
 LIMIT = 100_000
+PATIENCE_MS = 60_000
+LEFT = "left: another writer has the store"
+"""Beside the results: letters of the run that it did not come to."""
 LOCK = "spark_mq/replay.lock"
 SMALL_TABLES = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
 """The audit has a row for each dead letter; Delta plans for 50 partitions of its log, Spark for 200 of a join."""
@@ -73,10 +78,9 @@ def settle_open_plans(path: str, group: str, audit: Audit, *, conf: str | None =
     count = 0
     for plan in audit.open_plans():
         topics = {topic_of(letter.origin_topic, group) for letter in plan.letters}
-        with open_store(path, config=conf, read_only=False) as store:  # which recovers what a kill left
+        with open_to_write(path, conf=conf) as store:  # which recovers what a kill left
             copies = find_copies(store, topics, {letter.msg_id for letter in plan.letters}, plan.log_end)
             can_tell = store.log.minimum <= plan.log_end
-            store.release()
         rest = NOT_MADE if can_tell else UNKNOWN
         audit.note(
             plan.run,
@@ -104,13 +108,13 @@ def replay_letters(
 ) -> Counter[str]:
     """Replay them, oldest first, at most `rate` a second; how many had which result. `clock` and `sleep` are in seconds.
 
-    Raises StoreLockedError where another writer has the store; what is noted as planned then waits for the next run.
+    Raises StoreLockedError, with nothing planned, where another writer has the store. One that comes in between two bursts is waited
+    for, up to PATIENCE_MS; what is LEFT then stays planned.
     """
     if not letters:
         return Counter()
-    with open_store(path, config=conf, read_only=False) as store:  # where that is refused, nothing is planned
+    with open_to_write(path, conf=conf) as store:  # where that is refused, nothing is planned
         log_end = store.log_end
-        store.release()
     run_id = uuid.uuid4().hex
     audit.plan(run_id, letters, log_end)
     results: Counter[str] = Counter()
@@ -119,9 +123,12 @@ def replay_letters(
     for burst in bursts(letters, rate):
         sleep(max(0.0, due - clock()))
         due = clock() + (0.0 if rate is None else len(burst) / rate)
-        with open_store(path, config=conf, read_only=False) as store:
-            outcomes = replay(store, group, burst)
-            store.release()
+        try:
+            with open_to_write(path, conf=conf, lock_timeout_ms=PATIENCE_MS) as store:
+                outcomes = replay(store, group, burst)
+        except StoreLockedError:
+            results[LEFT] = len(letters) - results.total()
+            break
         results.update(outcome.result for outcome in outcomes)
         unnoted += outcomes
         if len(unnoted) >= NOTE_EVERY:
@@ -156,7 +163,7 @@ def run(options: argparse.Namespace) -> JobReport:
 
 
 def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
-    from spark_mq.replay_audit import ReplayAudit, select_letters
+    from spark_mq.replay_audit import ReplayAudit, failures_told, select_letters
     from spark_mq.session import build_session
 
     spark = build_session(
@@ -165,8 +172,8 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
-    now_ms = time.time_ns() // 1_000_000
-    since, until = (None if point is None else point.at(now_ms) for point in (options.since, options.until))
+    at_ms = now_ms()
+    since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
     letters = select_letters(spark, path, group, conf=options.conf, since_ms=since, until_ms=until, where=options.where)
     lines = []
     audit = None if options.audit is None else ReplayAudit(spark, options.audit, group)
@@ -175,7 +182,8 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
             lines.append(f"{settled} planned by a run that ended before: looked for in the log")
         if not options.again:
             letters = audit.without_settled(letters)
-    chosen = _collected(letters, options.limit + 1)
+    with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
+        chosen = _collected(letters, options.limit + 1)
     if len(chosen) > options.limit:
         lines.append(f"more than {options.limit} (--limit): run again for the rest")
     chosen = chosen[: options.limit]
@@ -206,7 +214,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", type=_time, help="dead before")
     parser.add_argument("--where", metavar="SQL", help="a predicate over the columns of the source")
     parser.add_argument("--rate", metavar="N", type=_rate, help="messages a second, at most")
-    parser.add_argument("--limit", metavar="N", type=int, default=LIMIT, help=f"at most so many in one run; {LIMIT}")
+    parser.add_argument(
+        "--limit", metavar="N", type=positive_count, default=LIMIT, help=f"at most so many in one run; {LIMIT}"
+    )
     parser.add_argument("--again", action="store_true", help="also what the audit calls replayed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be replayed, and write nothing")
     parser.add_argument("--master", help="Spark's master; spark-submit's, else local[*]")

@@ -9,16 +9,18 @@ its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for P
     if __name__ == "__main__": sys.exit(main())
 
 so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
-the store with lock_timeout_ms=0 and lets the StoreLockedError out: two runs at the same time are safe, and the loser exits 0.
-Errors that an operator can do something about (StorageError, SparkMqError, OSError) are let out too: one line and exit code 1.
+the store with `open_to_write` and lets the StoreLockedError out: two runs at the same time are safe, and the loser exits 0. Errors that
+an operator can do something about (StorageError, SparkMqError, OSError, no Java) are let out too: one line and exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,10 +29,13 @@ from types import FrameType
 
 from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.option_values import parse_duration_ms
+from spark_mq.session import JavaNotFoundError
+from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +60,45 @@ def run_job(
     """Run a job once, or with `--every` again and again; returns the exit code of the last run.
 
     Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
-    is under way finish and ends then, a second signal ends at once. A store that is locked, or any error that is `retriable`,
-    is tried again at the next turn; other errors end the job. `clock` and `sleep` are in seconds.
+    is under way finish and ends then, a second signal ends at once. A store that is locked, a full disk, or any error that is
+    `retriable`, is tried again at the next turn; other errors end the job. `clock` and `sleep` are in seconds.
     """
     parser = job_parser(run)
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args(arguments)
-    if options.every is None:
-        return _run_once(run, options)[0]
-    with _stop_signals() as is_stopping:
-        return _repeat(run, options, clock, sleep, is_stopping)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+        if options.every is None:
+            return _run_once(run, options)[0]
+        with _stop_signals() as is_stopping:
+            return _repeat(run, options, clock, sleep, is_stopping)
+
+
+@contextmanager
+def open_to_write(
+    path: str, *, conf: str | None = None, clock: Callable[[], int] | None = None, lock_timeout_ms: int = 0
+) -> Iterator[MessageStore]:
+    """The store, open for writing, and left as it was found: closed cleanly if it was, else only given back.
+
+    So what commits of sinks keep open between them stays cheap to open. Raises StoreLockedError where another writer has it.
+    """
+    with open_store(path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
+        yield store
+        if store.recovery is None or not store.recovery.was_clean:
+            store.release()
+
+
+def now_ms() -> int:
+    """The clock of jobs."""
+    return time.time_ns() // 1_000_000
+
+
+def positive_count(text: str) -> int:
+    """The type of an option that says how many: a whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def job_parser(run: Run) -> argparse.ArgumentParser:
@@ -105,9 +138,14 @@ def _run_once(run: Run, options: argparse.Namespace) -> tuple[int, bool]:
     except StoreLockedError as error:
         print(f"nothing done: {error.describe()}", flush=True)
         return 0, True
-    except (OSError, SparkMqError, StorageError) as error:
+    except (JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1, isinstance(error, StorageError) and error.retriable
+        return 1, _may_pass(error)
+
+
+def _may_pass(error: Exception) -> bool:
+    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
+    return is_full or (isinstance(error, StorageError) and error.retriable)
 
 
 def _repeat(

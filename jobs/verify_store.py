@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from jobs.run import JobReport, run_job
 from storage import open_store
 from storage.checkpoint import read_checkpoint
-from storage.files.remote import file_system_of
+from storage.files.remote import file_system_of, plain_path
 from storage.format.delay_level import parse_delay_levels
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
@@ -23,7 +23,8 @@ def verify_store(
     path: str, *, conf: str | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> VerifyReport:
     """The audit of one store. Raises StorageError where it cannot be read."""
-    checkpoint = read_checkpoint(file_system_of(path), path.rstrip("/") or "/")  # before the log: it must not be ahead
+    root = plain_path(path).rstrip("/") or "/"
+    checkpoint = read_checkpoint(file_system_of(path), root)  # before the log: it must not be ahead
     with open_store(path, config=conf) as store:
         topics = store.state(TOPICS_FILE, TopicTable.load)
         return verify(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -44,6 +45,8 @@ class StagedRows(WriterCommitMessage):
     """What ends the segments' half messages."""
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues of rows that wait elsewhere first."""
+    unresolved: Counter[str] = field(default_factory=Counter)
+    """How many half messages of each topic nothing ends yet."""
 
 
 def stage_rows(
@@ -111,6 +114,7 @@ class _PartitionWriter:
         )
         self._topics: dict[str, int] = {}
         self._destinations: dict[tuple[str, int], None] = {}
+        self._unresolved: Counter[str] = Counter()
         self._directory = digest.hex()
         self._name = f"{batch.batch_id}-{partition}-{name}"
         self._segments: dict[str, SegmentWriter] = {}
@@ -133,6 +137,7 @@ class _PartitionWriter:
             self._dead_letters.append(frame.take(pa.array(encoded.rejected_indices)), encoded.rejected)
         self._topics.update(encoded.topics)
         self._destinations.update(dict.fromkeys(encoded.destinations))
+        self._unresolved.update(encoded.unresolved)
         for block in encoded.blocks:
             self._segment("" if block.columns.host_size == _SHORT_HOST else _LONG_HOST_SUFFIX).append(block)
         if encoded.commits is not None:
@@ -151,6 +156,7 @@ class _PartitionWriter:
             dead_letters,
             () if commits is None else (commits,),
             tuple(self._destinations),
+            self._unresolved,
         )
 
     def discard(self) -> None:

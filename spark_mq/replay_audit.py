@@ -11,13 +11,14 @@ A dead letter that was replayed, or whose fate is unknown, is not replayed again
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.options import EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.replay import PLANNED, REPLAYED, UNKNOWN, DeadLetter, OpenPlan, Outcome
 from storage.names import dead_letter_topic
@@ -58,8 +59,24 @@ def select_letters(
     try:
         letters = letters if where is None else letters.where(where)
     except (AnalysisException, ParseException) as error:
-        raise OptionError("where", str(error).partition("\n")[0]) from error
+        raise OptionError("--where", _cause(error)) from error
     return letters.select(*_LETTER)
+
+
+@contextmanager
+def failures_told(what: str) -> Iterator[None]:
+    """What Spark fails at within the block becomes a SparkMqError of one line."""
+    try:
+        yield
+    except PySparkException as error:
+        raise SparkMqError(f"{what}: {_cause(error)}") from error
+
+
+def _cause(error: PySparkException) -> str:
+    """The line that says it: our source's own condition where there is one, else Spark's first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = (line[line.index("[SPARK_MQ_") :] for line in lines if "[SPARK_MQ_" in line)
+    return next(own, lines[0] if lines else type(error).__name__)
 
 
 class ReplayAudit:
@@ -69,15 +86,18 @@ class ReplayAudit:
         self._spark = spark
         self._path = path
         self._group = group
+        self._told = f"audit {path}"
 
     def open_plans(self) -> list[OpenPlan]:
         """What earlier runs have left planned. The caller holds the lock under which runs plan."""
         rows = self._rows()
         if rows is None:
             return []
-        found = rows.where(f.col("result") == PLANNED).orderBy("run", "dead_letter_queue", "dead_letter_offset")
+        with failures_told(self._told):
+            found = rows.where(f.col("result") == PLANNED).orderBy("run", "dead_letter_queue", "dead_letter_offset")
+            planned = found.collect()
         plans: dict[str, OpenPlan] = {}
-        for row in found.collect():
+        for row in planned:
             letter = DeadLetter(
                 row.dead_letter_queue,
                 row.dead_letter_offset,
@@ -104,8 +124,9 @@ class ReplayAudit:
             "dead_letter_msg_id STRING, unique_key STRING, origin_topic STRING, result STRING, log_end BIGINT"
         )
         planned = self._spark.createDataFrame(rows, names).withColumn("time", f.current_timestamp())
-        self._make_table()
-        planned.write.format("delta").mode("append").save(self._path)
+        with failures_told(self._told):
+            self._make_table()
+            planned.write.format("delta").mode("append").save(self._path)
 
     def note(self, run: str, outcomes: Iterable[Outcome]) -> None:
         """Say what became of planned attempts of a run: one commit of the table."""
@@ -120,28 +141,19 @@ class ReplayAudit:
             & (f.col("audit.consumer_group") == self._group)
             & (f.col("audit.dead_letter_msg_id") == f.col("noted.msg_id"))
         )
-        (
-            DeltaTable.forPath(self._spark, self._path)
-            .alias("audit")
-            .merge(noted.alias("noted"), is_meant)
-            .whenMatchedUpdate(
-                set={
-                    "time": f.current_timestamp(),
-                    "result": "noted.result",
-                    "reason": "noted.reason",
-                    "new_msg_id": "noted.new_msg_id",
-                }
-            )
-            .execute()
-        )
+        news = {name: f.col(f"noted.{name}") for name in ("result", "reason", "new_msg_id")}
+        with failures_told(self._told):
+            table = DeltaTable.forPath(self._spark, self._path).alias("audit").merge(noted.alias("noted"), is_meant)
+            table.whenMatchedUpdate(set={"time": f.current_timestamp(), **news}).execute()
 
     def _rows(self) -> DataFrame | None:
         """The group's rows; None where there is no table yet."""
         from delta.tables import DeltaTable
 
-        if not DeltaTable.isDeltaTable(self._spark, self._path):
-            return None
-        return self._spark.read.format("delta").load(self._path).where(f.col("consumer_group") == self._group)
+        with failures_told(self._told):
+            if not DeltaTable.isDeltaTable(self._spark, self._path):
+                return None
+            return self._spark.read.format("delta").load(self._path).where(f.col("consumer_group") == self._group)
 
     def _make_table(self) -> None:
         from delta.tables import DeltaTable

@@ -6,6 +6,7 @@ Which of the two is decided by the options; either way a task that is run again 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +48,8 @@ class EncodedRows(NamedTuple):
     """The queues that the rows are for, wherever they wait first."""
     commits: RecordBlock | None = None
     """Of half messages."""
+    unresolved: Mapping[str, int] = MappingProxyType({})
+    """How many half messages of each topic nothing ends yet."""
 
 
 class RowEncoder(Protocol):
@@ -66,16 +69,15 @@ class MessageEncoder:
 
     def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
         prepared = self._rows.prepare(from_kafka_columns(rows) if self._columns.kafka else rows, now_ms)
-        block, commits = encode_block(prepared.messages, self._host), None
-        if prepared.commits is not None:
-            block = with_states(block, prepared.commits.states)
-            commits = encode_block(prepared.commits.messages, self._host)
+        block = encode_block(prepared.messages, self._host)
         topics = prepared.topics
         if not self._options.create_topic:  # those of groups are made by the broker
             topics = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
-        return EncodedRows(
-            (block,), prepared.rejected, prepared.rejected_indices, topics, prepared.destinations, commits
-        )
+        encoded = EncodedRows((block,), prepared.rejected, prepared.rejected_indices, topics, prepared.destinations)
+        if (ends := prepared.commits) is None:
+            return encoded
+        commits = encode_block(ends.messages, self._host)
+        return encoded._replace(blocks=(with_states(block, ends.states),), commits=commits, unresolved=ends.unresolved)
 
 
 class ReturnEncoder:

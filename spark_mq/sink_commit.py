@@ -6,6 +6,7 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 
@@ -25,6 +26,7 @@ from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_let
 from storage.staged_segment import StagedSegment
 from storage.store_creation import find_log_directories
 from storage.subscription_groups import SubscriptionGroupConfig
+from storage.transaction.progress import save_counts
 
 
 def check_place(options: SinkOptions) -> None:
@@ -79,6 +81,8 @@ def commit_rows(
         )
         if outcome.already_done:
             discard_staged(LocalFileSystem(), options.root, dead_letters)
+        elif unresolved := sum((rows.unresolved for rows in staged), Counter[str]()):
+            save_counts(store, unresolved, now_ms=store.writer.clock())
         store.release()
 
 

@@ -27,6 +27,7 @@ from storage.files.remote import plain_path
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.put import PutResult
+from storage.transaction.progress import save_counts
 
 _LOCK_TIMEOUT_MS = 60_000
 
@@ -84,6 +85,7 @@ class Transaction:
             rows = store.put_batch(
                 pa.record_batch(arrays), transactional=True, producer_group=self.producer_group, **rules
             )
+            save_counts(store, {topic: 1}, now_ms=self._clock())
             store.release()
         self._halves.append(PutResult(**rows.to_pylist()[0]))
         return self._halves[-1]

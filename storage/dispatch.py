@@ -110,8 +110,9 @@ def _set_deliver_times(
 ) -> None:
     """In the schedule topic the tags code is when the message is due. Java: CommitLog.checkMessageAndReturnSize."""
     texts = properties.values_of("DELAY").take(pa.array(rows)).fill_null("0")
-    is_number = pc.match_substring_regex(texts, r"^[+-]?\d{1,9}$")
-    levels = pc.cast(pc.if_else(is_number, texts, "0"), pa.int32()).to_numpy()
+    texts = pc.replace_substring_regex(texts, r"^\+?0*([0-9])", r"\1")  # as Integer.parseInt reads it
+    is_positive = pc.match_substring_regex(texts, r"^[0-9]{1,10}$")
+    levels = pc.cast(pc.if_else(is_positive, texts, "0"), pa.int64()).to_numpy()
     due = levels > 0
     delays = np.array(delays_ms, np.int64)[np.clip(levels, 1, len(delays_ms)) - 1]
     tags_codes[rows[due]] = (store_times_ms[rows] + delays)[due]

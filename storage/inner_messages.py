@@ -147,8 +147,8 @@ class InnerMessages(NamedTuple):
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string. Java: MessageDecoder.messageProperties2String."""
-    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    """The property string; what UTF-8 cannot say becomes "?". Java: MessageDecoder.messageProperties2String, String.getBytes."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode(errors="replace")
 
 
 def outgoing_messages(

@@ -27,7 +27,7 @@ from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.message_columns import MessageColumns, read_columns
 from storage.message_delays import moved, real_places
 from storage.message_rules import MessageRules
-from storage.message_transactions import TransactionColumns
+from storage.message_transactions import UNKNOWN, TransactionColumns
 from storage.transaction.half_messages import HALF_TOPIC, PREPARED, PRODUCER_GROUP, QUEUE_ID, TRANSACTION_ID
 
 Queue = tuple[str, int]
@@ -56,6 +56,8 @@ class Commits(NamedTuple):
     """int8: of each half the transaction bits of its end, 0 where it is not known."""
     messages: OutgoingMessages
     """Of the halves whose state is commit, in their order; where their half lies is not known yet."""
+    unresolved: Mapping[str, int]
+    """How many halves of each topic nothing ends yet."""
 
 
 class Prepared(NamedTuple):
@@ -185,7 +187,9 @@ class MessageRows:
             key_hashes=key_hashes,
         )
         states = columns.transactions.states
-        return Commits(states, _rows_of(messages, states == TRANSACTION_COMMIT))
+        waiting = np.bincount(columns.target_codes[states == UNKNOWN], minlength=len(columns.targets)).tolist()
+        unresolved = {target.topic: count for target, count in zip(columns.targets, waiting, strict=True) if count}
+        return Commits(states, _rows_of(messages, states == TRANSACTION_COMMIT), unresolved)
 
     def _queues(self, columns: MessageColumns) -> tuple[tuple[Queue, ...], np.ndarray]:
         """The distinct queues, and which of them each row goes to."""

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.delay.routing import REAL_QUEUE_ID, REAL_TOPIC
 from storage.errors import NameIllegalError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.format.texts import as_texts, empty_as_null
 from storage.message_rules import TransactionRules
 from storage.message_values import Rejections
 from storage.names import validate_group
-from storage.transaction.half_messages import PREPARED, PRODUCER_GROUP, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_ID
+from storage.transaction.half_messages import PREPARED, PRODUCER_GROUP, TRANSACTION_ID
 
 COLUMNS = ("transaction_state", "producer_group")
 UNKNOWN = 0

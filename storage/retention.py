@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from storage.batch_commit import settle
 from storage.commit_log import LogFile
-from storage.config import RetentionConfig
+from storage.config import CommitLogConfig, RetentionConfig
 from storage.consume_queue import ConsumeQueue
 from storage.errors import ConfigurationError
 from storage.files.file_system import LocalFileSystem
@@ -59,7 +59,7 @@ def plan_occasion(
 ) -> Occasion:
     """Whether log files are to be deleted. Java: isTimeToDelete, isSpaceToDelete, executeDeleteFilesManually.
 
-    `hour` is the local one; the percents are `disk_used_percent` of each directory of the log (the least full counts) and of
+    `hour` is the local one; the percents are `disk_used_percent` of the `written_directories` (the least full counts) and of
     consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
     """
     reasons = ["it was asked for"] if is_asked_for else []
@@ -77,6 +77,12 @@ def plan_occasion(
             reasons.append(f"the disk of the {what} is {share}")
         whatever_age |= is_nearly_full
     return Occasion(tuple(reasons), whatever_age and config.clean_file_forcibly_enable)
+
+
+def written_directories(directories: tuple[str, ...], config: CommitLogConfig) -> tuple[str, ...]:
+    """Those of the log's directories whose disks count: storePathCommitLog's, without readOnlyCommitLogStorePaths."""
+    read_only = {path.rstrip("/") for path in (config.read_only_commit_log_store_paths or "").split(",")}
+    return tuple(path for path in directories if path not in read_only) or directories
 
 
 def _hours(text: str) -> set[int]:
@@ -210,8 +216,9 @@ def _expired_ext_paths(
 
 
 def _expired_index_paths(file_system: LocalFileSystem, directory: str, minimum: int) -> tuple[str, ...]:
-    """By the headers alone, which need no geometry."""
-    found = [entry for entry in file_system.list_directory(directory) if is_index_name(entry.name) and entry.size_bytes]
+    """By the headers alone, which need no geometry. A file too short for one is left to recovery."""
+    entries = file_system.list_directory(directory)
+    found = [entry for entry in entries if is_index_name(entry.name) and entry.size_bytes >= HEADER_SIZE]
     paths = [f"{directory}/{entry.name}" for entry in found[:-1]]
 
     def ends() -> Iterator[int]:

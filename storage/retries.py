@@ -33,6 +33,7 @@ UNIT_SUBSCRIBED = 2
 """Bit of a topic's flag: consumers of another unit read it (Java: TopicSysFlag.FLAG_UNIT_SUB)."""
 
 _POP_RETRY_SEPARATOR = "+"
+_GREATEST = 2**31 - 1
 
 
 class Destinations(NamedTuple):
@@ -52,8 +53,13 @@ def sent_back_to(
     """
     times, asked = np.asarray(reconsume_times, np.int64), np.asarray(asked_levels, np.int64)
     dead = (times >= max_reconsume_times) | (asked < 0)
-    levels = np.where(asked == 0, FIRST_RETRY_LEVEL + times, asked)
+    levels = np.where(asked == 0, np.minimum(FIRST_RETRY_LEVEL + times, _GREATEST), asked)
     return Destinations(dead, np.where(dead, DEAD_LETTER_LEVEL, levels).astype(np.int32))
+
+
+def next_reconsume_times(reconsume_times: np.ndarray | int) -> np.ndarray:
+    """int32: how often messages failed, with this time. A client may say any number; Java's sum wraps round, and they begin anew."""
+    return np.minimum(np.asarray(reconsume_times, np.int64) + 1, _GREATEST).astype(np.int32)
 
 
 def is_sent_too_often(reconsume_times: np.ndarray | int, max_reconsume_times: int) -> np.ndarray:

@@ -33,7 +33,7 @@ from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows,
 from storage.inner_messages import InnerMessages
 from storage.message_values import Rejections, read_integers, read_times_ms
 from storage.names import TOPIC_LENGTH_LIMIT, dead_letter_topic, retry_topic, validate_path_element
-from storage.retries import DEAD_LETTER_QUEUE_COUNT, sent_back_to
+from storage.retries import DEAD_LETTER_QUEUE_COUNT, next_reconsume_times, sent_back_to
 from storage.subscription_groups import SubscriptionGroupConfig
 
 COLUMNS = (
@@ -119,7 +119,7 @@ def send_back_rows(
         born_times_ms=read_times_ms(given.get("born_timestamp"), count, now_ms),
         born_hosts=hosts,
         born_v6=are_v6,
-        reconsume_times=(times + 1).astype(np.int32),
+        reconsume_times=next_reconsume_times(times),
         prepared_transaction_offsets=np.zeros(count, np.int64),
     )
     keep = np.full(count, group.retry_queue_count > 0)

@@ -17,21 +17,22 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_mq.broker.put_guards import BrokerState
+from spark_mq.broker.put_plan import PutRules, plan_inner
+from spark_mq.broker.put_response import PutOutcome
+from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.response_codes import ResponseCode
+from spark_mq.broker.store_put import Put, put_into
 from storage.config import StoreConfig
-from storage.errors import (
-    CorruptRecordError,
-    MessageIllegalError,
-    OffsetOutOfRangeError,
-    PutRefusedError,
-    StoreNotWritableError,
-)
+from storage.delay.routing import REAL_TOPIC
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.inner_messages import InnerMessage
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
-from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, REAL_TOPIC, committed_message
+from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, committed_message
 from storage.transaction.half_queue import half_at
 from storage.transaction.op_messages import OpBatch
 from storage.transaction.outcomes import outcomes_of
@@ -197,9 +198,21 @@ class TransactionEnder:
     `write_due` is for whoever has a clock; `close` writes what is left.
     """
 
-    def __init__(self, store: MessageStore, now_ms: int) -> None:
-        rules = store.config.transaction
+    def __init__(
+        self,
+        store: MessageStore,
+        now_ms: int,
+        *,
+        put: Put | None = None,
+        statistics: PutStatistics | None = None,
+    ) -> None:
+        """`put` stores (the default: `put_into`); `statistics` are those of the sends to the same store."""
+        rules, settings = store.config.transaction, store.writer.settings
+        self.state = BrokerState()
+        """Whether anything is ended; whoever runs the broker sets it."""
+        self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
         self._store = store
+        self._put = put or put_into(store)
         self._timeout_ms = rules.transaction_time_out
         self._ops = OpBatch(rules.transaction_op_msg_max_size, rules.transaction_op_batch_interval, now_ms)
         self._waiting: set[int] = set()
@@ -208,15 +221,17 @@ class TransactionEnder:
     def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
         """Answer a request and do what it says; None = no answer, the state is unknown.
 
-        Raises OSError; StoreNotWritableError where an op message cannot be written.
+        Raises StoreNotWritableError where an op message cannot be written.
         """
         half = self._half(request.commit_log_offset)
-        response = judge_request(request, half, transaction_timeout_ms=self._timeout_ms, now_ms=now_ms)
+        response = judge_request(
+            request, half, transaction_timeout_ms=self._timeout_ms, now_ms=now_ms, is_slave=self.state.is_slave
+        )
         if response != _PASSED or half is None:
             return response
         ending, response, without_op = self._settle(request, half)
         if ending is Ending.COMMIT:
-            status = self._put(half)
+            status = self._commit(half, now_ms)
             if not status.is_stored:
                 return put_answer(status, self._store.config, self._store.writer.settings.max_message_size)
             reach("half-committed")
@@ -263,28 +278,47 @@ class TransactionEnder:
             self._ops.add(offset)
         self._waiting.update(without_op)
         if ending is not Ending.OP_MISSING:
-            self._counts[half.properties[REAL_TOPIC]] -= 1
+            self._counts[half.properties.get(REAL_TOPIC, "")] -= 1
         if ending is Ending.ROLLBACK:  # known nowhere else
             self._write_ops(now_ms)
         else:
             self.write_due(now_ms)
 
     def _write_ops(self, now_ms: int) -> None:
-        self._store.put_inner(self._ops.messages(now_ms))
+        for op in self._ops.messages(now_ms):
+            outcome = self._append(op, now_ms)
+            if not outcome.status.is_stored:
+                raise StoreNotWritableError(
+                    str(self._store.root), f"no op message: {outcome.reason or outcome.status.value}"
+                )
         reach("op-written")
         self._ops.written(now_ms)
         self._waiting.clear()
 
-    def _put(self, half: Message) -> PutStatus:
+    def _commit(self, half: Message, now_ms: int) -> PutStatus:
         try:
-            self._store.put_inner([committed_message(half)])
-        except MessageIllegalError:
-            return PutStatus.MESSAGE_ILLEGAL
-        except PutRefusedError as error:
-            return error.status
-        except StoreNotWritableError:
-            return PutStatus.SERVICE_NOT_AVAILABLE
-        return PutStatus.PUT_OK
+            message = committed_message(half)
+        except PutRefusedError as refused:
+            return refused.status
+        return self._append(message, now_ms).status
+
+    def _append(self, message: InnerMessage, now_ms: int) -> PutOutcome:
+        settings = self._store.writer.settings
+        rules = PutRules(
+            config=self._store.config,
+            host=settings.host,
+            now_ms=now_ms,
+            topics=settings.topics.topics,
+            state=self.state,
+        )
+        try:
+            plan = plan_inner(message, message.body, rules, may_wait=False)
+        except PutRefusedError as refused:
+            return PutOutcome(refused.status, reason=refused.reason)
+        outcome = self._put(plan)
+        if outcome.status is PutStatus.PUT_OK:
+            self.statistics.put(message.topic, message.queue_id, 1, plan.size_bytes)
+        return outcome
 
 
 def end_transaction(store: MessageStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:

@@ -1,10 +1,11 @@
 """What a request is to be stored as: its message, or the messages of its batch, past every rule. Pure.
 
-    ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─▶ guards ─▶ delay ─▶ sizes
+    send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
+    sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes
 
 Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
-whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; a half with a delay is
-too (`half_messages.py`).
+whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
+delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`routing.py`).
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
 CommitLog.asyncPutMessages.
 """
@@ -30,8 +31,9 @@ from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
 from spark_mq.broker.send_hooks import is_true
 from spark_mq.broker.send_request import SendRequest
 from storage.config import StoreConfig
-from storage.delay.routing import route_delayed
+from storage.delay.routing import TIMER_TOPIC, delay_level, route_delayed
 from storage.errors import PutRefusedError
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
 from storage.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.names import RETRY_PREFIX
@@ -101,7 +103,15 @@ def plan_message(
             reason = f"the broker[{rules.address}] sending transaction message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
         message = half_message(message)
-    message = _guarded(message, body, rules)
+    return plan_inner(message, body, rules)
+
+
+def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> PutPlan:
+    """One message that is made already, past the store's own rules. `body` is its own, or None where nobody gave one.
+
+    `may_wait` = False takes no notice of a delay. Raises PutRefusedError. Java: DefaultMessageStore.asyncPutMessage.
+    """
+    message = _guarded(message, body, rules, may_wait=may_wait)
     size = _checked_size(message, message.body, encode_properties(message.properties), rules)
     return PutPlan(message, InnerMessages.of([message]), size)
 
@@ -119,7 +129,7 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
     message = _guarded(_with(message, CLUSTER=rules.cluster_name), body, rules)
     if message.sys_flag & TRANSACTION_MASK:
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be a transaction's")
-    if _delay_level(message) > 0:
+    if message.topic == SCHEDULE_TOPIC:
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "a batch has no delay level")
     if len(message.body) > rules.config.commit_log.max_message_size:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "message body size exceeded")
@@ -129,6 +139,10 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, str(error)) from None
     if not batch:
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
+    if message.topic == TIMER_TOPIC and not all(one.body for one in batch):
+        raise PutRefusedError(
+            PutStatus.MESSAGE_ILLEGAL, "a message of the batch has no body, and would stop a broker's timer"
+        )
     shared = encode_properties(message.properties)
     strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
     size = sum(_checked_size(message, one.body, string, rules) for one, string in zip(batch, strings, strict=True))
@@ -137,10 +151,12 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
     return PutPlan(message, messages, size)
 
 
-def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules) -> InnerMessage:
+def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> InnerMessage:
     """The message past the store's hooks, parked if it has a delay. Java: BrokerController.registerMessageStoreHook."""
     check_before_put(message.topic, body, rules.state)
     check_inner_batch(message.properties, message.sys_flag, rules.topics.get(message.topic))
+    if not may_wait:
+        return message
     return route_delayed(
         message,
         delays_ms=rules.config.delay.delays_ms,
@@ -164,11 +180,6 @@ def _with(message: InnerMessage, **properties: str) -> InnerMessage:
 
 def _is_half(message: InnerMessage) -> bool:
     """Whether it opens a transaction; a retry of a client before 4.6.1, which leaves TRAN_MSG in, does not."""
-    is_old_retry = message.reconsume_times > 0 and _delay_level(message) > 0
-    return is_true(message.properties.get("TRAN_MSG")) and not is_old_retry
-
-
-def _delay_level(message: InnerMessage) -> int:
-    """0 also for what is no number, which `route_delayed` refuses."""
-    text = message.properties.get("DELAY", "0")
-    return int(text) if text.isascii() and text.removeprefix("-").isdigit() else 0
+    if not is_true(message.properties.get("TRAN_MSG")):
+        return False
+    return not (message.reconsume_times > 0 and delay_level(message) > 0)

@@ -7,6 +7,7 @@ codes of their own and still mean that the message is stored: their answers say 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -154,10 +155,11 @@ def remark(status: PutStatus, *, max_message_size: int, timer: TimerConfig, disk
 def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str | None:
     """The handle of a message that waits in the timer, None for any other. Java: attachRecallHandle, RecallMessageHandle.HandleV1.
 
-    Its time is one more than TIMER_OUT_MS, which was rounded down.
+    Its time is one more than TIMER_OUT_MS, which was rounded down. A client may write both properties into an ordinary message; where
+    the time is no number there is no handle, while Java fails behind the put and does not answer.
     """
-    out_ms, topic = properties.get("TIMER_OUT_MS"), properties.get("REAL_TOPIC")
-    if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
+    out_ms, topic = properties.get("TIMER_OUT_MS", ""), properties.get("REAL_TOPIC")
+    if not re.fullmatch("-?[0-9]{1,18}", out_ms) or topic is None or topic.startswith(RETRY_PREFIX):
         return None
     text = " ".join(("v1", topic, str(broker_name), str(int(out_ms) + 1), str(properties.get("UNIQ_KEY"))))
     return base64.urlsafe_b64encode(text.encode()).decode()

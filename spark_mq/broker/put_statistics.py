@@ -50,18 +50,23 @@ class PutStatistics:
     broker_put_nums: int = 0
     broker_put_nums_without_system_topic: int = 0
 
-    def put(
-        self, topic: str, queue_id: int, message_count: int, size_bytes: int, answered_queue_id: int, latency_ms: int
-    ) -> None:
-        """Count what one send stored. Java: SendMessageProcessor.handlePutMessageResult."""
+    def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
+        """Count what one put stored. Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage."""
+        self.put_by_topic(topic, queue_id, message_count, size_bytes)
+        self.broker_put_nums += message_count
+        if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
+            self.broker_put_nums_without_system_topic += message_count
+
+    def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
+        """Count it by its topic, and by its level where it waits, but not as the broker's."""
         if topic == SCHEDULE_TOPIC:
             self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count)
             self.queue_put_size[f"{topic}@{queue_id}"].add(size_bytes)
         self.topic_put_nums[topic].add(message_count)
         self.topic_put_size[topic].add(size_bytes)
-        self.broker_put_nums += message_count
-        if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
-            self.broker_put_nums_without_system_topic += message_count
+
+    def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int) -> None:
+        """Count how long a send took. Java: BrokerStatsManager.incTopicPutLatency."""
         self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms)
 
     def send_back(self, group: str, topic: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
+"""The remark of a request that is turned away unread. Java: NettyRemotingAbstract.processRequestCommand."""
 _FAQ = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 
 

@@ -12,7 +12,6 @@ Not supported: topics with batch queues (BatchCQ), multi-dispatch to LMQ. Java: 
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import random
 import secrets
@@ -36,7 +35,7 @@ from spark_mq.broker.put_response import (
     response_code,
 )
 from spark_mq.broker.put_statistics import PutStatistics
-from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
+from spark_mq.broker.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import retry_or_dead_letter
 from spark_mq.broker.send_hooks import (
     AbortProcessError,
@@ -47,11 +46,13 @@ from spark_mq.broker.send_hooks import (
     namespace_of,
     run_after,
     run_before,
-    run_rpc_hook,
+    run_rpc_hooks,
 )
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
-from storage.errors import MessageIllegalError, PutRefusedError, StoreNotWritableError
+from spark_mq.broker.store_put import Put, put_into
+from storage.delay.routing import REAL_TOPIC
+from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.record import host_text
@@ -62,33 +63,10 @@ from storage.put_status import PutStatus
 from storage.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.topic_queue_mappings import TopicQueueMappingTable
 from storage.topics import TopicConfig, TopicTable
-from storage.transaction.half_messages import HALF_TOPIC, REAL_TOPIC
+from storage.transaction.half_messages import HALF_TOPIC
 from storage.transaction.progress import save_counts
 
-_LOG = logging.getLogger(__name__)
 _RECEIPT = "POP_CK"
-
-Put = Callable[[PutPlan], PutOutcome]
-
-
-def put_into(store: MessageStore) -> Put:
-    """The put of a store that is open for writing."""
-
-    def put(plan: PutPlan) -> PutOutcome:
-        try:
-            places = store.put_inner(plan.messages)
-        except MessageIllegalError as error:
-            is_of_properties = error.what == "properties"
-            status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
-            return PutOutcome(status, reason=str(error))
-        except StoreNotWritableError as error:
-            return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
-        except OSError as error:  # a part may stand in the log; nobody may take that for stored
-            _LOG.exception("a put into %s failed", store.root)
-            return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
-        return PutOutcome(PutStatus.PUT_OK, Appended.of(places, plan.size_bytes))
-
-    return put
 
 
 def disk_use_of(store: MessageStore) -> DiskUse:
@@ -156,15 +134,17 @@ class SendMessageHandler:
         Raises OSError where a topic or group that the request makes cannot be saved.
         """
         if self.state.rejects_requests:
-            return SendResponse(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while")
+            return SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
+        client = request.client_address
         try:
-            for hook in self._rpc_hooks:
-                run_rpc_hook(partial(hook.before_request, request.client_address, request))
-            response = self._answer(request)
-            for hook in self._rpc_hooks:
-                run_rpc_hook(partial(hook.after_response, request.client_address, request, response))
+            failure = run_rpc_hooks(partial(hook.before_request, client, request) for hook in self._rpc_hooks)
+            response = self._answer(request) if failure is None else SendResponse(ResponseCode.SYSTEM_ERROR)
+            after = (partial(hook.after_response, client, request, response) for hook in self._rpc_hooks)
+            failure = run_rpc_hooks(after) or failure
         except AbortProcessError as abort:
             return SendResponse(abort.code, abort.message)
+        if failure is not None:
+            return SendResponse(ResponseCode.SYSTEM_ERROR, f"{type(failure).__name__}, {failure}")
         return response
 
     def close(self) -> None:
@@ -313,7 +293,8 @@ class SendMessageHandler:
 
     def _count(self, message: InnerMessage, appended: Appended, queue_id: int, latency_ms: int) -> None:
         count, size = appended.message_count, appended.size_bytes
-        self.statistics.put(message.topic, message.queue_id, count, size, queue_id, latency_ms)
+        self.statistics.put(message.topic, message.queue_id, count, size)
+        self.statistics.put_latency(message.topic, queue_id, latency_ms)
         if message.topic == HALF_TOPIC:
             self.statistics.transaction_nums[message.properties[REAL_TOPIC]].add(1)
             self._prepared[message.properties[REAL_TOPIC]] += 1

@@ -17,28 +17,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_mq.broker.put_guards import (
-    BrokerState,
-    check_before_put,
-    check_inner_batch,
-    check_sizes,
-    record_size_bytes,
-)
-from spark_mq.broker.put_plan import PutPlan
+from spark_mq.broker.put_guards import BrokerState
+from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner
 from spark_mq.broker.put_statistics import PutStatistics
-from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
+from spark_mq.broker.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
-from spark_mq.broker.send import Put, put_into
 from spark_mq.broker.send_hooks import namespace_of
+from spark_mq.broker.store_put import Put, put_into
 from storage.config import SendConfig, StoreConfig
-from storage.delay.routing import route_delayed
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
-from storage.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.inner_messages import InnerMessage
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
-from storage.retries import dead_letter_topic_config, retry_topic_config, sent_back_properties, sent_back_to
+from storage.retries import (
+    dead_letter_topic_config,
+    next_reconsume_times,
+    retry_topic_config,
+    sent_back_properties,
+    sent_back_to,
+)
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 
@@ -83,7 +82,6 @@ class SendBackResponse(NamedTuple):
     remark: str | None = None
 
 
-REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
 _LOG = logging.getLogger(__name__)
 _DONE = SendBackResponse(ResponseCode.SUCCESS)
 
@@ -147,7 +145,7 @@ def plan_send_back(
         topic=target.topic,
         queue_id=queue_id,
         properties=sent_back_properties(original.properties, original.topic, original.msg_id, level),
-        reconsume_times=original.reconsume_times + 1,
+        reconsume_times=int(next_reconsume_times(original.reconsume_times)),
         prepared_transaction_offset=0,
     )
     return SendBackPlan(message, _DONE, new_topics, new_groups, bool(destination.dead))
@@ -210,8 +208,15 @@ class SendBackHandler:
         return SendBackResponse(ResponseCode.SYSTEM_ERROR, status.value)
 
     def _stored(self, message: InnerMessage, group: str, *, is_dead_letter: bool) -> PutStatus:
+        rules = PutRules(
+            config=self._config,
+            host=self._host,
+            now_ms=self._clock(),
+            topics=self._store.writer.settings.topics.topics,
+            state=self.state,
+        )
         try:
-            put_plan = self._put_plan(message, is_dead_letter=is_dead_letter)
+            put_plan = plan_inner(message, message.body, rules, may_wait=not is_dead_letter)
         except PutRefusedError as refused:
             return refused.status
         outcome = self._put(put_plan)
@@ -221,32 +226,9 @@ class SendBackHandler:
 
     def _count(self, put: PutPlan, group: str) -> None:
         """Java counts a send back apart from what is sent; what is put only where it waits, by its level."""
-        topic, queue = put.message.topic, f"{put.message.topic}@{put.message.queue_id}"
-        if topic == SCHEDULE_TOPIC:
-            self.statistics.topic_put_nums[topic].add(1)
-            self.statistics.topic_put_size[topic].add(put.size_bytes)
-            self.statistics.queue_put_nums[queue].add(1)
-            self.statistics.queue_put_size[queue].add(put.size_bytes)
+        if put.message.topic == SCHEDULE_TOPIC:
+            self.statistics.put_by_topic(put.message.topic, put.message.queue_id, 1, put.size_bytes)
         self.statistics.send_back(group, put.message.properties["RETRY_TOPIC"])
-
-    def _put_plan(self, message: InnerMessage, *, is_dead_letter: bool) -> PutPlan:
-        """The message past the store's hooks. Raises PutRefusedError. Java: DefaultMessageStore.asyncPutMessage."""
-        limit = self._config.commit_log.max_message_size
-        check_before_put(message.topic, message.body, self.state)
-        topic = self._store.writer.settings.topics.topics.get(message.topic)
-        check_inner_batch(message.properties, message.sys_flag, topic)
-        if not is_dead_letter:
-            message = route_delayed(
-                message,
-                delays_ms=self._config.delay.delays_ms,
-                timer=self._config.timer,
-                now_ms=self._clock(),
-                max_message_size=limit,
-            )
-        sizes = len(message.body), len(encode_properties(message.properties))
-        size = record_size_bytes(message.topic, *sizes, len(message.born_host or self._host), len(self._host))
-        check_sizes(message.topic, *sizes, size, limit)
-        return PutPlan(message, InnerMessages.of([message]), size)
 
     def _look_up(self, commitlog_offset: int) -> Message | None:
         try:

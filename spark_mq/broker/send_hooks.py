@@ -1,19 +1,18 @@
 """Hooks around a request and around a send. Java: RPCHook, SendMessageHook, SendMessageContext, AbortProcessException.
 
 A hook stops a request by raising `AbortProcessError`, which becomes the answer. Any other error of a send hook is logged, and the
-message goes on as if the hook were not there; one of an RPC hook is answered with SYSTEM_ERROR, before the send or after it.
+message goes on as if the hook were not there; one of an RPC hook is answered with SYSTEM_ERROR, after the send or in its place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from spark_mq.broker.put_response import SendResponse
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send_request import SendRequest
 from storage.names import is_retry_or_dead_letter_topic, is_system_group, is_system_topic
 
@@ -114,14 +113,19 @@ def namespace_of(resource: str) -> str:
     return namespace if separator else ""
 
 
-def run_rpc_hook(call: Callable[[], None]) -> None:
-    """One RPC hook. Raises AbortProcessError, also for any other error. Java: NettyRemotingAbstract.buildProcessRequestHandler."""
+def run_rpc_hooks(calls: Iterable[Callable[[], None]]) -> Exception | None:
+    """RPC hooks in order, up to one that fails: its error. Raises AbortProcessError.
+
+    Java: NettyRemotingAbstract.buildProcessRequestHandler, by which hooks after a request are called also where one before it failed.
+    """
     try:
-        call()
+        for call in calls:
+            call()
     except AbortProcessError:
         raise
     except Exception as error:  # a stranger's code, whatever it raises, is answered
-        raise AbortProcessError(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}") from error
+        return error
+    return None
 
 
 def run_before(hooks: Sequence[SendMessageHook], context: SendMessageContext) -> None:

@@ -11,11 +11,13 @@ from storage.format.record import host_text
 
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """What a Java producer asks for. Java: DefaultMQProducer.defaultTopicQueueNums."""
+_INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")
+_BITS = dict.fromkeys(_INTEGERS, 32) | {"born_time_ms": 64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """One message, or a batch of them for one queue."""
+    """One message, or a batch of them for one queue. Raises ValueError for a number that Java's field does not hold."""
 
     topic: str
     body: bytes | None
@@ -43,6 +45,14 @@ class SendRequest:
     """The ordinal in MQVersion.Version."""
     ext_fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Whatever else the request says, for hooks."""
+
+    def __post_init__(self) -> None:
+        for name, bits in _BITS.items():
+            value = getattr(self, name)
+            if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
+                raise ValueError(f"{name} is {value}, which {bits} bits do not hold")
+        if self.born_host is not None and len(self.born_host) not in (8, 20):
+            raise ValueError(f"born_host has {len(self.born_host)} bytes; an address and its port have 8, or 20")
 
     @property
     def client_address(self) -> str:

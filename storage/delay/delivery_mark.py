@@ -1,8 +1,10 @@
 """What a delivery is about to put, noted down first, so that one that was killed is gone on with and not begun again.
 
-The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Nobody else
-appends before the round's progress is saved, so what of it stands in the log stands at that place, row after row, and is told by its
-bytes. The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
+The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Whoever delivers
+holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is told by its
+bytes. Others may append behind it, so who goes on makes a new mark first.
+
+The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ class DeliveryMark(NamedTuple):
     """One round of deliveries that may be under way."""
 
     log_end: int
-    """Where its first record goes."""
+    """Where the first record goes that is still to be put."""
     ranges: tuple[DueRange, ...]
+    put_rows: int = 0
+    """How many messages of the round stand in the log before that, on the disk: a delivery that was killed has put them."""
 
     def is_current(self, offsets: Mapping[int, int]) -> bool:
         """Whether none of the round's progress has been saved, by us or by a broker."""
@@ -44,7 +48,7 @@ class DeliveryMark(NamedTuple):
 
 def save_mark(file_system: LocalFileSystem, root: str, mark: DeliveryMark) -> None:
     """Note a round down, durably."""
-    file_system.replace(_path(root), json.dumps({"log_end": mark.log_end, "ranges": mark.ranges}).encode())
+    file_system.replace(_path(root), json.dumps(mark._asdict()).encode())
 
 
 def drop_mark(file_system: LocalFileSystem, root: str) -> None:
@@ -61,7 +65,7 @@ def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
     try:
         document = json.loads(content)
         ranges = tuple(DueRange(*map(int, range_)) for range_ in document["ranges"])
-        return DeliveryMark(int(document["log_end"]), ranges)
+        return DeliveryMark(int(document["log_end"]), ranges, int(document.get("put_rows", 0)))
     except (ValueError, KeyError, TypeError) as error:
         raise StateFileError(path, 1, 1, f"it is no delivery mark: {error}") from error
 

@@ -88,12 +88,14 @@ def route_delayed(
     """
     if not has_queue_entry(message.sys_flag):
         return message
-    level = _level(message)
+    level = delay_level(message)
     if level > 0:
         # A message that the timer rolled keeps its times.
         dropped = () if message.topic == TIMER_TOPIC else _TIMES
         level = min(level, len(delays_ms))
-        return _parked(message, SCHEDULE_TOPIC, level - 1, {DELAY: str(level)}, dropped)
+        return _parked(
+            message, SCHEDULE_TOPIC, level - 1, {DELAY: str(level)}, dropped
+        )  # Java keeps "+3", which few read
     if message.topic == TIMER_TOPIC or TIMER_OUT_MS in message.properties:
         return message
     asked = next((name for name in _TIMES if name in message.properties), None)
@@ -226,8 +228,11 @@ def _parked(
     return replace(message, topic=topic, queue_id=queue_id, properties={**kept, **added, **real})
 
 
-def _level(message: InnerMessage) -> int:
-    """Java: Message.getDelayTimeLevel, whose NumberFormatException ends the request in SYSTEM_ERROR."""
+def delay_level(message: InnerMessage) -> int:
+    """The level that the message asks for, 0 where it names none; below 1 it asks for nothing.
+
+    Java: Message.getDelayTimeLevel, whose NumberFormatException ends the request in SYSTEM_ERROR. Raises PutRefusedError.
+    """
     text = message.properties.get(DELAY)
     if text is None:
         return 0

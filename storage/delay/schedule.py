@@ -134,7 +134,10 @@ class _Delivery:
         mark = read_mark(files, root)
         if mark is not None:
             if mark.is_current(self.offsets.offsets) and self._are_there(mark.ranges):
-                self.found_delivered = self._rows_in_log(mark)
+                self.found_delivered = mark.put_rows + self._rows_in_log(mark)
+                self.store.flush()
+                save_mark(files, root, DeliveryMark(self.store.writer.log_end, mark.ranges, self.found_delivered))
+                reach("after-mark")
                 self._deliver(mark.ranges, self.found_delivered)
             drop_mark(files, root)
         plan = self.plan(max_messages)
@@ -212,11 +215,13 @@ class _Delivery:
                 yield range_, part
 
     def _rows_in_log(self, mark: DeliveryMark) -> int:
-        """How many of the round's messages stand in the log, of those that are to be delivered the first ones."""
-        expected = []
+        """How many of the round's messages stand in the log behind the mark: the first ones of those that were still to be put."""
+        expected, skipped = [], mark.put_rows
         for _, part in self._slices(mark.ranges):
             due = due_messages(part.records, self.store.queues.batch_topics)
-            expected.append(record_marks(part.records.take(due.rows), due.messages.topics, due.messages.queue_ids))
+            marks = record_marks(part.records.take(due.rows), due.messages.topics, due.messages.queue_ids)
+            expected.append(marks.slice(skipped))
+            skipped = max(0, skipped - len(due.rows))
         wanted, found = sum(map(len, expected)), []
         if self.store.log.minimum <= mark.log_end < self.store.writer.log_end:
             for _, records in self.store.log.walk(mark.log_end):

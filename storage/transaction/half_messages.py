@@ -12,7 +12,6 @@ Java: TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
@@ -20,6 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.delay.routing import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    delay_level,
+)
 from storage.errors import PutRefusedError
 from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
 from storage.format.record import Message
@@ -35,22 +43,20 @@ QUEUE_ID = 0
 GROUP = "CID_RMQ_SYS_TRANS"
 """Whose consume offsets say how far halves and op messages are dealt with."""
 
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE_ID = "REAL_QID"
 PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 TRANSACTION_ID = "__transactionId__"
 UNIQUE_KEY = "UNIQ_KEY"
+WAIT = "WAIT"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 """Of a half that was put back unasked: the queue offset of the first one."""
-DELAY = "DELAY"
-DELIVER_TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+DELIVER_TIMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 
 _TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would leave room for . and ..
 _QUEUE_ID = "[0-9]{1,9}"
-_LEVEL = "0*[1-9][0-9]*"
+_NO_LEVEL = "^(?:[+-]?0+|-[0-9]+)$"
 _DELAYED = "a message of a transaction cannot have a delay or a deliver time"
 _BELONGS_NOWHERE = f"{REAL_TOPIC} is no topic, or {REAL_QUEUE_ID} no queue id"
 _NO_END = b"[^\x02]$"
@@ -72,7 +78,8 @@ def half_message(message: InnerMessage, producer_group: str | None = None) -> In
     A delay is refused (PutRefusedError MESSAGE_ILLEGAL): a broker of 5.3 parks such a half in the schedule topic and
     throws it away when it is due.
     """
-    _refuse_delay(message.properties)
+    if delay_level(message) > 0 or any(name in message.properties for name in DELIVER_TIMES):
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
     properties = dict(message.properties)
     if producer_group is not None:
         properties |= {PREPARED: "true", PRODUCER_GROUP: producer_group}
@@ -114,22 +121,17 @@ def real_queue(half: Message) -> tuple[str, int]:
     return topic, int(queue_id)
 
 
-def _refuse_delay(properties: Mapping[str, str]) -> None:
-    if re.fullmatch(_LEVEL, properties.get(DELAY, "")) or any(name in properties for name in DELIVER_TIMES):
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
-
-
 # Many at once
 
 
 def half_messages(messages: InnerMessages, producer_groups: pa.Array | str) -> InnerMessages:
     """The halves of these, with what the client of each group adds. The vectorised `half_message`.
 
-    Raises PutRefusedError (MESSAGE_ILLEGAL) if any has a delay or a deliver time.
+    Raises PutRefusedError (MESSAGE_ILLEGAL) if any has a delay, or a level that is no number, or a deliver time.
     """
     properties = decode_property_maps(messages.properties.cast(pa.binary()))
-    levels = properties.values_of(DELAY)
-    is_delayed = pc.any(pc.match_substring_regex(levels, f"^{_LEVEL}$")).as_py()
+    levels = properties.values_of(DELAY).drop_null()
+    is_delayed = pc.any(pc.invert(pc.match_substring_regex(levels, _NO_LEVEL))).as_py()
     if is_delayed or any(properties.values_of(name).null_count < messages.row_count for name in DELIVER_TIMES):
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
     keys = properties.values_of(UNIQUE_KEY)
@@ -176,12 +178,14 @@ def put_back_messages(halves: InnerMessages, check_times: np.ndarray) -> InnerMe
 def put_back_unasked(halves: InnerMessages, queue_offsets: np.ndarray) -> InnerMessages:
     """Halves that are still immune, to stand at the end of their queue. Java: TransactionalMessageBridge.renewImmunityHalfMessageInner.
 
-    Each remembers the first one's queue offset; `queue_offsets` are their own. Java counts a check here
-    (apache/rocketmq#8311), so that a long immunity uses up all checks; here none was made and none is counted.
+    Each remembers the first one's queue offset; `queue_offsets` are their own. Nobody waits for it (WAIT), which Java says in these
+    copies only. Java counts a check here (apache/rocketmq#8311), so that a long immunity uses up all checks; here none was made and
+    none is counted.
     """
     known = decode_property_maps(halves.properties.cast(pa.binary())).values_of(FIRST_OFFSET)
     first = pc.coalesce(known, pa.array(queue_offsets).cast(pa.string()))
-    return _moved(halves, HALF_TOPIC)._replace(properties=with_property(closed(halves.properties), FIRST_OFFSET, first))
+    encoded = with_property(closed(halves.properties), FIRST_OFFSET, first)
+    return _moved(halves, HALF_TOPIC)._replace(properties=with_property(encoded, WAIT, "false"))
 
 
 def discarded_messages(halves: InnerMessages) -> InnerMessages:

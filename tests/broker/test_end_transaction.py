@@ -26,9 +26,13 @@ from spark_mq.broker.end_transaction import (
     put_answer,
     request_for,
 )
+from spark_mq.broker.put_guards import BrokerState
+from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.response_codes import ResponseCode
+from spark_mq.broker.store_put import put_into
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.config import TransactionConfig
+from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.inner_messages import InnerMessage
@@ -297,6 +301,96 @@ def test_op_messages_of_commits_are_written_together_and_a_rollbacks_at_once(sto
     assert bodies(store, OP_TOPIC) == [b"0,1,", b"2,3,4,5,", b"6,7,"]
     ender.close(NOW_MS + 3_005)
     assert bodies(store, OP_TOPIC) == [b"0,1,", b"2,3,4,5,", b"6,7,", b"8,"]
+
+
+def test_what_is_committed_counts_by_topic_and_as_the_brokers(store: MessageStore) -> None:
+    """EndTransactionProcessor.sendFinalMessage, TransactionalMessageBridge.putMessageReturnResult (incBrokerPutNums)."""
+    ender = TransactionEnder(store, NOW_MS)
+    ender.end(commit(prepare(store, "K1")), NOW_MS)
+    ender.end(rollback(prepare(store, "K2")), NOW_MS)
+    numbers = {topic: (sum_.value, sum_.times) for topic, sum_ in ender.statistics.topic_put_nums.items()}
+    assert numbers == {"TopicTx": (1, 1), OP_TOPIC: (1, 1)}
+    committed_size = store.get("TopicTx", 1, 0, 1).messages[0].size_bytes
+    assert ender.statistics.topic_put_size["TopicTx"].value == committed_size
+    assert (ender.statistics.broker_put_nums, ender.statistics.broker_put_nums_without_system_topic) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "status", [PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE]
+)
+def test_a_commit_whose_disk_or_slave_is_late_stands_and_gets_its_op_message(
+    store: MessageStore, status: PutStatus
+) -> None:
+    """EndTransactionProcessor.sendFinalMessage and processRequest; what is late is not counted."""
+    put = put_into(store)
+    ender = TransactionEnder(store, NOW_MS, put=lambda plan: put(plan)._replace(status=status))
+    assert ender.end(commit(prepare(store)), NOW_MS) == SUCCESS
+    ender.close(NOW_MS)
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [b"0,"])
+    assert ender.statistics.broker_put_nums == 0
+
+
+def test_a_commit_that_is_not_stored_ends_nothing(store: MessageStore) -> None:
+    """EndTransactionProcessor.processRequest: deletePrepareMessage only behind SUCCESS."""
+    ender = TransactionEnder(store, NOW_MS, put=lambda plan: PutOutcome(PutStatus.CREATE_MAPPED_FILE_FAILED))
+    response = ender.end(commit(prepare(store)), NOW_MS)
+    assert response == EndTransactionResponse(ERROR, "Create mapped file failed.")
+    ender.close(NOW_MS)
+    assert bodies(store, OP_TOPIC) == []
+    assert store.state(METRICS_FILE, TransactionCounts.load) is None
+
+
+def test_a_rollback_whose_op_message_cannot_be_written_is_not_acknowledged(store: MessageStore) -> None:
+    """Departure: Java acknowledges it, and takes no notice where its op message fails seconds later (batchSendOpMessage)."""
+    ender = TransactionEnder(store, NOW_MS, put=lambda plan: PutOutcome(PutStatus.UNKNOWN_ERROR, reason="disk full"))
+    with pytest.raises(StoreNotWritableError, match="no op message: disk full"):
+        ender.end(rollback(prepare(store)), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [
+        (BrokerState(is_slave=True), EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)),
+        *(
+            (state, EndTransactionResponse(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."))
+            for state in (BrokerState(is_shut_down=True), BrokerState(is_writable=False))
+        ),
+        (
+            BrokerState(is_os_page_cache_busy=True),
+            EndTransactionResponse(ERROR, "OS page cache busy, please try another machine"),
+        ),
+    ],
+)
+def test_the_brokers_state_keeps_a_commit_out(
+    store: MessageStore, state: BrokerState, answer: EndTransactionResponse
+) -> None:
+    """EndTransactionProcessor.processRequest, HookUtils.checkBeforePutMessage; rejectRequest lets all requests in."""
+    ender = TransactionEnder(store, NOW_MS)
+    ender.state = state
+    assert ender.end(commit(prepare(store)), NOW_MS) == answer
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([], [])
+
+
+def test_a_commit_to_a_topic_that_is_too_long_is_illegal(store: MessageStore) -> None:
+    """HookUtils.checkBeforePutMessage: the half's own topic was short enough."""
+    half = prepare(store)
+    longer = replace(InnerMessage.of(half), properties={**half.properties, "REAL_TOPIC": "t" * 128})
+    places = store.put_inner([longer])
+    other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
+    assert end_transaction(store, commit(other), NOW_MS) == EndTransactionResponse(
+        ResponseCode.MESSAGE_ILLEGAL, ILLEGAL
+    )
+
+
+def test_a_half_that_does_not_say_its_topic_is_rolled_back_and_counts_nowhere(store: MessageStore) -> None:
+    """Java's TransactionMetrics.addAndGet(null) throws, behind deletePrepareMessage."""
+    half = prepare(store)
+    lost = {name: value for name, value in half.properties.items() if name != "REAL_TOPIC"}
+    places = store.put_inner([replace(InnerMessage.of(half), properties=lost)])
+    other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
+    assert end_transaction(store, rollback(other), NOW_MS) == ROLLED_BACK
+    assert bodies(store, OP_TOPIC) == [b"1,"]
+    assert store.state(METRICS_FILE, TransactionCounts.load) is None
 
 
 def test_counts_go_down_once_for_each_ending(store: MessageStore) -> None:

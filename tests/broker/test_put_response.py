@@ -103,8 +103,10 @@ def test_a_message_on_the_wheel_has_a_handle_to_recall_it() -> None:
         {"REAL_TOPIC": "TopicA"},
         {"TIMER_OUT_MS": "1700000000000"},
         {"TIMER_OUT_MS": "1700000000000", "REAL_TOPIC": "%RETRY%g"},
+        {"TIMER_OUT_MS": "tomorrow", "REAL_TOPIC": "TopicA"},
+        {"TIMER_OUT_MS": "9" * 5_000, "REAL_TOPIC": "TopicA"},
     ],
 )
 def test_any_other_message_has_none(properties: dict[str, str]) -> None:
-    """SendMessageProcessor.attachRecallHandle."""
+    """SendMessageProcessor.attachRecallHandle; of a time that is no number its Long.parseLong throws, and nobody is answered."""
     assert recall_handle(properties, "broker-a") is None

@@ -487,6 +487,38 @@ def test_an_rpc_hook_that_raises_is_the_answer(
     assert store.max_offset("Orders", 1) == count
 
 
+def test_rpc_hooks_after_a_request_are_told_of_one_that_failed_before_it(store: MessageStore) -> None:
+    """NettyRemotingAbstract.buildProcessRequestHandler: SYSTEM_ERROR goes to doAfterRpcHooks in place of what was not sent."""
+    failing, other = Recorder(request=KeyError("no")), Recorder()
+    response = SendMessageHandler(store, rpc_hooks=[failing, other]).send(ORDER)
+    assert (failing.names, other.names) == (["request", "response"], ["response"])
+    assert other.calls[0][1] == SendResponse(ResponseCode.SYSTEM_ERROR)
+    assert response == SendResponse(ResponseCode.SYSTEM_ERROR, "KeyError, 'no'")
+
+
+def test_an_rpc_hook_that_aborts_is_the_last(store: MessageStore) -> None:
+    """NettyRemotingAbstract.buildProcessRequestHandler."""
+    hook = Recorder(request=AbortProcessError(ResponseCode.NO_PERMISSION))
+    SendMessageHandler(store, rpc_hooks=[hook]).send(ORDER)
+    assert hook.names == ["request"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"queue_id": 2**31}, "queue_id is 2147483648, which 32 bits do not hold"),
+        ({"flag": -(2**31) - 1}, "flag is -2147483649, which 32 bits do not hold"),
+        ({"reconsume_times": 2**31}, "reconsume_times is 2147483648, which 32 bits do not hold"),
+        ({"born_time_ms": 2**63}, "born_time_ms is 9223372036854775808, which 64 bits do not hold"),
+        ({"born_host": b"abc"}, "born_host has 3 bytes; an address and its port have 8, or 20"),
+    ],
+)
+def test_a_request_that_no_header_holds_is_none(fields: dict[str, Any], rule: str) -> None:
+    """SendMessageRequestHeader: Integer and Long fields, whose parse throws."""
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        replace(ORDER, **fields)
+
+
 @pytest.mark.parametrize(
     ("properties", "kind"),
     [

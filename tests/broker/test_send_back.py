@@ -60,6 +60,7 @@ def plan(
 
 # Where it goes
 
+GREATEST = 2**31 - 1
 DESTINATIONS = [
     # name, times failed before, the consumer's level, its maximum, client's version → topic, DELAY
     ("the first failure waits for level 3", 0, 0, None, 479, RETRY, "3"),
@@ -91,6 +92,17 @@ def test_where_a_message_goes(
     assert made.is_dead_letter == (topic == DEAD)
     assert made.message.reconsume_times == times + 1
     assert made.message.queue_id == (0 if topic == DEAD else 2), "any retry queue; of dead letters there is one"
+
+
+@pytest.mark.parametrize(
+    ("times", "maximum", "topic", "delay"),
+    [(GREATEST, None, DEAD, "0"), (GREATEST - 1, GREATEST, RETRY, str(GREATEST))],
+)
+def test_times_that_cannot_grow_stay_the_greatest(times: int, maximum: int | None, topic: str, delay: str) -> None:
+    """consumerSendMsgBack, whose sums wrap round: a client may say any number of times, and would begin anew."""
+    made = plan(consumed(times=times), max_reconsume_times=maximum).message
+    assert made is not None
+    assert (made.topic, made.properties["DELAY"], made.reconsume_times) == (topic, delay, GREATEST)
 
 
 # What it holds

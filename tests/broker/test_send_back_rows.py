@@ -180,7 +180,7 @@ MESSAGES = st.builds(
     failed_before,
     st.sampled_from(["Orders", "%RETRY%G"]),
     st.dictionaries(st.sampled_from(NAMES), TEXTS, max_size=6),
-    st.integers(0, 20),
+    st.integers(0, 20) | st.just(2**31 - 1),
     st.sampled_from([0, 2, 8]),
     st.booleans(),
 )

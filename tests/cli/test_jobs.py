@@ -47,6 +47,21 @@ def test_an_unknown_job_is_refused_with_the_nearest_name() -> None:
     assert "there is no job verify_stor\nhint: did you mean verify_store?" in shown.output
 
 
+@pytest.mark.parametrize("name", ["verify_store", "rebuild_queues", "delete_expired_files", "deliver_delayed"])
+def test_a_store_may_be_named_by_its_url(
+    name: str, fixture_store: FixtureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that takes the URL for a relative path works on nothing and leaves a directory `file:` behind."""
+    monkeypatch.chdir(tmp_path)
+    root = fixture_store("clean").root
+    by_path = RUNNER.invoke(app, ["job", name, str(root)])
+    by_url = RUNNER.invoke(app, ["job", name, f"file://{root}"])
+    assert (by_path.exit_code, by_url.exit_code) == (0, 0)
+    if name in ("verify_store", "rebuild_queues"):
+        assert by_url.output == by_path.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_may_be_spelled_as_commands_are(pristine_store: FixtureStore) -> None:
     root = str(pristine_store("clean").root)
     assert RUNNER.invoke(app, ["job", "verify-store", root]).exit_code == 0

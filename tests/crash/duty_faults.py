@@ -45,7 +45,7 @@ def _commits_whatever_is_said() -> Any:
 
 
 def _moves_on_over_halves() -> Any:
-    return mock.patch.object(storage.transaction.check._Check, "_apply", lambda self, stretch: None)
+    return mock.patch.object(storage.transaction.check._Check, "_apply")
 
 
 def _goes_back_over_halves() -> Any:
@@ -73,7 +73,7 @@ def _saves_before_it_delivers() -> Any:
 
 
 def _forgets_its_marks() -> Any:
-    return mock.patch.object(storage.delay.schedule, "read_mark", lambda *_: None)
+    return mock.patch.object(storage.delay.schedule, "read_mark", return_value=None)
 
 
 def _delivers_early() -> Any:
@@ -91,11 +91,11 @@ def _timer_runs_ahead() -> Any:
 
 
 def _timer_does_not_look_back() -> Any:
-    return mock.patch.object(storage.delay.timer_store, "put_since", lambda *_: PutBefore())
+    return mock.patch.object(storage.delay.timer_store, "put_since", side_effect=lambda *_: PutBefore())
 
 
 def _repeats_without_looking() -> Any:
-    return mock.patch.object(tests.crash.duty_life, "records_of", lambda store: ())
+    return mock.patch.object(tests.crash.duty_life, "records_of", return_value=())
 
 
 FAULTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = MappingProxyType(

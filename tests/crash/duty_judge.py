@@ -7,7 +7,7 @@ same for a reader and after recovery.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from storage.transaction.op_messages import OP_TOPIC
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
 
-_OWN_TOPICS = frozenset((ORDERS, LATER, DISCARD_TOPIC, *RETRIES, *map(retry_topic, RETRIES), *map(dead_letter_topic, RETRIES)))
+_OWN_TOPICS = frozenset(
+    (ORDERS, LATER, DISCARD_TOPIC, *RETRIES, *map(retry_topic, RETRIES), *map(dead_letter_topic, RETRIES))
+)
 _PARKED_IN = frozenset((HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC))
 
 Place = tuple[str, str, int]
@@ -73,6 +75,7 @@ class Judge:
         expected = {place for story in self._all_stories(notes) for place in self._expected(story, notes)}
         found = [f"{place} is missing" for place in sorted(expected - counts.keys())]
         found += [f"{place} should not be there" for place in sorted(counts.keys() - expected)]
+        open_store(self._root, read_only=False).close()
         found += [f"{place} cannot be read {count} times" for place, count in self._unreadable(counts)]
         return [*found, *(f"verify: {finding}" for finding in verify_store(str(self._root)).findings)]
 

@@ -1,7 +1,9 @@
 """One life of the process that does all duties of a store: it goes on where the one before was killed, begins new stories, and ends.
 
-send · end transactions · sink · deliver levels · deliver times · send failed messages back · check · redrive: each opens the store and
-lets go of it, as jobs do. What was asked for and not acknowledged is looked for in the log first, as whoever asks again has to:
+    recovery · send · end transactions · sink · deliver levels · deliver times · send failed messages back · check · redrive
+
+Each opens the store and lets go of it, as jobs do.
+What was asked for and not acknowledged is looked for in the log first, as whoever asks again has to:
 requests to send are not idempotent, in Java neither.
 """
 
@@ -104,6 +106,8 @@ class _Life:
         if begins_stories:
             for story in self._stories.of_life(self._plan.life):
                 self._notes.add("begun", story.name)
+        with self._duty("recovery"):
+            pass
         with self._duty("send") as store:
             self._send(store)
         with self._duty("end") as store:
@@ -169,7 +173,7 @@ class _Life:
         self._notes.add("sent", name, place=int(response.msg_id[-16:], 16), offset=response.queue_offset)
 
     def _recall(self, handler: SendMessageHandler, story: Story) -> None:
-        """Another message deletes it, if its time has not come; where the request of a killed life stands nothing is lost by a second."""
+        """Another message deletes it, if its time has not come; a second one where the first was not acknowledged does no harm."""
         due_ms = self._notes.of("sending")[story.name]["due_ms"]
         response = handler.send(
             SendRequest(
@@ -236,10 +240,15 @@ class _Life:
         return TransactionState.COMMIT if story.fate.is_committed else TransactionState.ROLLBACK
 
     def _redrive(self, store: MessageStore) -> None:
-        for message in _messages(store, DISCARD_TOPIC):
-            if not self._notes.has("redriving", name := message.body.decode()):
-                self._notes.add("redriving", name)
-        redrive(store, self._now_ms())
+        """Somebody has found out about those that were given up."""
+        given_up = [message.body.decode() for message in _messages(store, DISCARD_TOPIC)]
+        new = [name for name in given_up if not self._notes.has("redriven", name)]
+        for name in new:
+            self._notes.add("redriving", name)
+        if new:
+            redrive(store, self._now_ms())
+        for name in new:
+            self._notes.add("redriven", name)
 
     # The sink
 
@@ -269,7 +278,12 @@ class _Life:
             if row["transaction_state"] != "unknown":
                 self._notes.add("decided", str(row["body"]))
         schema = pa.schema(
-            [("topic", pa.string()), ("queue_id", pa.int32()), ("body", pa.string()), ("transaction_state", pa.string())]
+            [
+                ("topic", pa.string()),
+                ("queue_id", pa.int32()),
+                ("body", pa.string()),
+                ("transaction_state", pa.string()),
+            ]
         )
         half = len(rows) // 2
         staged = [
@@ -324,5 +338,3 @@ def _messages(store: MessageStore, topic: str) -> Iterator[Message]:
             result = store.get(topic, queue_id, offset, 1_000)
             yield from result.messages
             offset = result.next_begin_offset
-
-

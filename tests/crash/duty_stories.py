@@ -1,4 +1,4 @@
-"""What is to happen to each message of the killed duties, and what is known to have happened: seeded stories, and notes outside the store.
+"""What is to happen to each message of the killed duties, and what has: seeded stories, and notes outside the store.
 
 A story is told by its name, which is the message's body and unique key; all that is random in it comes from the seed and its number.
 """
@@ -29,7 +29,7 @@ RETRIES = {HASTY: 2, PATIENT: 16}
 CONF = f"""\
 brokerName=broker-duties
 brokerIP1=127.0.0.1
-mappedFileSizeCommitLog=16384
+mappedFileSizeCommitLog=32768
 mappedFileSizeConsumeQueue=2000
 maxHashSlotNum=100
 maxIndexNum=400

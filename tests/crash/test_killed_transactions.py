@@ -83,7 +83,7 @@ def options_of(root: Path, **options: str) -> SinkOptions:
 
 
 def messages(root: Path, topic: str) -> list[Message]:
-    found = []
+    found: list[Message] = []
     with open_store(root) as store:
         for queue_id in store.queue_ids(topic):
             offset = 0

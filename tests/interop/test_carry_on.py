@@ -43,9 +43,10 @@ SETTINGS: dict[str, Any] = {
     "consume_queue_file_size_bytes": 2_000,
     "messageDelayLevel": DELAY_LEVELS,
     "transactionTimeOut": 1_000,
-    "transactionCheckInterval": 1_000,
+    # A broker that asks again before an answer's op message is written commits a second time.
+    "transactionCheckInterval": 8_000,
+    "transactionOpBatchInterval": 100,
     "transactionCheckMax": 1_000,
-    "transactionOpBatchInterval": 500,
     "flushDelayOffsetInterval": 500,
     "flushConsumerOffsetInterval": 500,
     "waitTimeMillsInSendQueue": 60_000,
@@ -105,7 +106,7 @@ def carried_on(request: pytest.FixtureRequest, oracle: Oracle, tmp_path_factory:
             viewer.until(lambda lines: {line["properties"]["KEYS"] for line in lines} >= seen, "consumed")
             consumer.until(lambda lines: lines[-1:] and lines[-1]["count"] >= len(DEAD_LETTERS), "dead")
             # What was answered is not asked again once the broker has written that down; the undecided one is asked for ever.
-            producer.until(lambda lines: sum(line["body"] in NEVER for line in lines) > 2, "checked")
+            producer.until(lambda lines: sum(line["body"] in NEVER for line in lines) > 1, "checked")
             checked, consumed, viewed = producer.lines("checked"), consumer.lines("consumed"), viewer.lines("consumed")
             broker.kill()
         return CarriedOn(oracle.dump(store, conf), checked, consumed, viewed)

@@ -25,7 +25,7 @@ from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.schedule import deliver_due
 from storage.transaction.check import CheckReport, check_half_messages
 from storage.transaction.half_messages import TransactionState
-from tests.support.java_broker import Oracle, RunningBroker, free_ports
+from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -131,20 +131,8 @@ def leave_the_store(oracle: Oracle, broker: RunningBroker, directory: Path) -> N
         undecided = {f"transaction {n}" for n, plan in enumerate(PLANS) if plan.startswith(("later", "never"))}
         tx.until(lambda lines: {line["body"] for line in lines} >= undecided, "checked")
         consumer.until(lambda lines: sum(line["reconsumeTimes"] == 1 for line in lines) >= WORKS, "consumed")
-        await_progress(broker.store, {("Work", 0): WORKS, (RETRY, 0): WORKS})
-
-
-def await_progress(store: Path, offsets: dict[tuple[str, int], int]) -> None:
-    """Until the broker has written down how far the consumers are."""
-    deadline = time.monotonic() + 60
-    path = store / "config" / OFFSETS_FILE
-    while time.monotonic() < deadline:
-        if path.exists() and (text := path.read_text("utf-8")):
-            table = ConsumerOffsets.load(text)
-            if all(table.get(topic, CONSUMERS, queue) == offset for (topic, queue), offset in offsets.items()):
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"{path} does not come to {offsets}")
+        wait_until(lambda: broker.consumer_offset("Work", CONSUMERS) == WORKS, "the messages are consumed")
+        wait_until(lambda: broker.consumer_offset(RETRY, CONSUMERS) == WORKS, "their retries are consumed")
 
 
 # Ours

@@ -31,7 +31,9 @@ def fixture(fixture_store: FixtureStore) -> Fixture:
     for number, path in enumerate(log_files(found.root)):
         os.utime(path, (0, OLD_S if number < OLD_FILES else YOUNG_S))
     with found.conf.open("a", encoding="utf-8") as conf:
-        conf.write("\ndeleteWhen=03\ndiskMaxUsedSpaceRatio=75\ndeleteCommitLogFilesInterval=0\ndeleteConsumeQueueFilesInterval=0\n")
+        conf.write(
+            "\ndeleteWhen=03\ndiskMaxUsedSpaceRatio=75\ndeleteCommitLogFilesInterval=0\ndeleteConsumeQueueFilesInterval=0\n"
+        )
     return found
 
 

@@ -150,6 +150,24 @@ def test_a_run_delivers_no_more_than_it_is_asked_to(root: str, capsys: pytest.Ca
     assert "1 wait" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_a_limit_that_is_none_is_refused(root: str, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([root, "--max-messages", count])
+    assert "from 1 on" in capsys.readouterr().err
+
+
+def test_levels_without_an_offset_are_told_in_one_line(
+    fixture_store: FixtureStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = fixture_store("clean").root
+    offsets_file(root).write_text('{"offsetTable":{"18":5}}')
+    assert main([str(root)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "no offset" in line]
+    line = "level 1, 2, 3, 4: no offset in delayOffset.json, 40 delivered from the queue's beginning, maybe again"
+    assert told == [line], "5 + 5 + 21 + 9, as the broker's delayOffset.json had them"
+
+
 def test_a_deliver_time_whose_extension_unit_is_lost_is_computed_from_the_record(fixture_store: FixtureStore) -> None:
     """ScheduleMessageService.executeOnTimeUp: pickupStoreTimestamp and computeDeliverTimestamp."""
     fixture = fixture_store("ext")

@@ -12,9 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ParseException
 
-from jobs.replay_dead_letters import LOCK, bursts, main, replay_letters, settle_open_plans
+from jobs import replay_dead_letters as job
+from jobs.replay_dead_letters import LEFT, LOCK, bursts, main, replay_letters, settle_open_plans
+from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
+from spark_mq.replay_audit import failures_told
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
@@ -269,6 +273,56 @@ def test_a_store_that_another_writer_has_is_left_with_nothing_planned(path: str)
     assert audit.rows == {}
 
 
+def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was put is noted; the rest stays planned, which the next run finds not made."""
+    monkeypatch.setattr(job, "PATIENCE_MS", 0)
+    audit, others = NotedAudit(), []
+
+    def sleep(seconds: float) -> None:
+        if seconds and not others:
+            others.append(opened(path))
+
+    with opened(path) as store:
+        letters = letters_of(store)
+    results = replay_letters(path, GROUP, letters, audit, rate=3.0, clock=lambda: 0.0, sleep=sleep)
+    others[0].close()
+    assert results == {"replayed": 3, LEFT: 4}
+    assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
+    assert settle_open_plans(path, GROUP, audit) == 4
+    assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
+
+
+def test_a_store_that_was_closed_cleanly_is_closed_cleanly_again(path: str) -> None:
+    audit = NotedAudit(fails_at_note=True)
+    with opened(path) as store:
+        letters = letters_of(store)
+    with pytest.raises(KeyboardInterrupt):
+        replay_letters(path, GROUP, letters, audit)
+    assert not Path(path, "abort").exists()
+    audit.fails_at_note = False
+    settle_open_plans(path, GROUP, audit)
+    assert not Path(path, "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error at ')'.\n== SQL ==\n1)", "[PARSE_SYNTAX_ERROR] Syntax error at ')'."),
+        (
+            "[SCAN] failed: Traceback\n  File x\nE: [SPARK_MQ_STORE_DAMAGED] at 8\n more",
+            "[SPARK_MQ_STORE_DAMAGED] at 8",
+        ),
+        ("", "ParseException"),
+    ],
+)
+def test_what_spark_fails_at_is_told_in_one_line(text: str, told: str) -> None:
+    with pytest.raises(SparkMqError) as failure, failures_told("audit /table"):
+        raise ParseException(text)
+    assert str(failure.value) == f"[SPARK_MQ_ERROR] audit /table: {told}"
+
+
 def test_bursts_keep_the_rate(path: str) -> None:
     now, slept = 0.0, []
 
@@ -312,7 +366,7 @@ def test_what_makes_no_sense_is_said(
     assert told in said.out + said.err
 
 
-@pytest.mark.parametrize("option", [["--since", "tomorrow"], ["--rate", "0"], ["--rate", "many"]])
+@pytest.mark.parametrize("option", [["--since", "tomorrow"], ["--rate", "0"], ["--rate", "many"], ["--limit", "0"]])
 def test_a_malformed_option_is_told(option: list[str], path: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([path, "--group", GROUP, *option])

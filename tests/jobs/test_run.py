@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from jobs.run import SLEEP_SLICE_S, JobReport, run_job
+from jobs.run import SLEEP_SLICE_S, JobReport, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
+from spark_mq.session import JavaNotFoundError
+from storage import StoreConfig, open_store
+from storage.config import ConfigurationWarning
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotWritableError
 
 
@@ -121,8 +127,17 @@ def test_a_repeated_job_tries_a_locked_store_again_at_the_next_turn() -> None:
     assert [start - 1_000 for start in job.started] == pytest.approx([0, 30, 60])
 
 
-def test_what_may_pass_is_tried_again_too() -> None:
-    job = Job(Time(), [1, 1], {0: StoreNotWritableError("/store", "disk full")})
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreNotWritableError("/store", "disk full"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+    ],
+    ids=["StoreNotWritableError", "ENOSPC", "EDQUOT"],
+)
+def test_what_may_pass_is_tried_again_too(error: Exception) -> None:
+    job = Job(Time(), [1, 1], {0: error})
     assert job.main("--every", "30s") == 1
     assert job.finished == 1
 
@@ -133,6 +148,7 @@ def test_what_may_pass_is_tried_again_too() -> None:
         StoreDamagedError("/store/commitlog/0", 88, "body crc", 3, 88),
         OptionError("--every", "is odd"),
         PermissionError(13, "Permission denied", "/store"),
+        JavaNotFoundError("no Java 17 or newer"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -141,6 +157,18 @@ def test_what_somebody_must_see_to_ends_a_repeated_job(error: Exception, capsys:
     assert job.main("--every", "30s") == 1
     assert len(job.started) == 1
     assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_a_warning_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(
+        Time(), [1], on_last=lambda: warnings.warn("broker.conf, line 3: odd", ConfigurationWarning, stacklevel=1)
+    )
+    before = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert job.main() == 0
+    assert capsys.readouterr().err == "warning: broker.conf, line 3: odd\n"
+    assert warnings.showwarning is before
 
 
 def test_an_error_of_the_job_itself_is_not_hidden() -> None:
@@ -156,3 +184,25 @@ def test_an_interval_is_a_time(text: str, capsys: pytest.CaptureFixture[str]) ->
         job.main("--every", text)
     assert (ending.value.code, job.started) == (2, [])
     assert "--every" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
+def test_a_count_is_a_whole_number_from_1_on(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="from 1 on"):
+        positive_count(text)
+    assert positive_count("7") == 7
+
+
+def test_a_store_is_left_as_it_was_found(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    abort = tmp_path / "store" / "abort"
+    (tmp_path / "broker.conf").write_text("".join(f"{k}={v}\n" for k, v in StoreConfig.tiny().settings.items()))
+    open_store(path, create=True, read_only=False).close()
+    with open_to_write(path) as store:
+        assert abort.exists()
+        store.put("TopicA", b"body")
+    assert not abort.exists(), "closed cleanly before"
+    open_store(path, read_only=False).release()
+    with open_to_write(path):
+        pass
+    assert abort.exists(), "kept open before"

@@ -23,6 +23,7 @@ from storage.format.record import Message
 from storage.staged_segment import list_segments
 from storage.subscription_groups import SubscriptionGroupTable
 from storage.topics import TopicTable
+from storage.transaction.progress import TransactionCounts
 
 HALF, OP, SCHEDULE, TIMER = (
     *("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
@@ -195,6 +196,10 @@ def test_transactions_end_in_the_batch_that_brings_them_and_once(root: str) -> N
     assert stored(root, "U") == []
     assert [op.body for op in stored(root, OP)] == [b"0,1,3,4,"]
     assert queue_counts(root) == {"T": 8, "U": 8}, "a broker will commit c to its topic"
+    with open_store(root) as store:
+        counts = store.state("transactionMetrics", TransactionCounts.load)
+    assert counts is not None
+    assert counts.counts == {"U": 1}, "Java: TransactionMetrics, what is prepared and not ended"
 
 
 def test_half_messages_tell_a_check_of_which_micro_batch_they_are(root: str) -> None:

@@ -91,8 +91,13 @@ def test_entries_come_by_queue_in_log_order() -> None:
         ("1", 1_001),
         ("2", 5_001),
         ("9", 5_001),
+        ("+2", 5_001),
+        ("0000000000001", 1_001),
+        ("2147483647", 5_001),
         ("0", 97),
+        ("+0", 97),
         ("-1", 97),
+        ("+-1", 97),
         ("x", 97),
         ("", 97),
         ("99999999999", 97),
@@ -100,6 +105,7 @@ def test_entries_come_by_queue_in_log_order() -> None:
     ],
 )
 def test_a_delayed_message_has_its_deliver_time_for_a_tags_code(level: str | None, code: int) -> None:
+    """CommitLog.checkMessageAndReturnSize, Integer.parseInt; where that throws a broker stops, and we go on."""
     properties = {"TAGS": "a"} | ({"DELAY": level} if level is not None else {})
     batch = dispatched([make_message("SCHEDULE_TOPIC_XXXX", properties=properties, store_time_ms=1)])
     assert batch.tags_codes.tolist() == [code]

@@ -15,6 +15,7 @@ from storage.errors import (
     MessageIllegalError,
     NameIllegalError,
     OffsetOutOfRangeError,
+    PutRefusedError,
     RowIllegalError,
     SinkTakenError,
     StateFileError,
@@ -26,6 +27,7 @@ from storage.errors import (
     StoreRefusedError,
     TopicChangedError,
 )
+from storage.put_status import PutStatus
 
 EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (
@@ -64,6 +66,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (ColumnIllegalError("tag", "no such column"), ["column tag", "no such column"], False),
     (RowIllegalError(3, "tags", "too long", 2), ["row 3", "column tags", "too long", "2 more"], False),
     (MessageIllegalError("body", 4194304, 4194305), ["body", "4194304", "4194305"], False),
+    (
+        PutRefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "too far ahead"),
+        ["WHEEL_TIMER_MSG_ILLEGAL", "too far"],
+        False,
+    ),
     (OffsetOutOfRangeError("commit log", None, 5, 9, 10), ["10 of commit log is", "[5, 9)"], False),
     (OffsetOutOfRangeError("T", 1, 5, 9, 10), ["T", "queue 1", "[5, 9)", "10"], False),
 ]

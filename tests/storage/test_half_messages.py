@@ -157,11 +157,14 @@ def test_op_messages_are_the_brokers(store: MessageStore) -> None:
 
 @pytest.mark.parametrize(
     "properties",
-    [{"DELAY": "1"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TIMER_DELAY_MS": "1"}],
-    ids=lambda properties: next(iter(properties)),
+    [
+        *({"DELAY": level} for level in ("1", "+3", "٣", "0" * 5_000 + "1")),
+        *({name: "1"} for name in ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")),
+    ],
+    ids=lambda properties: " ".join(f"{name} {value[:4]}" for name, value in properties.items()),
 )
 def test_a_delayed_message_becomes_no_half(properties: dict[str, str]) -> None:
-    """HookUtils.handleScheduleMessage parks the half, ScheduleMessageService.messageTimeUp discards it."""
+    """HookUtils.handleScheduleMessage parks the half, ScheduleMessageService.messageTimeUp discards it. Integer.parseInt."""
     message = InnerMessage(topic="T", queue_id=0, body=b"b", properties=properties)
     for make in (lambda: half_message(message), lambda: half_messages(InnerMessages.of([message]), "P")):
         with pytest.raises(PutRefusedError) as refused:
@@ -169,9 +172,21 @@ def test_a_delayed_message_becomes_no_half(properties: dict[str, str]) -> None:
         assert refused.value.status is PutStatus.MESSAGE_ILLEGAL
 
 
-def test_delay_0_is_no_delay() -> None:
+@pytest.mark.parametrize("level", ["", "1_0", "abc", "9" * 5_000])
+def test_a_level_that_is_no_number_becomes_no_half(level: str) -> None:
+    """Message.getDelayTimeLevel, which throws."""
+    message = InnerMessage(topic="T", queue_id=0, body=b"b", properties={"DELAY": level, "UNIQ_KEY": "K"})
+    with pytest.raises(PutRefusedError):
+        half_message(message)
+    if level:  # a record has no empty values
+        with pytest.raises(PutRefusedError):
+            half_messages(InnerMessages.of([message]), "P")
+
+
+@pytest.mark.parametrize("level", ["0", "+0", "-1", "000"])
+def test_a_level_below_1_is_no_delay(level: str) -> None:
     """Message.getDelayTimeLevel."""
-    message = InnerMessage(topic="T", queue_id=0, body=b"b", properties={"DELAY": "0"})
+    message = InnerMessage(topic="T", queue_id=0, body=b"b", properties={"DELAY": level})
     assert half_message(message).topic == HALF_TOPIC
     assert half_messages(InnerMessages.of([message]), "P").topics.to_pylist() == [HALF_TOPIC]
 
@@ -222,7 +237,7 @@ def test_the_first_half_is_remembered_through_every_unasked_return(halves: list[
     """TransactionalMessageBridge.renewImmunityHalfMessageInner."""
     first = put_back_unasked(InnerMessages.of([InnerMessage.of(halves[3])]), np.array([3]))
     second = put_back_unasked(first, np.array([40]))
-    assert one(first).properties == {**halves[3].properties, FIRST_OFFSET: "3"}
+    assert one(first).properties == {**halves[3].properties, FIRST_OFFSET: "3", "WAIT": "false"}
     assert one(second) == one(first)
 
 

@@ -142,5 +142,10 @@ def test_records_of_a_broker_are_made_again_byte_for_byte(fixture_store: Callabl
         assert count == 136
 
 
+def test_what_utf_8_cannot_say_is_a_question_mark() -> None:
+    """String.getBytes of half a surrogate pair, which JSON can say."""
+    assert encode_properties({"a\ud800": "\udc00b"}) == b"a?\x01?b\x02"
+
+
 def test_properties_are_written_in_their_order() -> None:
     assert encode_properties({"b": "1", "a": "ü"}) == "b\x011\x02a\x01ü\x02".encode()

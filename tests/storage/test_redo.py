@@ -11,8 +11,9 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch_ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
-from storage.redo import Progress, progress_behind, runs_from
+from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun, encode_block
+from storage.half_ends import CommitRun
+from storage.redo import Progress, commit_places, progress_behind, rows_of, runs_from
 
 TINY = StoreConfig.tiny()
 BATCH = Batch("sink", "query", 0)
@@ -66,7 +67,7 @@ def begin(store: MessageStore, first_row: int = 0) -> LedgerMessage:
     return parsed
 
 
-def append(store: MessageStore, block: RecordBlock) -> list[int]:
+def append(store: MessageStore, block: RecordRun) -> list[int]:
     """Where the records begin."""
     return [place for placed in store.writer.append([block]) for place in placed.commitlog_offsets.tolist()]
 
@@ -147,3 +148,48 @@ def test_what_is_left_of_runs_is_what_was_staged_behind_that_row(parts: tuple[in
         assert np.concatenate(columns).tolist() == getattr(whole.columns, name).tolist()
     queues = [run.columns.queues[code] for run in rest for code in run.columns.queue_codes.tolist()]
     assert queues == [QUEUES[number % 3] for number in range(first_row, ROWS)]
+
+
+def committed(numbers: Sequence[int]) -> RecordBlock:
+    """Rows that commit halves; where these lie is not known yet."""
+    block = rows(numbers)
+    data = block.data.copy()
+    starts = np.cumsum(block.columns.sizes_bytes) - block.columns.sizes_bytes
+    data[starts + 39] = 8  # the last byte of sysFlag: TRANSACTION_COMMIT_TYPE
+    return block._replace(data=data)
+
+
+def test_commits_are_the_staged_ones_wherever_their_halves_lie(store: MessageStore) -> None:
+    """preparedTransactionOffset is made known by the half's place, as queue offset and place are by the row's own."""
+    begun = begin(store)
+    places = append(store, CommitRun(committed(range(ROWS)), np.arange(ROWS) * 1_000 + 7))
+    found = store.message_by_commitlog_offset(places[5])
+    assert (found.sys_flag, found.prepared_transaction_offset, found.body) == (8, 5_007, body_of(5))
+    assert progress(store, begun, [committed(range(ROWS))]) == Progress(ROWS, places[-1])
+    assert progress(store, begun, [rows(range(ROWS))]) == Progress(0, -1), "an ordinary row is no commit"
+
+
+def test_commits_are_found_by_the_halves_that_they_name_whoever_wrote_them(store: MessageStore) -> None:
+    begun = begin(store)
+    halves = np.array([30, 10, 20, 40])
+    first = append(store, CommitRun(committed(range(3)), np.array([20, 99, 10])))
+    append(store, rows(range(5)))
+    second = append(store, CommitRun(committed(range(1)), np.array([30])))
+    found = commit_places(store.log, begun.commitlog_offset, store.log_end, halves)
+    assert found.tolist() == [second[0], first[2], first[0], -1]
+    assert commit_places(store.log, begun.commitlog_offset, second[0], halves).tolist() == [-1, first[2], first[0], -1]
+
+
+def test_rows_that_are_wanted_are_stretches_of_their_runs() -> None:
+    runs = staged(13, 27)
+    wanted = np.zeros(ROWS, bool)
+    wanted[[0, 1, 12, 13, 20, 39]] = True
+    parts = rows_of(runs, wanted)
+    assert [part.columns.row_count for part in parts] == [2, 1, 1, 1, 1]
+    data = []
+    for part in parts:
+        data.append(np.empty(int(part.columns.sizes_bytes.sum()), np.uint8))
+        part.read(0, len(data[-1]), data[-1])
+    expected = rows([0, 1, 12, 13, 20, 39])
+    assert b"".join(part.tobytes() for part in data) == expected.data.tobytes()
+    assert np.concatenate([part.columns.key_hashes for part in parts]).tolist() == expected.columns.key_hashes.tolist()

@@ -20,7 +20,7 @@ from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch_ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
 from storage.commit_log import LogFile
-from storage.config import RetentionConfig
+from storage.config import CommitLogConfig, RetentionConfig
 from storage.errors import ConfigurationError
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import encode_block
@@ -34,6 +34,7 @@ from storage.retention import (
     plan_expired_log_files,
     plan_expiry,
     plan_occasion,
+    written_directories,
 )
 from tests.support.message_builder import StoreBuilder
 
@@ -120,6 +121,13 @@ def test_ratios_are_held_within_their_bounds(
     config = RetentionConfig(**settings)
     occasion = plan_occasion(config, hour=5, log_used_percents=[used], queues_used_percent=1)
     assert (bool(occasion.reasons), occasion.whatever_age) == (deletes, whatever_age)
+
+
+def test_disks_that_are_only_read_do_not_count() -> None:
+    """isSpaceToDelete asks about storePathCommitLog alone, an empty archive must not keep a full disk from being cleared"""
+    config = CommitLogConfig(store_path_commit_log="/a,/b", read_only_commit_log_store_paths="/old/,/older")
+    assert written_directories(("/a", "/b", "/old", "/older"), config) == ("/a", "/b")
+    assert written_directories(("/a",), CommitLogConfig()) == ("/a",)
 
 
 def test_who_asks_for_it_needs_neither_hour_nor_disk() -> None:
@@ -311,6 +319,15 @@ def test_without_an_occasion_only_what_points_to_nothing_goes(root: Path, puts: 
         plan = clean(store, Occasion(()))
         assert (plan.log_files, plan.messages_of_topics, plan.is_empty) == ((), {}, False)
     assert {path: names(path) for path in queues} == queues
+
+
+def test_an_index_file_without_a_header_is_left(root: Path, puts: list[PutResult]) -> None:
+    short = root / "index" / "20000101000000000"
+    short.write_bytes(bytes(39))
+    with open_store(root, config=TINY) as store:
+        plan = plan_expiry(store, FILES, TINY.retention, ALL_TIMES, now_ms=NOW_MS)
+    assert plan.log_files
+    assert str(short) not in plan.index_paths
 
 
 def test_files_go_an_interval_apart(root: Path, puts: list[PutResult]) -> None:

@@ -298,7 +298,7 @@ def test_an_immune_half_is_put_back_unasked_and_uncounted_and_remembers_the_firs
     assert producer.asked == []
     copies = messages(store, HALF_TOPIC)
     assert len(copies) == 6
-    assert all(copy.properties == {**half.properties, FIRST_OFFSET: "0"} for copy in copies[1:])
+    assert all(copy.properties == {**half.properties, FIRST_OFFSET: "0", "WAIT": "false"} for copy in copies[1:])
 
 
 @pytest.mark.parametrize(("immunity", "asked_after_ms"), [("60", 60_000), ("1", 1_000), ("soon", 6_000)])
@@ -487,6 +487,22 @@ def test_counts_go_down_for_what_is_ended_or_given_up(
     assert counts is not None
     assert counts.counts == {"TopicTx": 3}
     assert counts.version.counter == 1
+
+
+def test_a_half_that_does_not_say_where_it_belongs_is_never_asked_about_and_counts_nowhere(
+    store: MessageStore, clock: Clock, prepare: Prepare, root: Path
+) -> None:
+    """Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg; TransactionMetrics.addAndGet(null) fails behind the put."""
+    half = prepare("h")
+    lost = {name: value for name, value in half.properties.items() if name != "REAL_TOPIC"}
+    store.put_inner([replace(InnerMessage.of(half), properties={**lost, "UNIQ_KEY": "KEY-lost"}, body=b"lost")])
+    producer = Producer({"h": "commit"})
+    for _ in range(4):
+        check(store, clock, producer)
+    assert (producer.bodies, bodies(store, DISCARD_TOPIC, 0)) == (["h"], ["lost"])
+    counts = store.state(METRICS_FILE, TransactionCounts.load)
+    assert counts is not None
+    assert counts.counts == {"TopicTx": -1}
 
 
 # Discarded halves put back

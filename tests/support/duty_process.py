@@ -1,7 +1,7 @@
 """Processes to be killed that start in milliseconds: a warm one, which has imported everything, forks each of them.
 
 `python -m tests.support.duty_process` reads orders from standard input, a line of JSON each, and answers each with a line when the
-forked process is dead. `Nursery` is the other side.
+forked process is dead. It keeps nothing in mind, so one serves any number of stores. `Nursery` is the other side.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Step(NamedTuple):
     """A failpoint as a duty reaches it."""
 
     duty: str
+    """"" = whichever comes to it first."""
     point: str
 
 
@@ -149,7 +150,7 @@ class _Steps:
     def enter(self, duty: str) -> None:
         self._duty = duty
         os.environ.pop(failpoints.ENVIRONMENT, None)
-        if self._killed_at is not None and self._killed_at.duty == duty:
+        if self._killed_at is not None and self._killed_at.duty in ("", duty):
             os.environ[failpoints.ENVIRONMENT] = f"{self._killed_at.point}:{self._time}"
 
     def reached(self, point: str) -> None:
@@ -173,9 +174,10 @@ def _follow_failpoints(reached: Callable[[str], None]) -> None:
             setattr(module, "reach", reach)  # noqa: B010 (of whatever module)
 
 
-def read_steps(path: Path) -> set[Step]:
-    """All steps that lives have come to."""
-    return {Step(*json.loads(line)) for line in path.read_text("ascii").splitlines()} if path.exists() else set()
+def read_steps(path: Path) -> list[Step]:
+    """All steps that lives have come to, each once."""
+    lines = dict.fromkeys(path.read_text("ascii").splitlines()) if path.exists() else {}
+    return [Step(*json.loads(line)) for line in lines]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.errors import StateFileError
+
 from .fixture_stores import golden_lines
 
 SCRIPT = Path(__file__).resolve().parents[1] / "oracle" / "oracle.sh"
@@ -58,6 +62,15 @@ class RunningBroker:
     address: str
     name_server: str
     pid: int
+
+    def consumer_offset(self, topic: str, group: str, queue_id: int = 0) -> int | None:
+        """How far a group is, as far as the broker has written that down; None also while it does."""
+        path = self.store / "config" / OFFSETS_FILE
+        try:
+            table = ConsumerOffsets.load(path.read_text("utf-8"))
+        except (FileNotFoundError, StateFileError):  # it is overwritten in place
+            return None
+        return table.get(topic, group, queue_id)
 
     def kill(self) -> None:
         """End it as a crash does (SIGKILL): the abort file stays, nothing is flushed."""
@@ -311,6 +324,15 @@ class Oracle:
     def _made(directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         return directory
+
+
+def wait_until(met: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:
+    """Look again and again. Raises OracleError if it does not come to that."""
+    deadline = time.monotonic() + timeout_seconds
+    while not met():
+        if time.monotonic() > deadline:
+            raise OracleError(f"{timeout_seconds:.0f} s have passed, and not yet: {what}")
+        time.sleep(0.1)
 
 
 def send_arguments(broker: RunningBroker, topic: str) -> dict[str, str]:

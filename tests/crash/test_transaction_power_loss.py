@@ -1,0 +1,146 @@
+"""The disk forgets what was not synced while transactions are committed: a batch that was decided is there whole and once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import storage.commit_log_writer
+from storage import MessageStore
+from storage.batch_commit import commit_batch
+from storage.batch_ledger import Batch
+from storage.format.record import Message
+from storage.format.record_block import RecordBlock, encode_block
+from storage.half_ends import with_states
+from storage.intent import load_intents
+from storage.message_rows import MessageRows
+from storage.message_rules import MessageRules, TransactionRules
+from storage.put_settings import put_settings
+from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from tests.crash.sink_store import SinkStore
+from tests.support.crash_file_system import CrashFileSystem, Disk
+
+pytestmark = pytest.mark.crash
+
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+STATES = ("commit", "rollback", "commit", "unknown", "commit")
+ROWS = 17
+BATCHES = 3
+STRIDE = 31  # one state in so many
+TOPICS = {"T": 3}
+
+
+def body(batch: int, number: int) -> str:
+    return f"{batch}-{number}-{STATES[number % len(STATES)]}-" + "x" * (number * 13 % 150)
+
+
+def stage(store: SinkStore, batch: int) -> list[StagedSegment]:
+    """Halves and commits of one task, as the sink's tasks leave them."""
+    files, digest = store.file_system, sink_digest("sink", "query")
+    settings = put_settings(store.root, store.config, files)
+    rules = MessageRules(
+        topic="T",
+        topics=settings.topics.topics,
+        queue_count=TOPICS["T"],
+        log_file_size=settings.log_file_size_bytes,
+        transaction=TransactionRules("group"),
+    )
+    rows = pa.record_batch(
+        {
+            "body": [body(batch, number) for number in range(ROWS)],
+            "transaction_state": [STATES[number % len(STATES)] for number in range(ROWS)],
+        }
+    )
+    prepared = MessageRows(rules, digest[:6] + batch.to_bytes(4, "big")).prepare(rows, 1_700_000_000_000)
+    assert prepared.commits is not None
+    halves = with_states(encode_block(prepared.messages, settings.host), prepared.commits.states)
+    commits = encode_block(prepared.commits.messages, settings.host)
+
+    def staged(name: str, block: RecordBlock) -> StagedSegment:
+        writer = SegmentWriter(files, store.root, digest.hex(), f"{batch}-0-{name}-{store.now_ms()}")
+        writer.append(block)
+        segment = writer.finish()
+        assert segment is not None
+        return segment
+
+    return [staged("halves", halves), staged("commits", commits)]
+
+
+def commit(store: SinkStore, batch: int) -> bool:
+    """Whether the store held the batch already."""
+    segments = stage(store, batch)
+    with store.open() as opened:
+        outcome = commit_batch(opened.writer, Batch("sink", "query", batch), segments, topics=TOPICS)
+        opened.release()
+    return outcome.already_done
+
+
+def messages(store: MessageStore, topic: str) -> list[Message]:
+    found: list[Message] = []
+    for queue_id in store.queue_ids(topic):
+        offset = store.min_offset(topic, queue_id)
+        while offset < store.max_offset(topic, queue_id):
+            result = store.get(topic, queue_id, offset, 1_000)
+            found += result.messages
+            offset = result.next_begin_offset
+    return found
+
+
+def batches_there(store: MessageStore) -> set[int]:
+    """The batches that the store holds, each of them whole: halves and commits once, every end by an op message."""
+    halves = {half.commitlog_offset: half for half in messages(store, HALF)}
+    there = {int(half.body.split(b"-")[0]) for half in halves.values()}
+    every = [(batch, number) for batch in there for number in range(ROWS)]
+    assert Counter(half.body.decode() for half in halves.values()) == Counter(body(*row) for row in every)
+    visible = messages(store, "T")
+    committed = [body(batch, number) for batch, number in every if STATES[number % len(STATES)] == "commit"]
+    assert Counter(message.body.decode() for message in visible) == Counter(committed)
+    for message in visible:
+        half = halves[message.prepared_transaction_offset]
+        assert (message.body, message.properties, message.sys_flag) == (half.body, half.properties, half.sys_flag | 8)
+    ops = b"".join(op.body for op in messages(store, OP)).decode()
+    ended = {int(part) for part in ops.split(",") if part}
+    assert ended == {half.queue_offset for half in halves.values() if b"unknown" not in half.body}
+    return there
+
+
+@pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_power_is_lost_while_transactions_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
+) -> None:
+    monkeypatch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)
+    files = CrashFileSystem(str(SinkStore.make_place(tmp_path)))
+    recorded = SinkStore(Path(files.root), files, sync_flush=sync_flush)
+    for batch in range(BATCHES):
+        assert not commit(recorded, batch)
+        files.mark(f"acknowledged {batch}")
+    for number, marks, disk in files.states():
+        if number % STRIDE == STRIDE // 2:
+            choice = random.Random(f"{number} {sync_flush}")
+            try:
+                _go_on(files.root, disk.after_power_loss(choice), marks, sync_flush)
+                _go_on(files.root, deepcopy(disk), marks, sync_flush)  # the process was killed, the machine goes on
+            except BaseException as error:
+                error.add_note(f"the crash came after operation {number}: {files.operations[:number][-1:]}"[:1_000])
+                raise
+
+
+def _go_on(root: str, disk: Disk, marks: list[str], sync_flush: bool) -> None:
+    """A new process finds the store, and the sink brings what it does not know to be done."""
+    files = CrashFileSystem(root, disk, 2)
+    store = SinkStore(Path(root), files, sync_flush=sync_flush, days=2)
+    decided = {intent.batch_id for intent in load_intents(files, root)}
+    with store.open() as opened:
+        there = batches_there(opened)
+        opened.release()
+    acknowledged = {batch for batch in range(BATCHES) if f"acknowledged {batch}" in marks}
+    assert acknowledged | decided <= there
+    for batch in range(max(len(acknowledged) - 1, 0), BATCHES):
+        assert commit(store, batch) == (batch in there)
+    with store.open() as opened:
+        assert batches_there(opened) == set(range(BATCHES))
