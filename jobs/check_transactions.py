@@ -3,9 +3,8 @@
 One run deals once with every half message that is older than transactionTimeOut (6 s), as a broker does every transactionCheckInterval
 (30 s). Who answers:
 
-  --checker MODULE:CALLABLE   Python code: it is called with each message (storage.Message: topic and queue it was sent
-  to, properties, body)
-                              and returns "commit", "rollback" or "unknown"
+  --checker MODULE:CALLABLE   Python code: it is called with each message (storage.Message: topic and queue it was sent to, properties,
+                              body) and returns "commit", "rollback" or "unknown"
   --checkpoint DIR            the checkpoint of a Spark query whose sink has transactional=true: what belongs to a micro-batch that is
                               committed is committed. May be given several times
 
@@ -82,7 +81,7 @@ class CheckpointChecker:
 def load_checker(text: str) -> Checker:
     """The callable that `module:callable` names; modules of the working directory are found, too. Raises OptionError."""
     module_name, _, name = text.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or module_name.startswith("."):
         raise OptionError("--checker", f"{text!r} is not MODULE:CALLABLE")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -99,13 +98,21 @@ def load_checker(text: str) -> Checker:
 
 
 def first_answer(checkers: Sequence[Checker]) -> Checker:
-    """Asks one after the other until one knows."""
+    """Asks one after the other until one knows. Raises OptionError for an answer that is none."""
 
     def ask(message: Message) -> TransactionState:
-        answers = (TransactionState(checker(message)) for checker in checkers)
+        answers = (_state(checker(message)) for checker in checkers)
         return next((answer for answer in answers if answer is not TransactionState.UNKNOWN), TransactionState.UNKNOWN)
 
     return ask
+
+
+def _state(answer: object) -> TransactionState:
+    try:
+        return TransactionState(answer)
+    except ValueError:
+        states = ", ".join(state.value for state in TransactionState)
+        raise OptionError("--checker", f"it answered {answer!r:.40}, which is none of {states}") from None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -210,8 +210,8 @@ def _collected(letters: DataFrame, limit: int) -> list[DeadLetter]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", required=True, help="the consumer group whose dead letters they are")
     parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed; needed but for --dry-run")
-    parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or -2h")
-    parser.add_argument("--until", metavar="TIME", type=_time, help="dead before")
+    parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or --since=-2h")
+    parser.add_argument("--until", metavar="TIME", type=_time, help="dead before; as --since")
     parser.add_argument("--where", metavar="SQL", help="a predicate over the columns of the source")
     parser.add_argument("--rate", metavar="N", type=_rate, help="messages a second, at most")
     parser.add_argument(

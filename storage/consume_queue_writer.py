@@ -86,12 +86,19 @@ class ConsumeQueueWriter:
             start = position // self._file_size_bytes * self._file_size_bytes
             path = self.queue.path_of(start)
             if start not in self.queue.file_starts:
+                self._keep_file(start - self._file_size_bytes)
                 self._file_system.create_file(path, self._file_size_bytes)
                 self.queue.list_files()
             part = data[: start + self._file_size_bytes - position]
             self._file_system.write(path, position - start, part)
             self.paths.add(path)
             position, data = position + len(part), data[len(part) :]
+
+    def _keep_file(self, start: int) -> None:
+        """Make a full file durable before the next one is made: of a queue, a power loss takes from the last file only."""
+        if start in self.queue.file_starts:
+            self._file_system.sync(self.queue.path_of(start))
+            self._file_system.sync(self.queue.directory)
 
     def truncate(self, end: int) -> int:
         """Cut the queue at a queue offset: later files are deleted, the rest of its file zeroed. Returns entries cut."""

@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 
 from storage.dispatch import DispatchBatch, index_keys, tags_codes
 from storage.errors import MessageIllegalError
-from storage.format.properties import decode_property_maps
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
 from storage.format.record import HEADER_SIZE, HOST_FLAGS, Message
 from storage.format.record_batch import Records
 from storage.format.record_block import DUE_IN, OutgoingMessages
 from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, has_queue_entry
 from storage.names import RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT
 
-PROPERTIES_LIMIT = 2**15 - 1
 RECORD_ROOM = 64 * 1024
 """Bytes that a record may have beyond the greatest body."""
 _QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED) if has_queue_entry(flag)]
@@ -249,7 +248,7 @@ def _check_sizes(messages: InnerMessages, host_size: int, max_message_size: int)
     headers = HEADER_SIZE + host_size - 8 + 12 * np.asarray(born_v6) + np.where(topics > TOPIC_LENGTH_LIMIT, 2, 1) + 2
     for what, sizes, limit in (
         ("topic", topics, RETRY_TOPIC_LENGTH_LIMIT),
-        ("properties", properties, PROPERTIES_LIMIT),
+        ("properties", properties, PROPERTIES_LIMIT_BYTES),
         ("body", bodies, max_message_size),
         ("record", headers + bodies + topics + properties, max_message_size + RECORD_ROOM),
     ):

@@ -341,7 +341,8 @@ class _QueueWriters:
             late = new.entries["commitlog_offset"] >= start
             if late.any():
                 writer = self._writer(new.topic, new.queue_id)
-                if new.queue_offsets[late][0] > writer.end and start > self._log_minimum:
+                first = new.queue_offsets[late][0]
+                if (first > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
                     self.broken.add((new.topic, new.queue_id))
                 writer.append(new.rows(late))
 

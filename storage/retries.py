@@ -104,15 +104,19 @@ def retry_topic_config(
 ) -> TopicConfig:
     """The entry that the group's retry topic must have; equal to the one in `topics` where nothing is to be changed."""
     flag = UNIT_SUBSCRIBED if unit_mode else 0
-    return _group_topic(retry_topic(config.group), config.retry_queue_count, flag, topics)
+    return group_topic_config(retry_topic(config.group), config.retry_queue_count, flag, topics)
 
 
 def dead_letter_topic_config(group: str, topics: Mapping[str, TopicConfig]) -> TopicConfig:
     """The entry that the group's dead-letter topic must have; equal to the one in `topics` where nothing is to be changed."""
-    return _group_topic(dead_letter_topic(group), DEAD_LETTER_QUEUE_COUNT, 0, topics)
+    return group_topic_config(dead_letter_topic(group), DEAD_LETTER_QUEUE_COUNT, 0, topics)
 
 
-def _group_topic(topic: str, queue_count: int, sys_flag: int, topics: Mapping[str, TopicConfig]) -> TopicConfig:
+def group_topic_config(topic: str, queue_count: int, sys_flag: int, topics: Mapping[str, TopicConfig]) -> TopicConfig:
+    """The entry that a group's topic must have: as it is but for its order, or a new one.
+
+    Java: TopicConfigManager.createTopicInSendMessageBackMethod.
+    """
     present = topics.get(topic)
     if present is not None:
         return replace(present, order=False) if present.order else present

@@ -1,6 +1,7 @@
 """Topics that a broker makes itself: those it is born with, and those that a first message makes.
 
-Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod, createTopicInSendMessageBackMethod), TopicSysFlag.
+Retry and dead-letter topics: `storage/retries.py`.
+Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod), TopicSysFlag.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from storage.config import SendConfig, TimerConfig
 from storage.delay.routing import TIMER_TOPIC
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from storage.retries import UNIT_SUBSCRIBED
 from storage.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 AUTO_CREATE_TOPIC = "TBW102"
@@ -21,14 +23,14 @@ _BENCHMARK_QUEUE_COUNT = 1024
 _REVIVE_QUEUE_COUNT = 8
 
 UNIT = 0x1
-UNIT_SUBSCRIPTION = 0x2
+"""Bit of a topic's flag: a unit's own topic (Java: TopicSysFlag.FLAG_UNIT)."""
 
 
 def unit_sys_flag(topic: str, unit_mode: bool) -> int:
     """The `topicSysFlag` of a topic that a message makes. Java: AbstractSendMessageProcessor.msgCheck, TopicSysFlag.buildSysFlag."""
     if not unit_mode:
         return 0
-    return UNIT_SUBSCRIPTION if topic.startswith(RETRY_PREFIX) else UNIT
+    return UNIT_SUBSCRIBED if topic.startswith(RETRY_PREFIX) else UNIT
 
 
 def built_in_topics(
@@ -81,8 +83,3 @@ def topic_from_template(
     return TopicConfig(
         topic, queue_count, queue_count, model.perm & ~PERM_INHERIT, model.topic_filter_type, topic_sys_flag=sys_flag
     )
-
-
-def topic_without_template(topic: str, queue_count: int, sys_flag: int = 0) -> TopicConfig:
-    """A retry or dead-letter topic as the broker makes it. Java: TopicConfigManager.createTopicInSendMessageBackMethod."""
-    return TopicConfig(topic, queue_count, queue_count, READ_WRITE, topic_sys_flag=sys_flag)

@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_mq.broker.auto_topics import topic_from_template, topic_without_template, unit_sys_flag
+from spark_mq.broker.auto_topics import topic_from_template, unit_sys_flag
 from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode, with_advice
 from spark_mq.broker.send_request import SendRequest
 from storage.config import SendConfig
 from storage.delay.routing import TIMER_TOPIC
 from storage.names import RETRY_PREFIX, TOPIC_LENGTH_LIMIT
+from storage.retries import group_topic_config
 from storage.topics import OWN_SYSTEM_TOPIC_PREFIX, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 NOT_ALLOWED_SEND_TOPICS = frozenset(
@@ -81,7 +82,7 @@ def check_topic(
         auto_create=send.auto_create_topic_enable,
     )
     if made is None and topic.startswith(RETRY_PREFIX):
-        made = topic_without_template(topic, 1, sys_flag)
+        made = group_topic_config(topic, 1, sys_flag, topics)
     if made is None:
         remark = with_advice(f"topic[{topic}] not exist, apply first please!")
         raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, remark)

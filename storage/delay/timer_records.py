@@ -28,9 +28,9 @@ from storage.delay.routing import (
     TIMER_TOPIC,
 )
 from storage.errors import NameIllegalError
-from storage.format.properties import decode_property_maps
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
 from storage.format.record_batch import Records
-from storage.inner_messages import PROPERTIES_LIMIT, InnerMessages
+from storage.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 
 TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"
@@ -143,7 +143,7 @@ def due_messages(
         properties=properties,
         prepared_transaction_offsets=np.zeros(len(is_rolled), np.int64),
     )
-    return due, pc.binary_length(properties).to_numpy() <= PROPERTIES_LIMIT
+    return due, pc.binary_length(properties).to_numpy() <= PROPERTIES_LIMIT_BYTES
 
 
 def cancelled_rows(keys: pa.Array, deleted_keys: pa.Array, ticks: np.ndarray, is_rolled: np.ndarray) -> np.ndarray:

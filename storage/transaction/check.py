@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.failpoints import reach
+from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message
-from storage.inner_messages import PROPERTIES_LIMIT
 from storage.message_store import MessageStore
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard
@@ -199,7 +199,7 @@ class _Check:
             counted = put_back_messages(messages, next_count(halves.check_times[rows[part]]))
             renewed = put_back_unasked(messages, offsets)
             renewed = renewed._replace(properties=pc.if_else(unasked, renewed.properties, counted.properties))
-            fits = np.array(pc.less_equal(pc.binary_length(renewed.properties), PROPERTIES_LIMIT), bool)
+            fits = np.array(pc.less_equal(pc.binary_length(renewed.properties), PROPERTIES_LIMIT_BYTES), bool)
             self._report_put_back(self._store.put_inner(renewed.take(fits)), unasked[fits])
             reach("half-put-back")
             crowded.append(rows[part][~fits])

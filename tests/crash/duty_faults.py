@@ -11,18 +11,15 @@ from unittest import mock
 
 import numpy as np
 
-import spark_mq.broker.end_transaction
-import storage.delay.schedule
-import storage.delay.timer_store
-import storage.transaction.check
-import storage.transaction.outcomes
-import tests.crash.duty_life
-from spark_mq.broker.end_transaction import Ending
+from spark_mq.broker.end_transaction import Ending, settle
+from storage import MessageStore, failpoints
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.delay.delivery_mark import DueRange
-from storage.delay.schedule import _Delivery
+from storage.delay.schedule import _Delivery, deliver_due
 from storage.delay.timer_handover import PutBefore
+from storage.delay.timer_store import deliver_timed
 from storage.transaction.half_messages import GROUP, HALF_TOPIC
-from storage.transaction.progress import OFFSETS_FILE, TransactionProgress
+from storage.transaction.progress import TransactionProgress, read_progress, save_progress
 
 _HOUR_MS = 3_600_000
 
@@ -31,34 +28,34 @@ def _blind_to_commit_records() -> Any:
     def committed(store: object, halves: Any, began_at: object) -> np.ndarray:
         return np.zeros(halves.row_count, bool)
 
-    return mock.patch.object(storage.transaction.outcomes, "committed", committed)
+    return mock.patch("storage.transaction.outcomes.committed", committed)
 
 
 def _commits_whatever_is_said() -> Any:
-    original = spark_mq.broker.end_transaction.settle
-
-    def settle(*arguments: Any, **outcome: bool) -> Any:
-        ending, response = original(*arguments, **outcome)
+    def settle_wrongly(commit_or_rollback: int, **outcome: bool) -> Any:
+        ending, response = settle(commit_or_rollback, **outcome)
         return (Ending.COMMIT if ending is Ending.ROLLBACK else ending), response
 
-    return mock.patch.object(spark_mq.broker.end_transaction, "settle", settle)
+    return mock.patch("spark_mq.broker.end_transaction.settle", settle_wrongly)
 
 
 def _moves_on_over_halves() -> Any:
-    return mock.patch.object(storage.transaction.check._Check, "_apply")
+    return mock.patch("storage.transaction.check._Check._apply")
 
 
 def _goes_back_over_halves() -> Any:
-    original = storage.transaction.check.save_progress
+    """Every second time."""
 
-    def save_progress(store: Any, progress: TransactionProgress, *, now_ms: int) -> None:
-        original(store, progress, now_ms=now_ms)
-        with open(f"{store.root}/config/{OFFSETS_FILE}", encoding="utf-8") as file:
-            table = json.load(file)
-        table["offsetTable"][f"{HALF_TOPIC}@{GROUP}"] = {"0": 0}
-        store.save_state(OFFSETS_FILE, json.dumps(table))
+    def save(store: MessageStore, progress: TransactionProgress, *, now_ms: int) -> None:
+        goes_back = read_progress(store).half_offset > 0
+        save_progress(store, progress, now_ms=now_ms)
+        if goes_back:
+            with open(f"{store.root}/config/{OFFSETS_FILE}", encoding="utf-8") as file:
+                table = json.load(file)
+            table["offsetTable"][f"{HALF_TOPIC}@{GROUP}"] = {"0": 0}
+            store.save_state(OFFSETS_FILE, json.dumps(table))
 
-    return mock.patch.object(storage.transaction.check, "save_progress", save_progress)
+    return mock.patch("storage.transaction.check.save_progress", save)
 
 
 def _saves_before_it_delivers() -> Any:
@@ -66,36 +63,36 @@ def _saves_before_it_delivers() -> Any:
 
     def deliver(self: _Delivery, ranges: tuple[DueRange, ...], skipped: int = 0) -> None:
         self._save({due.level: due.end for due in ranges})
-        storage.delay.schedule.reach("after-delivery-save")
+        failpoints.reach("after-delivery-save")
         original(self, ranges, skipped)
 
     return mock.patch.object(_Delivery, "_deliver", deliver)
 
 
 def _forgets_its_marks() -> Any:
-    return mock.patch.object(storage.delay.schedule, "read_mark", return_value=None)
+    return mock.patch("storage.delay.schedule.read_mark", return_value=None)
 
 
 def _delivers_early() -> Any:
-    original = tests.crash.duty_life.deliver_due
-    return mock.patch.object(
-        tests.crash.duty_life, "deliver_due", lambda store, now_ms: original(store, now_ms + _HOUR_MS)
-    )
+    def deliver(store: MessageStore, now_ms: int) -> Any:
+        return deliver_due(store, now_ms + _HOUR_MS)
+
+    return mock.patch("tests.crash.duty_life.deliver_due", deliver)
 
 
 def _timer_runs_ahead() -> Any:
-    original = tests.crash.duty_life.deliver_timed
-    return mock.patch.object(
-        tests.crash.duty_life, "deliver_timed", lambda store, now_ms: original(store, now_ms + _HOUR_MS)
-    )
+    def deliver(store: MessageStore, now_ms: int) -> Any:
+        return deliver_timed(store, now_ms + _HOUR_MS)
+
+    return mock.patch("tests.crash.duty_life.deliver_timed", deliver)
 
 
 def _timer_does_not_look_back() -> Any:
-    return mock.patch.object(storage.delay.timer_store, "put_since", side_effect=lambda *_: PutBefore())
+    return mock.patch("storage.delay.timer_store.put_since", side_effect=lambda *_: PutBefore())
 
 
 def _repeats_without_looking() -> Any:
-    return mock.patch.object(tests.crash.duty_life, "records_of", return_value=())
+    return mock.patch("tests.crash.duty_life.records_of", return_value=())
 
 
 FAULTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = MappingProxyType(

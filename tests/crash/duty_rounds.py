@@ -138,7 +138,8 @@ class DutyChain:
         """One line of figures."""
         notes, kills = Notes(self.notes), self.tally.kills
         return (
-            f"{self._lives - self._first_life} lives, {sum(kills.values())} killed at {len(self.tally.points)} failpoints in {len(kills)} steps, "
+            f"{self._lives - self._first_life} lives, {sum(kills.values())} killed at {len(self.tally.points)} failpoints "
+            f"in {len(kills)} steps, "
             f"{len(notes.of('begun'))} messages and {len(notes.of('committed batch'))} batches, "
             f"{len(notes.of('ended'))} transactions ended by producers, {len(notes.of('asked'))} asked back, "
             f"{len(notes.of('redriving'))} given up and put back, {len(notes.of('failed'))} sent back; "

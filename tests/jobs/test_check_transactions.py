@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,6 +110,7 @@ def test_the_first_that_knows_is_believed() -> None:
     [
         ("os.path", "is not MODULE:CALLABLE"),
         (":commit", "is not MODULE:CALLABLE"),
+        ("..module:f", "is not MODULE:CALLABLE"),
         ("no_such_module_here:f", "there is no module no_such_module_here"),
         ("os.path:no_such", "has no callable no_such"),
         ("os.path:sep", "has no callable sep"),
@@ -192,3 +193,10 @@ def test_what_was_given_up_is_put_back_by_topic(root: Path, capsys: pytest.Captu
     assert redrive_transactions.main([str(root)]) == 0
     lines = [line.partition(" half")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == ["0", "3", "0"]
+
+
+@pytest.mark.parametrize("answer", [None, "maybe", "COMMIT"])
+def test_an_answer_that_is_none_is_refused_by_name(answer: Any) -> None:
+    message: Any = object()
+    with pytest.raises(OptionError, match=f"it answered {answer!r}, which is none of commit, rollback, unknown"):
+        first_answer([lambda _: answer])(message)

@@ -278,7 +278,8 @@ def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
 ) -> None:
     """What was put is noted; the rest stays planned, which the next run finds not made."""
     monkeypatch.setattr(job, "PATIENCE_MS", 0)
-    audit, others = NotedAudit(), []
+    audit = NotedAudit()
+    others: list[MessageStore] = []
 
     def sleep(seconds: float) -> None:
         if seconds and not others:
@@ -371,6 +372,13 @@ def test_a_malformed_option_is_told(option: list[str], path: str, capsys: pytest
     with pytest.raises(SystemExit):
         main([path, "--group", GROUP, *option])
     assert option[0] in capsys.readouterr().err
+
+
+def test_a_time_may_be_relative(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([path, "--group", "Other", "--dry-run", "--since=-2h", "--until=-1h"]) == 0
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--since=-2h" in capsys.readouterr().out, "argparse takes -2h behind a blank for an option"
 
 
 # With Spark and Delta

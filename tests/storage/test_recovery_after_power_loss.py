@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
+from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.inner_messages import InnerMessage
 
@@ -20,21 +21,30 @@ def opened(root: Path) -> MessageStore:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store that nobody closed, whose log lost its end."""
+def whole(tmp_path: Path) -> Path:
+    """A store that nobody closed."""
     store = opened(tmp_path / "store")
     messages = [
         InnerMessage(topic="T", queue_id=0, body=b"%2d" % number, properties={"UNIQ_KEY": f"u{number}"})
         for number in range(COUNT)
     ]
-    places = store.put_inner(messages).column("commitlog_offset").to_pylist()
+    store.put_inner(messages)
     store.release()
-    for path in (tmp_path / "store/commitlog").iterdir():
-        start = max(0, places[LEFT] - int(path.name))
-        content = path.read_bytes()
-        path.write_bytes(content[:start] + bytes(len(content) - start))
     (tmp_path / "store/spark_mq/hint.json").unlink()
     return tmp_path / "store"
+
+
+@pytest.fixture
+def root(whole: Path) -> Path:
+    """The same, and the log lost its end."""
+    with open_store(whole) as reading:
+        position = reading.position("T", 0, LEFT)
+    assert position is not None
+    for path in (whole / "commitlog").iterdir():
+        start = max(0, position.commitlog_offset - int(path.name))
+        content = path.read_bytes()
+        path.write_bytes(content[:start] + bytes(len(content) - start))
+    return whole
 
 
 def queue_file(root: Path, number: int) -> Path:
@@ -46,6 +56,33 @@ def bodies(store: MessageStore) -> list[bytes]:
     while messages := store.get("T", 0, len(found)).messages:
         found += [message.body for message in messages]
     return found
+
+
+def test_a_queue_that_lost_its_first_file_is_built_again(whole: Path) -> None:
+    queue_file(whole, 0).unlink()
+    with opened(whole) as store:
+        assert bodies(store) == [b"%2d" % number for number in range(COUNT)]
+
+
+def test_a_queue_file_is_durable_before_the_next_is_made(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    class Watched(LocalFileSystem):
+        def create_file(self, path: str, size_bytes: int) -> None:
+            made.append(f"make {path[-4:]}")
+            super().create_file(path, size_bytes)
+
+        def sync(self, path: str) -> None:
+            if "/consumequeue/T/0" in path:
+                made.append(f"sync {path[-4:]}")
+            super().sync(path)
+
+    config = StoreConfig.tiny()
+    with open_store(tmp_path / "store", config=config, read_only=False, create=True, file_system=Watched()) as store:
+        made.clear()
+        store.put_inner([InnerMessage(topic="T", queue_id=0, body=b"", properties={}) for _ in range(COUNT)])
+        in_queue = [step for step in made if step[-4:] in ("0000", "0400", "0800", "/T/0")]
+    assert in_queue[-6:] == ["sync 0000", "sync /T/0", "make 0400", "sync 0400", "sync /T/0", "make 0800"]
 
 
 def test_a_queue_that_lost_its_first_file_and_kept_stale_entries_is_built_again(root: Path) -> None:
