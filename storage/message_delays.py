@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.config import TimerConfig
 from storage.delay.routing import (
     DELAY,
     REAL_QUEUE_ID,
@@ -25,6 +24,7 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import DUE_IN
 from storage.format.texts import is_valid, sizes_of
 from storage.message_values import Rejections, read_times_ms
+from storage.settings import TimerConfig
 
 COLUMNS = ("delay_level", "deliver_at")
 _DELIVERY_ROOM = 2 * (len("TIMER_DEQUEUE_MS") + 20)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from storage.config import TimerConfig
 from storage.errors import NameIllegalError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
 from storage.names import TOPIC_LENGTH_LIMIT, validate_topic, validate_user_topic
 from storage.retries import dead_letter_topic_config, find_group, retry_topic_config
+from storage.settings import TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 

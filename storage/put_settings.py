@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from storage.broker_names import broker_names
 from storage.commit_log import CommitLog
-from storage.config import StoreConfig, TimerConfig, TransactionConfig, commit_log_directories
+from storage.config import StoreConfig, commit_log_directories
 from storage.consume_queue_store import queue_file_size
 from storage.errors import ConfigurationError
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
+from storage.settings import TimerConfig, TransactionConfig
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 

@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from storage.batch_commit import settle
 from storage.commit_log import LogFile
-from storage.config import CommitLogConfig, RetentionConfig
 from storage.consume_queue import ConsumeQueue
 from storage.errors import ConfigurationError
 from storage.files.file_system import LocalFileSystem
@@ -35,6 +34,7 @@ from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_positi
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT
 from storage.index_store import is_index_name
 from storage.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
+from storage.settings import CommitLogConfig, RetentionConfig
 from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
 

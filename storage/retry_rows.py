@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.config import TimerConfig
 from storage.delay.routing import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -34,6 +33,7 @@ from storage.inner_messages import InnerMessages
 from storage.message_values import Rejections, read_integers, read_times_ms
 from storage.names import TOPIC_LENGTH_LIMIT, dead_letter_topic, retry_topic, validate_path_element
 from storage.retries import DEAD_LETTER_QUEUE_COUNT, next_reconsume_times, sent_back_to
+from storage.settings import TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 
 COLUMNS = (

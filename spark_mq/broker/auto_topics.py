@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage.config import SendConfig, TimerConfig
 from storage.delay.routing import TIMER_TOPIC
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from storage.retries import UNIT_SUBSCRIBED
+from storage.settings import SendConfig, TimerConfig
 from storage.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 AUTO_CREATE_TOPIC = "TBW102"

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from spark_mq.broker.auto_topics import topic_from_template, unit_sys_flag
 from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode, with_advice
 from spark_mq.broker.send_request import SendRequest
-from storage.config import SendConfig
 from storage.delay.routing import TIMER_TOPIC
 from storage.names import RETRY_PREFIX, TOPIC_LENGTH_LIMIT
 from storage.retries import group_topic_config
+from storage.settings import SendConfig
 from storage.topics import OWN_SYSTEM_TOPIC_PREFIX, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 NOT_ALLOWED_SEND_TOPICS = frozenset(

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_mq.broker.response_codes import ResponseCode
-from storage.config import TimerConfig
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
+from storage.settings import TimerConfig
 
 
 class Appended(NamedTuple):

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode, with_advice
-from storage.config import SendConfig
 from storage.format.sys_flag import MULTI_TAGS
 from storage.inner_messages import InnerMessage
 from storage.names import RETRY_PREFIX
@@ -23,6 +22,7 @@ from storage.retries import (
     group_of_retry_topic,
     is_sent_too_often,
 )
+from storage.settings import SendConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import TopicConfig
 

@@ -24,7 +24,7 @@ from spark_mq.broker.response_codes import REJECTED, RequestRefusedError, Respon
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
 from spark_mq.broker.send_hooks import namespace_of
 from spark_mq.broker.store_put import Put, put_into
-from storage.config import SendConfig, StoreConfig
+from storage.config import StoreConfig
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
@@ -38,6 +38,7 @@ from storage.retries import (
     sent_back_properties,
     sent_back_to,
 )
+from storage.settings import SendConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 

@@ -26,13 +26,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.config import TimerConfig
 from storage.errors import PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import HEADER_SIZE
 from storage.format.sys_flag import has_queue_entry
 from storage.inner_messages import InnerMessage, encode_properties
 from storage.put_status import PutStatus
+from storage.settings import TimerConfig
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Java: TimerMessageStore.TIMER_TOPIC."""

@@ -31,12 +31,12 @@ from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.store_put import put_into
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.config import TransactionConfig
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.settings import TransactionConfig
 from storage.transaction.check import check_half_messages
 from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, half_message
 from storage.transaction.op_messages import OP_TOPIC

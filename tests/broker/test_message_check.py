@@ -10,7 +10,7 @@ import pytest
 from spark_mq.broker.auto_topics import built_in_topics, topic_from_template, unit_sys_flag
 from spark_mq.broker.message_check import check_start, topic_text
 from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
-from storage.config import SendConfig, TimerConfig
+from storage.settings import SendConfig, TimerConfig
 from storage.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 

@@ -6,8 +6,8 @@ import pytest
 
 from spark_mq.broker.put_response import DiskUse, recall_handle, remark, response_code
 from spark_mq.broker.response_codes import ResponseCode
-from storage.config import TimerConfig
 from storage.put_status import PutStatus
+from storage.settings import TimerConfig
 
 ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "

@@ -10,8 +10,8 @@ import pytest
 
 from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import Routed, retry_or_dead_letter
-from storage.config import SendConfig
 from storage.inner_messages import InnerMessage
+from storage.settings import SendConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import TopicConfig
 

@@ -15,10 +15,10 @@ from spark_mq.broker.send_back import (
     plan_send_back,
 )
 from storage import Message
-from storage.config import SendConfig
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.inner_messages import InnerMessage
+from storage.settings import SendConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import TopicConfig
 from tests.support.message_builder import make_message, raw_properties

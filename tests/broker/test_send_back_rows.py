@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage import Message, MessageStore, open_store
-from storage.config import SendConfig, TimerConfig
 from storage.delay.routing import route_delayed
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
@@ -26,6 +25,7 @@ from storage.inner_messages import InnerMessage, InnerMessages
 from storage.message_values import Rejections
 from storage.names import dead_letter_topic, retry_topic
 from storage.retry_rows import SentBack, send_back_rows
+from storage.settings import SendConfig, TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message, raw_properties

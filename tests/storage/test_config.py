@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.config import (
-    CommitLogConfig,
     ConfigurationWarning,
-    ConsumeQueueConfig,
-    DelayConfig,
-    IndexConfig,
     StoreConfig,
     commit_log_directories,
     find_configuration,
@@ -25,6 +21,7 @@ from storage.config import (
 )
 from storage.errors import ConfigurationError
 from storage.java_settings import JAVA_SETTINGS
+from storage.settings import CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
 
 BROKER_CONF = Path(__file__).parent.parent / "vectors" / "config" / "broker.conf"
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.config import DelayConfig, FlushConfig
 from storage.delay.delay_offsets import FILE_NAME, DelayOffsets
 from storage.delay.routing import route_delayed
 from storage.delay.schedule import DELIVERY, deliver_due
 from storage.failpoints import ENVIRONMENT
 from storage.inner_messages import InnerMessage
+from storage.settings import DelayConfig, FlushConfig
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
 pytestmark = pytest.mark.crash

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.config import DelayConfig
 from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.routing import route_delayed
 from storage.delay.schedule import DeliveryReport, Undeliverable, deliver_due, read_plan
 from storage.errors import StateFileError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.inner_messages import InnerMessage
+from storage.settings import DelayConfig
 
 START_MS = 1_700_000_000_000
 LEVELS = "1s 5s 10s"

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.config import TimerConfig
 from storage.delay.routing import DelayedRows, route_delayed, route_delayed_rows
 from storage.errors import PutRefusedError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.settings import TimerConfig
 
 DELAYS_MS = (1_000, 5_000, 10_000)
 NOW_MS = 1_700_000_000_500

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from storage import open_store
-from storage.config import TimerConfig
 from storage.delay.routing import route_delayed
 from storage.errors import PutRefusedError
 from storage.format.java_hash import index_key_hash, string_hash
@@ -26,6 +25,7 @@ from storage.inner_messages import InnerMessage
 from storage.message_rows import MessageRows, Prepared, RejectedRow
 from storage.message_rules import MessageRules
 from storage.names import is_retry_or_dead_letter_topic
+from storage.settings import TimerConfig
 from storage.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 

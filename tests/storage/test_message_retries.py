@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.broker.retry import retry_or_dead_letter
-from storage.config import SendConfig, TimerConfig
 from storage.delay.routing import route_delayed
 from storage.format.property_encoding import MADE_ANEW
 from storage.format.record import Message, decode_record
@@ -22,6 +21,7 @@ from storage.inner_messages import InnerMessage
 from storage.message_returns import Returned, ReturnedRows, ReturnRules
 from storage.message_rows import MessageRows, Prepared
 from storage.message_rules import MessageRules, RetryRules
+from storage.settings import SendConfig, TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import TopicConfig
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import GetStatus, StoreConfig, open_store
-from storage.config import CommitLogConfig, IndexConfig, StoreModeConfig
 from storage.errors import (
     CorruptRecordError,
     IndexGeometryUnknownError,
@@ -21,6 +20,7 @@ from storage.errors import (
     StoreRefusedError,
 )
 from storage.format.java_hash import string_hash
+from storage.settings import CommitLogConfig, IndexConfig, StoreModeConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 

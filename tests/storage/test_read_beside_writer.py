@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from storage import Message, MessageStore
-from storage.config import RetentionConfig
 from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import LocalFile, LocalFileSystem, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.scan import scan_queue
+from storage.settings import RetentionConfig
 from storage.store_reader import GetStatus
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 

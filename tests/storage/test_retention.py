@@ -20,7 +20,6 @@ from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch_ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
 from storage.commit_log import LogFile
-from storage.config import CommitLogConfig, RetentionConfig
 from storage.errors import ConfigurationError
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import encode_block
@@ -36,6 +35,7 @@ from storage.retention import (
     plan_occasion,
     written_directories,
 )
+from storage.settings import CommitLogConfig, RetentionConfig
 from tests.support.message_builder import StoreBuilder
 
 HOUR_MS = 3_600_000

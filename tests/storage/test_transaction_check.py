@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.config import RetentionConfig, TransactionConfig
 from storage.errors import StateFileError
 from storage.inner_messages import InnerMessage
+from storage.settings import RetentionConfig, TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction import half_queue
 from storage.transaction.check import CheckReport, check_half_messages

@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.config import FlushConfig, TransactionConfig
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.failpoints import ENVIRONMENT
 from storage.inner_messages import InnerMessage
+from storage.settings import FlushConfig, TransactionConfig
 from storage.transaction.check import check_half_messages
 from storage.transaction.discard import redrive
 from storage.transaction.half_messages import CHECK_TIMES, DISCARD_TOPIC, GROUP, HALF_TOPIC, IMMUNITY, half_message

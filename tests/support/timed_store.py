@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.config import TimerConfig
 from storage.delay.routing import TIMER_TOPIC
 from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog
@@ -17,6 +16,7 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.format.timer import TimerCheckpoint
 from storage.inner_messages import InnerMessage
+from storage.settings import TimerConfig
 
 NOW = 1_795_251_500_000
 WINDOW = 60
