@@ -1,7 +1,6 @@
-"""The settings of a store: one frozen dataclass per noun, read once from the broker's own broker.conf.
+"""All settings of a store (`settings.py` has them by noun), read once from the broker's own broker.conf.
 
-Every field says its Java property name and unit; a Python name is the Java name in snake case. Values are
-read as MixAll.properties2Object reads them (numbers are plain integers, only "true" is true, what Java cannot
+Values are read as MixAll.properties2Object reads them (numbers are plain integers, only "true" is true, what Java cannot
 read it ignores and so do we, with a warning). Names that no class of RocketMQ 5.3.3 knows are warned about
 with the nearest known one.
 
