@@ -24,9 +24,10 @@ test-spark: setup ## the tests that start Spark
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
 
-test-crash: setup ## the crash tests, then a driver killed ROUNDS=50 times; writes docs/CRASHES.md
+test-crash: setup ## the crash tests, then drivers and duties killed ROUNDS=50 times each; writes docs/CRASHES.md
 	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
 	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/CRASHES.md
+	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),50) docs/CRASHES.md
 
 check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))

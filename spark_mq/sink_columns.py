@@ -156,7 +156,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
         if options.max_reconsume_times is not None:
             raise OptionError("maxReconsumeTimes", "belongs to sendBack=true, or to the column retry_group")
     elif options.transactional:
-        raise SinkSchemaError("retry_group", "with transactional=true: what is tried again is no transaction")
+        raise SinkSchemaError("retry_group", "it is not for transactional=true: what is tried again is no transaction")
     for name in ("transaction_state", "producer_group"):
         if name in names and not options.transactional:
             raise SinkSchemaError(name, "it needs the option transactional=true")

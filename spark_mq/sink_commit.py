@@ -34,7 +34,7 @@ def check_place(options: SinkOptions) -> None:
     files = LocalFileSystem()
     with writing_conditions(options.root):
         config = load_config(options.root, options.conf, read_bytes=files.read_file)
-        find_log_directories(options.root, config, files, may_be_empty=True)
+        find_log_directories(options.root, config, files, may_be_empty=not options.send_back)
 
 
 def commit_rows(
@@ -61,7 +61,7 @@ def commit_rows(
             options.root,
             config=options.conf,
             read_only=False,
-            create=True,
+            create=not options.send_back,  # what failed was read from a store that is there
             lock_timeout_ms=options.lock_timeout,
             store_host=options.store_host,
             broker_name=options.broker_name,

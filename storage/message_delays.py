@@ -18,6 +18,7 @@ from storage.delay.routing import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
+    TOO_FAR_AHEAD,
     route_delayed_rows,
 )
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -98,7 +99,7 @@ def read_delays(
         "delay_level",
         lambda row: f"{levels[row]} is negative; 0 or null delivers at once, 1 is the first level",
     )
-    rule = "the row has a delay_level too: a message waits for one or the other"
+    rule = "the row has a delay_level too, or a retry_group, which has one: a message waits for one or the other"
     rejections.add(np.flatnonzero((levels != 0) & is_timed), "deliver_at", rule)
     routed = route_delayed_rows(
         topics,
@@ -114,7 +115,10 @@ def read_delays(
     )
     for rows, refusal in routed.refused:
         for column, of_column in (("delay_level", rows[levels[rows] > 0]), ("deliver_at", rows[levels[rows] <= 0])):
-            rejections.add(of_column, column, refusal.reason)
+            reason = refusal.reason
+            if refusal is TOO_FAR_AHEAD:
+                reason += f", which is {timer.timer_max_delay_sec} s"
+            rejections.add(of_column, column, reason)
     properties = {name: routed.properties[name] for name in (DELAY, TIMER_DELIVER_MS, TIMER_OUT_MS)}
     effective = np.clip(levels, 0, len(delays_ms)).astype(np.int64)
     waits = np.where(is_valid(properties[TIMER_OUT_MS]), -1, effective).astype(np.int32)

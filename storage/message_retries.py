@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.texts import SEPARATORS, as_texts, empty_as_null, is_valid
+from storage.format.texts import SEPARATORS, as_texts, is_valid
 from storage.message_rules import MessageRules, TopicTarget
 from storage.message_values import Rejections, read_integers, read_texts
 from storage.retries import FIRST_RETRY_LEVEL, SENT_DEAD_LETTER_LEVEL, is_sent_too_often
@@ -62,7 +62,7 @@ def read_retries(
 
     None where no row names a group.
     """
-    texts = empty_as_null(as_texts(given["retry_group"]))
+    texts = as_texts(given["retry_group"])
     rows = is_valid(texts)
     if not rows.any():
         return None

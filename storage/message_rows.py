@@ -137,6 +137,7 @@ class MessageRows:
             tags_codes = np.where(delays.tags_codes > 0, delays.tags_codes, tags_codes)
             queues, queue_codes = moved(queues, queue_codes, waiting, delays.queues, waiting_codes)
         if transactions is not None:
+            properties |= self._marks(transactions)
             properties |= {PRODUCER_GROUP: self._producer_groups(transactions), TRANSACTION_ID: unique_texts}
             properties |= real_places(queues, queue_codes)
             prefixes = np.array([_HALF_PREFIX], np.uint32)
@@ -160,6 +161,16 @@ class MessageRows:
             key_hashes=key_hashes,
             reconsume_times=0 if retries is None else retries.reconsume_times,
         )
+
+    def _marks(self, transactions: TransactionColumns) -> dict[str, pa.Array]:
+        """Properties that answer for a row whose end is decided; nobody answers for one whose end is unknown."""
+        assert self._rules.transaction is not None
+        unknown = pa.array(transactions.states == UNKNOWN)
+        nothing = pa.scalar(None, pa.large_string())
+        return {
+            name: pc.if_else(unknown, nothing, pa.scalar(text, pa.large_string()))
+            for name, text in self._rules.transaction.marks
+        }
 
     def _producer_groups(self, transactions: TransactionColumns) -> pa.Array:
         if transactions.producer_groups is not None:
@@ -231,7 +242,7 @@ class MessageRows:
 def _leading_of(rules: MessageRules) -> dict[str, str]:
     """The properties that all messages share, before their own."""
     leading = leading_properties(rules.region, rules.trace_on, rules.cluster_name)
-    return leading if rules.transaction is None else leading | {PREPARED: "true"} | dict(rules.transaction.marks)
+    return leading if rules.transaction is None else leading | {PREPARED: "true"}
 
 
 def _rows_of(messages: OutgoingMessages, rows: np.ndarray) -> OutgoingMessages:

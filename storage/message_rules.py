@@ -13,7 +13,7 @@ from storage.errors import NameIllegalError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
-from storage.names import TOPIC_LENGTH_LIMIT, validate_topic, validate_user_topic
+from storage.names import TOPIC_LENGTH_LIMIT, validate_group, validate_topic, validate_user_topic
 from storage.retries import dead_letter_topic_config, find_group, retry_topic_config
 from storage.settings import TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
@@ -42,7 +42,7 @@ class TransactionRules:
     producer_group: str | None = None
     """Whom a broker asks back about rows that name no group."""
     marks: tuple[tuple[str, str], ...] = ()
-    """Properties that every half gets besides, for who is asked back."""
+    """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
     is_rejected: bool = False
     """Java: rejectTransactionMessage."""
 
@@ -122,7 +122,7 @@ class MessageRules:
         """What is to be known of a group's retry topic, or of its dead letters'. A broker makes them, whatever `create_topic` says."""
         config = self.retries.group(group)
         if config is None:
-            return TopicTarget("", refusal=f"there is no group {group!r} that could be, or may be made")
+            return TopicTarget("", refusal=_refusal_of_group(group))
         made = dead_letter_topic_config(group, self.topics) if is_dead else retry_topic_config(config, self.topics)
         try:
             validate_topic(made.topic)
@@ -157,3 +157,11 @@ class MessageRules:
         if config.write_queue_count < 1:
             return f"topic {topic!r} has no write queues"
         return None
+
+
+def _refusal_of_group(group: str) -> str:
+    try:
+        validate_group(group)
+    except NameIllegalError as error:
+        return error.describe()
+    return f"there is no group {group!r}, and none may be made (autoCreateSubscriptionGroup)"

@@ -58,7 +58,7 @@ def message_rules(
     marks: tuple[tuple[str, str], ...] = (),
     retries: RetryRules | None = None,
 ) -> MessageRules:
-    """The rules for rows that go into a store of these settings. `marks` are properties that halves get besides."""
+    """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`."""
     transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
     return MessageRules(
         topic=topic,

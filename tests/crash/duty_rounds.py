@@ -30,7 +30,7 @@ QUIET_LIVES = 25
 """More than any story takes without kills."""
 _ROUNDS_OF_A_QUIET_LIFE = 3
 _TRIES = 25
-_RECOVERY, _SINK = "recovery", "sink"
+_RECOVERY, _SINK, _AT_FILE_END = "recovery", "sink", "amid-records"
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 _SOURCES = ("storage", "spark_mq", "jobs")
 
@@ -147,46 +147,53 @@ class DutyChain:
         )
 
 
-def kill_at_every_step(
-    chain: DutyChain, random: Random, is_wanted: Callable[[Step, Tally], bool] | None = None
-) -> None:
-    """Kill once at each step that lives come to, or at those that are wanted. A step that a life misses is tried again later.
+def open_steps(chain: DutyChain) -> set[Step]:
+    """The steps at which the next life may be killed: all that lives have come to, with two exceptions.
 
-    A recovery is killed where there is one: behind a kill in the sink's commit. AssertionError for a failpoint of the source that no
-    life comes to.
+    A recovery has something to do only behind a kill in the sink's commit. A log file ends by chance, in whichever duty.
+    """
+    steps = {step if step.point != _AT_FILE_END else Step("", step.point) for step in chain.steps}
+    return {step for step in steps if step.duty != _RECOVERY or chain.last_killed == _SINK}
+
+
+def kill_at_every_step(chain: DutyChain, random: Random, is_wanted: Callable[[Step, Tally], bool]) -> None:
+    """Kill once at each step that lives come to and that is wanted. A step that a life misses is tried again later.
+
+    AssertionError for a failpoint of the source that no life comes to.
     """
     tries: Counter[Step] = Counter()
     points = failpoints_in_source()
     chain.live(flush="SYNC_FLUSH")
     while True:
-        left = chain.steps - chain.tally.kills.keys()
-        left = {step for step in left if is_wanted is None or is_wanted(step, chain.tally)}
-        recoveries = {step for step in left if step.duty == _RECOVERY}
-        left = recoveries if recoveries and chain.last_killed == _SINK else left - recoveries
+        left = {step for step in open_steps(chain) - chain.tally.kills.keys() if is_wanted(step, chain.tally)}
         left = left or {Step("", point) for point in points - chain.tally.points}
         if not left:
             return
-        step = min(sorted(left), key=lambda step: (tries[step], random.random()))
+        step = min(sorted(left), key=lambda step: (step.duty != _RECOVERY, tries[step], random.random()))
         tries[step] += 1
         assert tries[step] < _TRIES, f"no life reaches {step}"
         chain.live(Kill(step), flush=flush_for(step, random))
 
 
 def once_a_failpoint(step: Step, tally: Tally) -> bool:
-    """Each failpoint in some duty, and what each duty appends. Log files end by chance, in any duty."""
-    return step.point == "after-records" or not (step.point in tally.points or step.point == "amid-records")
+    """Each failpoint in some duty, and what each duty appends."""
+    return step.point == "after-records" or step.point not in tally.points
+
+
+def once_a_step(step: Step, tally: Tally) -> bool:
+    """Each failpoint in each duty."""
+    return not tally.kills[step]
 
 
 def kill_at_random(chain: DutyChain, rounds: int, random: Random) -> None:
-    """Kill so often: at steps, which may be reached for the second or third time, and at random moments."""
+    """Kill so often: at steps, most often at those that had the fewest, and at random moments."""
     chain.live(flush="SYNC_FLUSH")
-    chain.live()
-    chances = [AT_STEPS, 1 - AT_STEPS]
+    tries: Counter[Step] = Counter()
     while sum(chain.tally.kills.values()) < rounds:
-        if random.choices((True, False), chances)[0]:
-            fewest = min(chain.tally.kills[step] for step in chain.steps)
-            step = random.choice(sorted(step for step in chain.steps if chain.tally.kills[step] <= fewest + 1))
-            kill = Kill(step, random.choice((1, 1, 1, 2, 3)))
+        if random.random() < AT_STEPS:
+            step = min(sorted(open_steps(chain)), key=lambda step: (tries[step], random.random()))
+            tries[step] += 1
+            kill = Kill(step, random.choice((1, 1, 1, 1, 2)))
         else:
             kill = Kill(seconds=random.uniform(0, chain.longest_life_seconds))
         chain.live(kill, flush=flush_for(kill.step, random))
@@ -205,10 +212,10 @@ def report(chain: DutyChain, rounds: int, seed: int) -> str:
     points = [*dict.fromkeys(step.point for step in chain.steps_in_order)]
     rows = [["killed at", *duties, "all"], ["---", *["---:"] * (len(duties) + 1)]]
     for point in points:
-        counts = [kills[Step(duty, point)] for duty in duties]
-        reached = [Step(duty, point) in chain.steps for duty in duties]
-        counts.append(kills[Step("", point)])
-        rows.append([point, *(str(n) if r else "" for n, r in zip(counts, reached, strict=False)), str(sum(counts))])
+        cells = [str(kills[step]) if (step := Step(duty, point)) in chain.steps else "" for duty in duties]
+        if point == _AT_FILE_END:
+            cells = [""] * len(duties)
+        rows.append([point, *cells, str(sum(count for step, count in kills.items() if step and step.point == point))])
     rows.append(["at random", *[""] * len(duties), str(kills[None])])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     findings = "".join(f"- {finding}\n" for finding in chain.tally.findings)

@@ -19,6 +19,7 @@ from tests.crash.duty_rounds import (
     kill_at_every_step,
     kill_at_random,
     once_a_failpoint,
+    once_a_step,
 )
 from tests.crash.duty_stories import Fate, Notes, Stories, Story
 from tests.support.duty_process import Kill, Nursery, Step
@@ -68,7 +69,7 @@ def test_a_store_lives_on_over_a_kill_at_each_failpoint(
 @pytest.mark.long
 def test_a_store_lives_on_over_a_kill_at_each_failpoint_of_each_duty(tmp_path: Path, nursery: Nursery) -> None:
     chain = DutyChain(tmp_path, SEED + 1, nursery)
-    kill_at_every_step(chain, Random(SEED + 1))
+    kill_at_every_step(chain, Random(SEED + 1), once_a_step)
     assert chain.finish() == []
     assert chain.judge.unfinished() == []
 

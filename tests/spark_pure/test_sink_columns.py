@@ -180,7 +180,7 @@ def test_columns_of_transactions_need_their_option(name: str) -> None:
 
 
 def test_a_transaction_is_not_tried_again() -> None:
-    with pytest.raises(SinkSchemaError, match="column retry_group: with transactional=true"):
+    with pytest.raises(SinkSchemaError, match="column retry_group: it is not for transactional=true"):
         take(options=SinkOptions(path="/s", transactional=True), body=BinaryType(), retry_group=StringType())
 
 

@@ -14,7 +14,7 @@ import pytest
 from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError
 from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import abort_rows, commit_rows
+from spark_mq.sink_commit import abort_rows, check_place, commit_rows
 from spark_mq.sink_options import SinkOptions
 from storage import open_store
 from storage.batch_ledger import Batch
@@ -41,8 +41,10 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    """A store whose files are small."""
-    return str(make_root(tmp_path, ""))
+    """A store whose files are small, empty."""
+    path = make_root(tmp_path, "")
+    open_store(path, read_only=False, create=True).close()
+    return str(path)
 
 
 def make_root(tmp_path: Path, settings: str) -> Path:
@@ -162,6 +164,13 @@ def test_producers_with_both_kinds_of_address_are_sent_back_by_one_task(root: st
     assert list(list_segments(LocalFileSystem(), root)) == []
 
 
+def test_what_failed_is_sent_back_to_no_store_that_is_not_there(tmp_path: Path) -> None:
+    options = options_of(str(tmp_path / "typo"), sendBack="true", consumerGroup="g")
+    with pytest.raises(SparkMqError, match="SPARK_MQ_STORE_NOT_FOUND"):
+        check_place(options)
+    assert not (tmp_path / "typo").exists()
+
+
 def test_a_group_that_the_broker_would_not_make_is_refused(tmp_path: Path) -> None:
     """Java: SUBSCRIPTION_GROUP_NOT_EXIST where autoCreateSubscriptionGroup is false."""
     root = str(make_root(tmp_path, "autoCreateSubscriptionGroup=false\n"))
@@ -204,9 +213,13 @@ def test_transactions_end_in_the_batch_that_brings_them_and_once(root: str) -> N
 
 def test_half_messages_tell_a_check_of_which_micro_batch_they_are(root: str) -> None:
     options = transactional(root)
-    commit_rows(options, [stage(options, TRANSACTIONS[2:3], batch_id=5)], 5, mirrored=True)
-    (half,) = stored(root, HALF)
-    assert (half.properties["SPARK_MQ_QUERY"], half.properties["SPARK_MQ_BATCH"]) == ("query", "5")
+    commit_rows(options, [stage(options, TRANSACTIONS, batch_id=5)], 5, mirrored=True)
+    marks = {
+        half.body: (half.properties.get("SPARK_MQ_QUERY"), half.properties.get("SPARK_MQ_BATCH"))
+        for half in stored(root, HALF)
+    }
+    known = ("query", "5")
+    assert marks == {b"a": known, b"b": known, b"c": (None, None), b"d": known}, "nobody answers for the unknown one"
 
 
 def test_those_of_a_batch_write_have_no_checkpoint_to_ask(root: str) -> None:

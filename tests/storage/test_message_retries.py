@@ -129,8 +129,14 @@ def test_rows_of_groups_and_others_share_a_batch() -> None:
 @pytest.mark.parametrize(
     ("row", "used", "column", "rule"),
     [
-        ({"retry_group": "a/b"}, rules(), "retry_group", "there is no group 'a/b'"),
-        ({"retry_group": "x"}, rules(RetryRules({}, auto_create=False)), "retry_group", "there is no group 'x'"),
+        ({"retry_group": "a/b"}, rules(), "retry_group", "character '/' at position 1"),
+        ({"retry_group": ""}, rules(), "retry_group", "it is blank"),
+        (
+            {"retry_group": "x"},
+            rules(RetryRules({}, auto_create=False)),
+            "retry_group",
+            "no group 'x', and none may be",
+        ),
         ({"retry_group": "g", "reconsume_times": -1}, rules(), "reconsume_times", "negative"),
         ({"retry_group": "g", "delay_level": -1}, rules(), "delay_level", "negative"),
         (
