@@ -27,6 +27,7 @@ from bench.measure import Peer
 from bench.messages import QUEUES, TOPIC
 from bench.recycled import RecycledStore
 from bench.sink_kinds import KINDS, PLAIN, SinkKind
+from storage import open_store
 
 Mode = Literal["batch", "micro-batch"]
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -110,6 +111,8 @@ class StoreTarget:
 
     def prepare(self, mode: Mode) -> dict[str, str]:
         self.store.prepare()
+        if self.kind.options.get("sendBack"):  # what failed came from a store that is there
+            open_store(self.store.path, read_only=False, create=True).close()
         options = {
             "path": str(self.store.path),
             "queueNum": str(QUEUES),

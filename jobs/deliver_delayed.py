@@ -1,7 +1,8 @@
 """Deliver delayed messages that are due, by level and by time: `python -m jobs.deliver_delayed PATH --every 1s`.
 
 One run delivers what is due when it begins, so a message comes at most the interval and the length of a run late; how late is
-printed. Levels, timer and flushing are as broker.conf has them. Two runs at the same time are safe: the store's lock decides.
+printed. Of repeated runs that did nothing, only the first is printed. Levels, timer and flushing are as broker.conf has them. Two
+runs at the same time are safe: the store's lock decides.
 
 A run that is killed is gone on with by the next one, and what it put is not put again. A store that was closed cleanly is
 closed cleanly again. Exit code 1: a message cannot be delivered, because its record does not say where to.
@@ -66,6 +67,13 @@ def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[s
         yield f"not delivered: {untold} more"
 
 
+def _is_idle(levels: DeliveryReport, timed: TimerReport) -> bool:
+    """Nothing was delivered, passed over or corrected; what waits or is stranded, does so still."""
+    by_level = levels.delivered_count or levels.half_count or levels.undeliverable_count or levels.corrected
+    by_time = timed.delivered or timed.rolled or timed.cancelled or timed.undeliverable_count or timed.missing
+    return not (by_level or by_time or levels.found_delivered or timed.found_delivered)
+
+
 def _lateness(report: DeliveryReport | TimerReport) -> str:
     delivered = report.delivered_count if isinstance(report, DeliveryReport) else report.delivered
     if not delivered:
@@ -82,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> JobReport:
     levels, timed = deliver_delayed(options.path, conf=options.conf, max_messages=options.max_messages)
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
-    return JobReport(_lines(levels, timed, now_ms()), exit_code)
+    return JobReport(_lines(levels, timed, now_ms()), exit_code, is_idle=_is_idle(levels, timed))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

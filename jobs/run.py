@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.option_values import parse_duration_ms
@@ -40,10 +41,14 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What one run did, in lines for people; `exit_code` 1 says that it found what somebody has to look at."""
+    """What one run did, in lines for people; `exit_code` 1 says that it found what somebody has to look at.
+
+    `is_idle` says that it did nothing and found nothing new: of such runs one behind the other only the first is printed.
+    """
 
     lines: Iterable[str] = ()
     exit_code: int = 0
+    is_idle: bool = False
 
 
 Run = Callable[[argparse.Namespace], JobReport]
@@ -61,7 +66,8 @@ def run_job(
 
     Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
     is under way finish and ends then, a second signal ends at once. A store that is locked, a full disk, or any error that is
-    `retriable`, is tried again at the next turn; other errors end the job. `clock` and `sleep` are in seconds.
+    `retriable`, is tried again at the next turn; other errors end the job. A run that did nothing prints nothing behind another such
+    run. `clock` and `sleep` are in seconds.
     """
     parser = job_parser(run)
     if add_options is not None:
@@ -70,7 +76,7 @@ def run_job(
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
         if options.every is None:
-            return _run_once(run, options)[0]
+            return _run_once(run, options).exit_code
         with _stop_signals() as is_stopping:
             return _repeat(run, options, clock, sleep, is_stopping)
 
@@ -128,19 +134,29 @@ def _seconds(text: str) -> float:
     return duration_ms / 1_000
 
 
-def _run_once(run: Run, options: argparse.Namespace) -> tuple[int, bool]:
-    """One run, printed. Returns its exit code and whether the next turn makes sense."""
+class _Turn(NamedTuple):
+    """How a run ended."""
+
+    exit_code: int
+    goes_on: bool = True
+    """Whether the next turn makes sense."""
+    is_idle: bool = False
+
+
+def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False) -> _Turn:
+    """One run, printed, but for an idle one behind another."""
     try:
         report = run(options)
-        for line in report.lines:
-            print(line, flush=True)
-        return report.exit_code, True
+        if not (report.is_idle and after_idle):
+            for line in report.lines:
+                print(line, flush=True)
+        return _Turn(report.exit_code, is_idle=report.is_idle)
     except StoreLockedError as error:
         print(f"nothing done: {error.describe()}", flush=True)
-        return 0, True
+        return _Turn(0)
     except (JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1, _may_pass(error)
+        return _Turn(1, _may_pass(error))
 
 
 def _may_pass(error: Exception) -> bool:
@@ -155,9 +171,10 @@ def _repeat(
     sleep: Callable[[float], None],
     is_stopping: Callable[[], bool],
 ) -> int:
+    is_idle = False
     while True:
         due = clock() + options.every
-        exit_code, goes_on = _run_once(run, options)
+        exit_code, goes_on, is_idle = _run_once(run, options, after_idle=is_idle)
         while goes_on and not is_stopping() and (rest := due - clock()) > 0:
             sleep(min(rest, SLEEP_SLICE_S))
         if not goes_on or is_stopping():

@@ -11,10 +11,14 @@ A dead letter that was replayed, or whose fate is unknown, is not replayed again
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -56,6 +60,8 @@ def select_letters(
         letters = letters.where(f.col("store_timestamp") >= f.timestamp_millis(f.lit(since_ms)))
     if until_ms is not None:
         letters = letters.where(f.col("store_timestamp") < f.timestamp_millis(f.lit(until_ms)))
+    # PySpark logs an error of SQL as JSON with a Python traceback, before anybody can catch it; OptionError says it in a line.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         letters = letters if where is None else letters.where(where)
     except (AnalysisException, ParseException) as error:
@@ -79,14 +85,22 @@ def _cause(error: PySparkException) -> str:
     return next(own, lines[0] if lines else type(error).__name__)
 
 
+def table_location(path: str) -> str:
+    """Where Delta is to look for the table: a path without a scheme, absolute. A relative one it would take for a table's name."""
+    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) else os.path.abspath(path)
+
+
 class ReplayAudit:
-    """The audit of one consumer group in the table at `path`, which is made when the first row is written."""
+    """The audit of one consumer group in the table at `path`, which is made when the first row is written.
+
+    A relative path is one of the working directory.
+    """
 
     def __init__(self, spark: SparkSession, path: str, group: str) -> None:
         self._spark = spark
-        self._path = path
+        self._path = table_location(path)
         self._group = group
-        self._told = f"audit {path}"
+        self._told = f"audit {self._path}"
 
     def open_plans(self) -> list[OpenPlan]:
         """What earlier runs have left planned. The caller holds the lock under which runs plan."""

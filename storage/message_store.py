@@ -64,10 +64,13 @@ def open_store(
     batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, `create`
     makes an empty store where none is. `store_host` (address:port) is for a store without configuration and records, `broker_name`
     and `flush_disk_type` come before the configuration's.
-    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError.
+    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError,
+    StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
     """
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
     files = file_system or file_system_of(root)
+    if not read_only:
+        _local(files, root)
     settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
     return MessageStore(
         root,
@@ -82,6 +85,12 @@ def open_store(
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
     )
+
+
+def _local(files: FileSystem, root: str) -> LocalFileSystem:
+    if not isinstance(files, LocalFileSystem):
+        raise StoreNotWritableError(root, "it does not lie on a local file system")
+    return files
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
@@ -163,9 +172,7 @@ class MessageStore(StoreReader):
     # Opening and closing
 
     def _make_root(self) -> None:
-        if not isinstance(self._file_system, LocalFileSystem):
-            raise StoreNotWritableError(self.root, "it does not lie on a local file system")
-        self._file_system.make_directories(self.root)
+        _local(self._file_system, self.root).make_directories(self.root)
 
     def _refuse_foreign_stores(self) -> None:
         reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
@@ -178,12 +185,10 @@ class MessageStore(StoreReader):
 
     def _lock(self, timeout_ms: int) -> LocalFileSystem:
         """The store's lock, before anything is read for writing (STORE.md 13)."""
-        if not isinstance(self._file_system, LocalFileSystem):
-            raise StoreNotWritableError(self.root, "it does not lie on a local file system")
-        lock = f"{self.root}/lock"
-        self._resources.enter_context(self._file_system.locked(lock, timeout_ms))
-        self._file_system.write(lock, 0, b"lock")
-        return self._file_system
+        files, lock = _local(self._file_system, self.root), f"{self.root}/lock"
+        self._resources.enter_context(files.locked(lock, timeout_ms))
+        files.write(lock, 0, b"lock")
+        return files
 
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, truncate_damage: bool) -> None:
         index = self.index if self.config.index.message_index_enable else None

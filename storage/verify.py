@@ -10,6 +10,8 @@ One walk over the log says what must stand elsewhere, and the queues and the ind
 Of a queue whose topic was deleted and made again the last life counts. While the abort file stands, a broker may be writing:
 what it has not dispatched yet is reported as bytes, not as a difference. A record whose last page a crash took (lengths and
 body right, properties ending in zeros) is valid to Java and to us; its entry may know the tags code that it has lost.
+A parked message (schedule topic) keeps the deliver time that it was entered with when messageDelayLevel changes, and no file says what
+the levels were: any time that is a delay, a whole number of seconds from 0 on, behind the record's store time counts as its own.
 Java has no such audit. Not checked: keys of records before the oldest index file, which a broker drops like log files.
 """
 
@@ -29,11 +31,14 @@ from storage.consume_queue_store import ConsumeQueueStore
 from storage.dispatch import IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
 from storage.format.checkpoint import Checkpoint
 from storage.format.consume_queue import ENTRY, is_entry, is_pre_blank
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_batch import Records
 from storage.index_store import IndexFile, IndexStore
 from storage.put import INDEX_LEASE_MS
 from storage.recovery import RecoveryPlan
 
+_SECOND_MS = 1_000
+"""The smallest unit of messageDelayLevel."""
 _BLOCK_ENTRIES = 1 << 16
 _PLACE = "commitlog_offset"
 
@@ -263,26 +268,29 @@ class _QueueAudit:
             self.deleted_topics.add(new.topic)
             return
         life = self._lives.get(name) or self._lives.setdefault(name, _QueueLife(queue))
-        offsets, wanted = new.queue_offsets.astype(np.int64), new.entries
+        offsets = new.queue_offsets.astype(np.int64)
         back = np.flatnonzero(np.diff(offsets, prepend=life.last_offset) <= 0)
         if len(back):
             life.begin_anew()
             self._tally.drop(_place(*name))
             self._undispatched.pop(name, None)
-            offsets, wanted = offsets[back[-1] :], wanted[back[-1] :]
+            new, offsets = new.rows(np.arange(back[-1], len(offsets))), offsets[back[-1] :]
         life.last_offset = int(offsets[-1])
         self.expected += len(offsets)
-        self._compare_entries(name, offsets, wanted, life.entries_at(offsets), torn)
+        self._compare_entries(new, offsets, life.entries_at(offsets), torn)
 
-    def _compare_entries(
-        self, name: tuple[str, int], offsets: np.ndarray, wanted: np.ndarray, found: np.ndarray, torn: np.ndarray
-    ) -> None:
+    def _compare_entries(self, new: QueueEntries, offsets: np.ndarray, found: np.ndarray, torn: np.ndarray) -> None:
+        name, wanted = (new.topic, new.queue_id), new.entries
         present = is_entry(found) & ~is_pre_blank(found)
         agrees = found[_PLACE] == wanted[_PLACE]
         agrees &= found["size_bytes"] == wanted["size_bytes"]
         if not np.array_equal(found["tags_code"][present], wanted["tags_code"][present]):
             codes = self._tags_codes(name, found["tags_code"])
-            agrees &= (codes == wanted["tags_code"]) | np.isin(wanted[_PLACE], torn)
+            is_own = (codes == wanted["tags_code"]) | np.isin(wanted[_PLACE], torn)
+            if new.topic == SCHEDULE_TOPIC:
+                delays_ms = codes - new.store_times_ms
+                is_own |= (delays_ms >= 0) & (delays_ms % _SECOND_MS == 0)
+            agrees &= is_own
         waiting = ~present & (wanted[_PLACE] >= self._plan.greatest_end)
         if waiting.any():
             count, size, place = self._undispatched.get(name, (0, 0, int(wanted[_PLACE][waiting][0])))

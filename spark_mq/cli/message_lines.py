@@ -96,7 +96,9 @@ def _row(line: Line) -> dict[str, Any]:
         if name == _BODY_BASE64:
             row["body"] = _checked(line, name, value, _base64)
         elif name not in _COLUMNS and name not in (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES):
-            raise LineError(line.number, name, "there is no such column" + advice(name, [*_COLUMNS, _BODY_BASE64]))
+            taken = [*_COLUMNS, _BODY_BASE64]
+            rule = f"there is no such column{advice(name, taken)}; a line may have {', '.join(taken)}"
+            raise LineError(line.number, name, rule)
         elif name in _COLUMNS and value is not None:
             row[name] = _checked(line, name, value, _COLUMNS[name][1])
     return row
@@ -158,4 +160,9 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any], Any]]] = {
     "born_timestamp": (pa.int64(), _integer),
     "queue_id": (pa.int64(), _integer),
     "sharding_key": (pa.string(), _text),
+    "delay_level": (pa.int64(), _integer),
+    "deliver_at": (pa.int64(), _integer),
+    "retry_group": (pa.string(), _text),
+    "reconsume_times": (pa.int64(), _integer),
+    "origin_msg_id": (pa.string(), _text),
 }

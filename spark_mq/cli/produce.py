@@ -91,7 +91,8 @@ def produce(
     """Append messages from standard input, a line each, and close the store cleanly. A store is made where none is.
 
     With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
-    sharding_key, flag and born_timestamp (ms). Lines are appended a thousand at a time; a bad one is refused with its whole thousand.
+    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times and origin_msg_id.
+    Lines are appended a thousand at a time; a bad one is refused with its whole thousand.
     """
     if topic is None and not objects:
         raise CommandError("give --topic: a line is a body and nothing else")

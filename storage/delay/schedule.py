@@ -78,8 +78,8 @@ class DeliveryReport:
     corrected: Mapping[int, tuple[int, int]]
     """Level → the offset that delayOffset.json had, outside the queue, and the one taken instead."""
     missing_levels: Mapping[int, int]
-    """Level that delayOffset.json did not name → messages delivered of it from the queue's beginning on. What another broker has
-    delivered of them is there twice now."""
+    """Level that delayOffset.json, which is there, did not name → messages delivered of it from the queue's beginning on. What another
+    broker has delivered of them is there twice now. Empty where there is no such file: so a new store is."""
     found_delivered: int
     """Messages of a round that was killed which stood in the log already, and were not put again."""
     half_count: int
@@ -106,7 +106,7 @@ def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = 
     loaded = read_with_backup(f"{store.root}/config/{FILE_NAME}", DelayOffsets.load, read_bytes=files.read_file)
     if loaded.value is None and loaded.problem is not None:
         raise loaded.problem
-    return _Delivery(store, loaded.value or DelayOffsets(), now_ms).run(max_messages)
+    return _Delivery(store, loaded.value or DelayOffsets(), now_ms, has_file=loaded.value is not None).run(max_messages)
 
 
 def read_plan(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryPlan:
@@ -122,6 +122,8 @@ class _Delivery:
     store: MessageStore
     offsets: DelayOffsets
     now_ms: int
+    has_file: bool = True
+    """Whether there was a delayOffset.json."""
     delivered: dict[int, int] = field(default_factory=dict)
     lateness_ms: list[np.ndarray] = field(default_factory=list)
     found_delivered: int = 0
@@ -261,7 +263,7 @@ class _Delivery:
             missing_levels={
                 level.level: self.delivered.get(level.level, 0)
                 for level in levels
-                if level.saved is None and level.maximum
+                if self.has_file and level.saved is None and level.maximum
             },
             found_delivered=self.found_delivered,
             half_count=self.half_count,

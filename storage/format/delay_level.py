@@ -15,7 +15,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     delays = []
     for element in text.split():
         if element[-1] not in _UNIT_MS or not element[:-1].isdigit():
-            raise ValueError(f"messageDelayLevel: {element!r} is not a number followed by s, m, h or d")
+            raise ValueError(f"{element!r} is not a number followed by s, m, h or d")
         delays.append(int(element[:-1]) * _UNIT_MS[element[-1]])
     return tuple(delays)
 

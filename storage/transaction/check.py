@@ -75,17 +75,25 @@ class CheckReport:
     half_offset: int = 0
     op_offset: int = 0
     waiting: int = 0
-    """Half messages from `half_offset` on."""
+    """Half messages from `half_offset` on, ended ones among them."""
+    stopped_early: bool = False
+    """Whether the check ended before the first half that is too young to be asked, or was put after the check began."""
     asked_again: list[tuple[int, int]] = field(default_factory=list)
     """(place in the log, queue offset) of each half put back after an unknown answer: what a check request to a producer names."""
 
     def lines(self) -> list[str]:
         """For people."""
-        return [
+        lines = [
             f"{self.committed} committed, {self.rolled_back} rolled back, {self.put_back} unknown, {self.immune} not asked yet, "
             f"{self.discarded} given up, {self.found_ended} found ended",
-            f"half offset {self.half_offset}, op offset {self.op_offset}, {self.waiting} half messages wait",
+            f"half offset {self.half_offset}, op offset {self.op_offset}, "
+            f"{self.waiting} half messages behind it, ended ones among them",
         ]
+        if self.stopped_early:
+            lines.append(
+                "stopped at the first half message that is younger than transactionTimeOut; the next run goes on from there"
+            )
+        return lines
 
 
 def check_half_messages(
@@ -130,6 +138,7 @@ class _Check:
             halves = read_halves(self._store, start, pass_end)
             has_op = np.isin(halves.queue_offsets, ended.half_offsets)
             last = check_end(halves, has_op, self._now_ms, self._rules)
+            self.report.stopped_early = last < halves.row_count
             goes_on = last == halves.row_count and pass_end < half_end
             for stretch in self._stretches(halves, has_op, last, pass_end):
                 self._apply(stretch)

@@ -8,21 +8,17 @@ TransactionalMessageBridge.fetchConsumeOffset, updateConsumeOffset; TransactionM
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
-from storage.data_version import DataVersion
+from storage.counted_topics import CountedTopics
 from storage.files.atomic_file import read_with_backup
-from storage.format import fastjson
 from storage.message_store import MessageStore
-from storage.state_document import integer, parse_document, section
 from storage.transaction.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
 from storage.transaction.op_messages import OP_TOPIC
 
 METRICS_FILE = "transactionMetrics"
-_TABLE = "transactionCount"
 
 
 class TransactionProgress(NamedTuple):
@@ -71,42 +67,11 @@ def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
     return loaded.value or ConsumerOffsets()
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionCounts:
-    """How many halves of each topic wait, as brokers count: one more when prepared, one less when ended or given up.
+class TransactionCounts(CountedTopics):
+    """Halves that wait, as brokers count: one more when prepared, one less when ended or given up."""
 
-    A gauge, not a promise.
-    """
-
-    version: DataVersion = field(default_factory=DataVersion)
-    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
-
-    @classmethod
-    def load(cls, text: str, file: str | None = None) -> TransactionCounts:
-        """The counts that the file's text holds; StateFileError (naming `file`) if it holds none."""
-        document = parse_document(text, file)
-        table = section(document, _TABLE, file)
-        counts = {topic: integer(section(table, topic, file), "count", 0, file) for topic in table}
-        return cls(DataVersion.from_document(document, file), counts, document)
-
-    def to_text(self) -> str:
-        """The text for the file."""
-        return fastjson.to_text(self.document)
-
-    def with_changes(self, changes: Mapping[str, int], *, now_ms: int) -> TransactionCounts:
-        """The counts with these added; itself if none is. The version is raised once for all of them."""
-        changes = {topic: change for topic, change in changes.items() if change}
-        if not changes:
-            return self
-        counts = {**self.counts, **{topic: self.counts.get(topic, 0) + change for topic, change in changes.items()}}
-        entries = dict(self.document.get(_TABLE) or {})
-        entries |= {topic: {"count": counts[topic], "timeStamp": now_ms} for topic in changes}
-        version = self.version.raised(now_ms)
-        return TransactionCounts(
-            version, counts, {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
-        )
+    __slots__ = ()
+    table = "transactionCount"
 
 
 def save_counts(store: MessageStore, changes: Mapping[str, int], *, now_ms: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,26 @@ def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
         assert [message.msg_id for message in store.query("Other", "k4")] == [second.msg_id]
 
 
+def test_an_object_may_ask_for_a_delay_or_a_retry(tmp_path: Path) -> None:
+    """HookUtils.handleScheduleMessage, SendMessageProcessor.handleRetryAndDLQ: what waits lies in a system topic."""
+    root = tmp_path / "store"
+    deliver_at = time.time_ns() // 1_000_000 + 3_600_000
+    rows: list[dict[str, Any]] = [
+        {"body": "now", "delay_level": 0},
+        {"body": "level", "delay_level": 3},
+        {"body": "time", "deliver_at": deliver_at},
+        {"body": "retry", "retry_group": "Billing", "reconsume_times": 2, "origin_msg_id": "FIRST"},
+    ]
+    produce_json(root, "--topic", "T", rows=rows)
+    assert [message.body for message in messages_of(root, "T")] == [b"now"]
+    parked = {message.body: message.properties for message in messages_of(root, "SCHEDULE_TOPIC_XXXX")}
+    assert (parked[b"level"]["DELAY"], parked[b"level"]["REAL_TOPIC"]) == ("3", "T")
+    assert (parked[b"retry"]["DELAY"], parked[b"retry"]["REAL_TOPIC"]) == ("5", "%RETRY%Billing")
+    assert (parked[b"retry"]["RETRY_TOPIC"], parked[b"retry"]["ORIGIN_MESSAGE_ID"]) == ("T", "FIRST")
+    (timed,) = messages_of(root, "rmq_sys_wheel_timer")
+    assert (timed.body, timed.properties["REAL_TOPIC"]) == (b"time", "T")
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -122,6 +143,8 @@ def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
         (b'{"body": "x", "queue_id": 8}', "line 3, column queue_id: 8 is no queue"),
         (b'{"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}', "line 3, column topic: topic name 'SCHEDULE_TOPIC_XXXX' is illegal"),
         (b'{"body": "x", "tgas": "a"}', "line 3, column tgas: there is no such column; did you mean tags?"),
+        (b'{"body": "x", "transaction_state": "c"}', "line 3, column transaction_state: there is no such column; a line may have"),
+        (b'{"body": "x", "delay_level": "3"}', "line 3, column delay_level: expected a whole number"),
         (b'["body"]', "line 3: expected a JSON object"),
         (b'{"body": "x"', "line 3: it is no JSON"),
         (b'{"body": "\xff"}', "line 3: it is no JSON"),

@@ -89,6 +89,23 @@ def test_a_changed_entry_is_found(fixture_store: FixtureStore, position: int) ->
     assert finding.example.startswith("offset 3:")
 
 
+def test_deliver_times_of_before_a_change_of_the_levels_are_no_difference(fixture_store: FixtureStore) -> None:
+    """CommitLog.checkMessageAndReturnSize enters the deliver time when the message is dispatched, and nobody changes it afterwards."""
+    fixture = fixture_store("clean")
+    conf = fixture.root.parent / "broker.conf"
+    conf.write_text(conf.read_text() + "\nmessageDelayLevel=7s 8m 9h 10d\n")
+    assert findings_of(fixture.root) == []
+
+
+@pytest.mark.parametrize("ahead_ms", [999, -1_000_000_000], ids=["no whole second", "before it was stored"])
+def test_what_is_no_deliver_time_of_a_parked_message_is_found(fixture_store: FixtureStore, ahead_ms: int) -> None:
+    root = fixture_store("clean").root
+    queue = root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "17" / f"{0:020d}"
+    place, size, time_ms = struct.unpack_from(">qiq", queue.read_bytes(), 0)
+    overwrite(queue, 0, struct.pack(">qiq", place, size, time_ms + ahead_ms))
+    assert found(root) == [(Kind.WRONG_ENTRY, "SCHEDULE_TOPIC_XXXX queue 17", 1)]
+
+
 def test_an_erased_entry_and_one_too_many_are_found(fixture_store: FixtureStore) -> None:
     root = fixture_store("clean").root
     queue = root / "consumequeue" / "TopicA" / "1" / f"{0:020d}"

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from storage.errors import ConfigurationError
 from storage.format.delay_level import DEFAULT_LEVELS, deliver_time_ms, parse_delay_levels
+from storage.settings import DelayConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 
 
@@ -24,6 +26,13 @@ def test_all_units() -> None:
 def test_what_is_no_level_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_delay_levels(text)
+
+
+def test_the_setting_is_named_once() -> None:
+    with pytest.raises(ConfigurationError) as failure:
+        DelayConfig(message_delay_level="1s 2x")
+    assert str(failure.value).count("messageDelayLevel") == 1
+    assert "'2x' is not a number" in str(failure.value)
 
 
 @pytest.mark.parametrize("name", ["clean", "recovered"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.deliver_delayed import deliver_delayed, main
+from jobs.deliver_delayed import deliver_delayed, main, run
+from jobs.run import JobReport
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.delay_offsets import DelayOffsets
@@ -137,6 +141,30 @@ def test_the_command_line_tells_what_was_late_and_what_has_nowhere_to_go(
     assert "it has no REAL_TOPIC" in printed
     assert main([root]) == 0
     assert "by level 0 delivered\n" in capsys.readouterr().out
+
+
+def test_a_repeated_run_prints_what_it_did_and_once_that_it_did_nothing(
+    root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = 0
+
+    def count_runs(options: argparse.Namespace) -> JobReport:
+        nonlocal runs
+        runs += 1
+        if runs == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run(options)
+
+    monkeypatch.setattr("jobs.deliver_delayed.run", count_runs)
+    assert main([root, "--every", "1ms"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("by level")]
+    assert [line.split(" (")[0] for line in told] == ["by level 1 delivered", "by level 0 delivered"]
+    assert runs == 5
+
+
+def test_a_new_store_has_no_offsets_and_nothing_is_said_of_it(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([root])
+    assert "no offset" not in capsys.readouterr().out
 
 
 def test_a_run_beside_another_writer_steps_back(root: str, capsys: pytest.CaptureFixture[str]) -> None:

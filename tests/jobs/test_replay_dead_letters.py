@@ -18,7 +18,7 @@ from jobs import replay_dead_letters as job
 from jobs.replay_dead_letters import LEFT, LOCK, bursts, main, replay_letters, settle_open_plans
 from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
-from spark_mq.replay_audit import failures_told
+from spark_mq.replay_audit import failures_told, table_location
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
@@ -324,6 +324,17 @@ def test_what_spark_fails_at_is_told_in_one_line(text: str, told: str) -> None:
     assert str(failure.value) == f"[SPARK_MQ_ERROR] audit /table: {told}"
 
 
+@pytest.mark.parametrize("path", ["s3a://bucket/audit", "file:/data/audit", "hdfs://name/audit", "/data/audit"])
+def test_an_audit_with_a_scheme_or_a_root_is_where_it_says(path: str) -> None:
+    assert table_location(path) == path
+
+
+def test_a_relative_audit_lies_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta takes a relative path for the name of a table."""
+    monkeypatch.chdir(tmp_path)
+    assert table_location("lab/audit") == str(tmp_path / "lab" / "audit")
+
+
 def test_bursts_keep_the_rate(path: str) -> None:
     now, slept = 0.0, []
 
@@ -394,7 +405,7 @@ def dead_letter_store(fixture_store: Callable[[str], Fixture]) -> Path:
 @pytest.mark.long
 def test_the_job_replays_what_the_predicate_says_once_and_audits_it(dead_letter_store: Path, tmp_path: Path) -> None:
     script = f"""
-import sys
+import os, sys
 from jobs.replay_dead_letters import SMALL_TABLES, main
 from spark_mq import build_session
 store, audit = {str(dead_letter_store)!r}, {str(tmp_path / "audit")!r}
@@ -408,7 +419,9 @@ run("--audit", audit, "--dry-run", "--until", "2000-01-01")
 run("--audit", audit, "--dry-run")
 run("--audit", audit, "--rate", "1000")
 run("--audit", audit)
-run("--audit", audit, "--again", "--limit", "1")
+os.chdir(os.path.dirname(audit))
+run("--audit", "audit", "--again", "--limit", "1")
+assert main([store, "--group", "GroupR", "--dry-run", "--where", "nothing = 1"]) == 1
 assert main([store, "--group", "GroupR", "--dry-run", "--where", "no predicate at all"]) == 1
 rows = spark.read.format("delta").load(audit).orderBy("time").collect()
 print("ROWS", [(row.consumer_group, row.dead_letter_offset, row.origin_topic, row.result) for row in rows])
@@ -437,3 +450,4 @@ assert {{(row.new_msg_id, row.dead_letter_msg_id) for row in rows}} == {{tuple(r
     assert said[6:8] == ["more than 1 (--limit): run again for the rest", "1 replayed"]
     assert said[8].count("'GroupR'") == said[8].count("'replayed'") == said[8].count("'TopicRetry'") == 5
     assert "where" in ran.stderr
+    assert "QueryContextLogger" not in ran.stderr

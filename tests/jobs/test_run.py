@@ -8,7 +8,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +75,23 @@ def test_runs_begin_an_interval_apart_and_a_long_one_is_followed_at_once() -> No
     job.main("--every", "10s")
     assert [start - 1_000 for start in job.started] == pytest.approx([0, 10, 20, 45, 55])
     assert max(job.time.sleeps) <= SLEEP_SLICE_S
+
+
+def test_of_repeated_runs_that_did_nothing_the_first_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    time = Time()
+    job = Job(time, [0] * 8, {5: StoreLockedError("/store/lock")})
+    idle = [True, True, False, True, True, False, True, True]
+
+    def run(options: argparse.Namespace) -> JobReport:
+        is_idle = idle[len(job.started)]
+        return replace(job.run(options), is_idle=is_idle)
+
+    run_job(run, ["/store", "--every", "1s"], clock=time.clock, sleep=time.sleep)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.removesuffix(" of /store") for line in said if line.startswith("run")] == [
+        *("run 0", "run 2", "run 3", "run 6")
+    ]
+    assert said[3].startswith("nothing done"), "behind which an idle run is told once more"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

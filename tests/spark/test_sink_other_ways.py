@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import spark_mq
+from storage import open_store
 from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
@@ -83,6 +84,7 @@ def test_failed_rows_are_sent_back_by_batch_and_by_query(
     assert {row.unique_key for row in waiting} == {"U1", "U2"}
 
     target = tmp_path / "target"
+    open_store(target, read_only=False, create=True).close()
     stream = (
         spark.readStream.format("spark_mq")
         .option("topic", "Topic")

@@ -225,6 +225,14 @@ def test_a_level_that_is_missing_is_delivered_again_from_0_and_told(park: Park) 
     assert park.deliver().missing_levels == {}
 
 
+def test_where_there_is_no_table_yet_no_level_is_missing(park: Park) -> None:
+    """ScheduleMessageService.load: a new store has none."""
+    park.send(1, 2)
+    park.now_ms += 5_000
+    report = park.deliver()
+    assert (report.missing_levels, report.delivered) == ({}, {1: 1, 2: 1})
+
+
 def test_an_unreadable_table_without_backup_delivers_nothing(park: Park) -> None:
     park.send(1)
     park.now_ms += 1_000

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotFoundError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import decode_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 
@@ -300,3 +300,19 @@ def test_opening_a_clean_broker_store_first_vouches_for_its_index(fixture_store:
     open_store(fixture.root, config=str(fixture.conf), read_only=False, file_system=Watching()).close()
     assert seen
     assert seen[0] >= end_time
+
+
+class Elsewhere:
+    """A file system that is not local, and of which nothing may be asked."""
+
+    is_local = False
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"asked for {name}")
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_nothing_is_asked_of_a_store_elsewhere_that_is_to_be_written(create: bool) -> None:
+    elsewhere = cast(FileSystem, Elsewhere())
+    with pytest.raises(StoreNotWritableError, match=r"s3://bucket/store.*does not lie on a local file system"):
+        open_store("s3://bucket/store", read_only=False, create=create, file_system=elsewhere)

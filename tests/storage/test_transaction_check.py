@@ -448,8 +448,21 @@ def test_an_offset_behind_the_queues_end_goes_back_to_it(store: MessageStore, cl
 
 def test_a_store_without_transactions_is_left_alone(store: MessageStore, clock: Clock, root: Path) -> None:
     before = sorted(root.rglob("*"))
-    assert check(store, clock, Producer()).lines()[1] == "half offset 0, op offset 0, 0 half messages wait"
+    assert (
+        check(store, clock, Producer()).lines()[1]
+        == "half offset 0, op offset 0, 0 half messages behind it, ended ones among them"
+    )
     assert sorted(root.rglob("*")) == before
+
+
+def test_the_report_says_that_it_stopped_at_a_young_half(store: MessageStore, clock: Clock, prepare: Prepare) -> None:
+    """TransactionalMessageServiceImpl.check: the first half that is younger than transactionTimeOut ends it."""
+    told = "stopped at the first half message that is younger than transactionTimeOut"
+    prepare("c")
+    assert told not in "".join(check(store, clock, Producer({"c": "commit"})).lines())
+    prepare("y", born_time_ms=clock.now_ms + HOUR_MS - 1)
+    clock.now_ms += HOUR_MS
+    assert told in check_half_messages(store, Producer(), clock.now_ms).lines()[-1]
 
 
 def test_progress_that_cannot_be_read_is_not_begun_anew(
