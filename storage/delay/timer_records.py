@@ -34,7 +34,7 @@ from storage.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 
 TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"
-_WHOLE_NUMBER = r"^[+-]?[0-9]+$"
+_WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # what is longer fits no long, and no int of Python's either
 _CLOSED = pa.scalar("\x02", pa.large_string())
 _END = pa.scalar("", pa.large_string())
 
@@ -189,7 +189,7 @@ def _of_slot(ticks: np.ndarray, keys: pa.Array) -> pa.Array:
 def whole_numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """The numbers, null where Long.parseLong or Integer.parseInt would throw."""
     texts = pc.if_else(pc.match_substring_regex(texts, _WHOLE_NUMBER), texts, None)
-    texts = pc.utf8_ltrim(texts, "+")
+    texts = pc.replace_substring_regex(pc.utf8_ltrim(texts, "+"), r"^(-?)0+([0-9])", r"\1\2")
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:  # one is too great: they are looked at alone

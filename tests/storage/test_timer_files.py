@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from storage.delay import timer_slots
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_records import whole_numbers
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.file_system import LocalFileSystem
@@ -301,3 +303,10 @@ def test_the_brokers_counts_are_read_changed_and_kept(pristine_store: Callable[[
     assert {topic: entry["count"] for topic, entry in after["timingCount"].items()} == {"TopicTimer": 13, "Other": 3}
     assert after["timingCount"]["Other"]["timeStamp"] == after["dataVersion"]["timestamp"] == 77
     assert after["dataVersion"]["counter"] == before.version.counter + 1
+
+
+def test_numbers_are_read_as_java_reads_them_however_long() -> None:
+    """Long.parseLong; a record's properties have room for 32,767 digits."""
+    texts = ["12", "+3", "-0007", "0" * 5_000 + "7", "9" * 5_000, str(2**63), str(2**63 - 1), "", "-", None]
+    expected = [12, 3, -7, 7, None, None, 2**63 - 1, None, None, None]
+    assert whole_numbers(pa.array(texts, pa.string()), pa.int64()).to_pylist() == expected
