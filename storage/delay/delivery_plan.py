@@ -27,7 +27,7 @@ ROUND_ROWS = SLICE_ROWS
 """How many messages a crash leaves to be looked for."""
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _FIRST_BLOCK = 64
-_INTEGER = re.compile(r"\+?0*\d{1,10}")
+_INTEGER = re.compile(r"\+?0*([0-9]{1,10})")  # an int of Python's takes no more than 4,300 digits, zeros too
 _INT_MAX = 2**31 - 1
 
 DeliverTimes = Callable[[int, int, int], np.ndarray]
@@ -197,5 +197,6 @@ def _topic_rule(topic: str | None, batch_topics: frozenset[str]) -> str | None:
 
 def _queue_id(text: str | None) -> int:
     """Java: Integer.parseInt; −1 where it throws or gives no queue."""
-    value = int(text) if text is not None and _INTEGER.fullmatch(text) else -1
+    found = _INTEGER.fullmatch(text) if text is not None else None
+    value = int(found[1]) if found else -1
     return value if value <= _INT_MAX else -1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.delay.delivery_mark import DueRange
-from storage.delay.delivery_plan import DeliveryPlan, plan_deliveries
+from storage.delay.delivery_plan import DeliveryPlan, _queue_id, plan_deliveries
 
 NOW_MS = 1_700_000_000_000
 DELAYS_MS = (1_000, 5_000)
@@ -113,3 +113,21 @@ def test_rounds_hold_so_many_messages_and_keep_the_order() -> None:
     ]
     assert list(found.rounds(9)) == [(DueRange(1, 0, 5), DueRange(2, 0, 4))]
     assert list(plan({1: [5]}, {1: 0}).rounds()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3", 3),
+        ("+3", 3),
+        ("0" * 5_000 + "3", 3),
+        ("2147483648", -1),
+        ("9" * 5_000, -1),
+        ("-1", -1),
+        ("", -1),
+        (None, -1),
+    ],
+)
+def test_a_real_queue_is_read_as_java_reads_it_however_long(text: str | None, expected: int) -> None:
+    """Integer.parseInt."""
+    assert _queue_id(text) == expected
