@@ -10,6 +10,9 @@ in the directory's place. The method is that of SQLite's crash tests and of ALIC
                      A file's sync does not keep its entry. A renamed file has the old name, the new one or both, never none.
     boot id          is another one
 
+A sync that fails (`fail-sync`, fsync(2)) leaves the pages that it did not write clean: no later sync writes them, only a new write to them
+makes them dirty again. Names and lengths, which lie in a journal, stay to be synced.
+
 Parts of a page shorter than its unit are never torn.
 """
 
@@ -36,10 +39,10 @@ class Operation(NamedTuple):
     """One step that changes the disk, or that makes changes durable."""
 
     kind: str
-    """make, make-directory, write, resize, rename, unlink, sync; or mark, which a test sets."""
+    """make, make-directory, write, resize, rename, unlink, sync, fail-sync; or mark, which a test sets."""
     path: str
     position: int = 0
-    """Of a resize: the new length."""
+    """Of a resize: the new length; of a failed sync a bit for each page, in turns of eight, that it has written all the same."""
     data: bytes = b""
     new_path: str = ""
 
@@ -60,23 +63,56 @@ class _File:
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    cached: bytes | None = None
+    """After a failed sync the content at that time; None = it is `durable`."""
+    stale: set[int] = field(default_factory=set)
+    """Pages that are on the disk otherwise than in the page cache, which takes them for clean."""
 
     def apply(self, position: int, data: bytes | None) -> None:
         self.pending.append((position, data))
         _apply(self.content, position, data)
 
     def sync(self) -> None:
-        self.durable = bytes(self.content)
+        self.stale -= self._dirty()
+        self.durable = self._without_stale(bytes(self.content))
+        self.cached = bytes(self.content) if self.stale else None
         self.pending.clear()
+
+    def fail_sync(self, written: int) -> None:
+        dirty = self._dirty()
+        done = {page for page in dirty if written >> page % 8 & 1}
+        self.stale = (self.stale | dirty) - done
+        length = len(self.durable)
+        self.durable = self._without_stale(bytes(self.content))[:length]
+        self.cached = bytes(self.content)
+        self.pending = [(position, data) for position, data in self.pending if data is None]
+
+    def _dirty(self) -> set[int]:
+        return {
+            page
+            for position, data in self.pending
+            if data
+            for page in range(position // PAGE_BYTES, (position + len(data) - 1) // PAGE_BYTES + 1)
+        }
+
+    def _without_stale(self, content: bytes) -> bytes:
+        """The content with what the disk holds in place of the pages that it does not hold."""
+        if not self.stale:
+            return content
+        on_disk = bytearray(content)
+        for page in self.stale:
+            start, end = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(content))
+            on_disk[start:end] = self.durable[start:end].ljust(max(0, end - start), b"\0")
+        return bytes(on_disk)
 
     def after_power_loss(self, choice: random.Random) -> bytes:
         fate = choice.choice(("lost", "kept", "torn")) if self.pending else "lost"
         if fate == "kept":
-            return bytes(self.content)
+            return self._without_stale(bytes(self.content))
         return self.durable if fate == "lost" else self._torn(choice, choice.choice((PAGE_BYTES, SECTOR_BYTES)))
 
     def _torn(self, choice: random.Random, unit: int) -> bytes:
-        lengths, versions = [len(self.durable)], bytearray(self.durable)
+        lengths, versions = [len(self.durable)], bytearray(self.durable if self.cached is None else self.cached)
         writes: dict[int, list[bytes]] = {}  # of each page the versions that it had
         for position, data in self.pending:
             _apply(versions, position, data)
@@ -157,6 +193,8 @@ class Disk:
                 self._sync_directory(operation.path)
             case "sync":
                 self.files[self.entries[directory][name]].sync()
+            case "fail-sync" if operation.path not in self.entries:
+                self.files[self.entries[directory][name]].fail_sync(operation.position)
 
     def _rename(self, directory: str, name: str, new_directory: str, new_name: str) -> None:
         number = self.entries[directory][name]
@@ -271,7 +309,7 @@ class CrashFileSystem(LocalFileSystem):
         """Remember what was done; what the base class did by the way (files opened to be made, new directories) comes first."""
         self._notice_directories(os.path.dirname(operation.path))
         self._notice_directories(os.path.dirname(operation.new_path or operation.path))
-        if operation.kind in ("write", "sync"):
+        if operation.kind in ("write", "sync", "fail-sync"):
             self._notice(operation)
         self._keep(operation)
 

@@ -1,0 +1,84 @@
+"""The engine under torture.
+
+    python -m tests.torture --minutes 60 docs/RELIABILITY.md    rounds of all kinds, and the page
+    python -m tests.torture KIND --seed 4711                    one round again
+    python -m tests.torture mutants                             which planted faults are noticed, and by what
+
+Exit code 1 where something was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from random import SystemRandom
+
+from tests.torture import mutants, page, rounds
+from tests.torture.kinds import KINDS
+
+DEFAULT_MINUTES = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    seed = SystemRandom().getrandbits(32) if options.seed is None else options.seed
+    if options.what == "mutants":
+        return _plant_all(options.jobs)
+    if options.what in KINDS:
+        return _play(options.what, seed, options.mutant, options.json)
+    return _torture(options, seed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.split("\n\n")[0])
+    parser.add_argument("what", nargs="?", help=f"the page to write; or one of {', '.join((*KINDS, 'mutants'))}")
+    parser.add_argument("--seed", type=int, help="the same seed plays the same round")
+    parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES)
+    parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="which kinds, between commas")
+    parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="plant this fault first")
+    parser.add_argument("--json", action="store_true", help="the outcome as one line")
+    return parser
+
+
+def _play(name: str, seed: int, mutant: str | None, as_json: bool) -> int:
+    with mutants.planted(mutant):
+        outcome = rounds.play(KINDS[name], seed)
+    if as_json:
+        print(rounds.to_line(outcome))
+        return 0
+    print(f"{name} --seed {seed}: {outcome.trials:,} {KINDS[name].unit}, {len(outcome.failures)} failures")
+    for what, count in sorted(outcome.figures.items()):
+        print(f"  {what}: {count:,}")
+    for failure in outcome.failures:
+        print(failure)
+    return bool(outcome.failures)
+
+
+def _plant_all(jobs: int) -> int:
+    killed = mutants.plant_all(jobs, note=_note)
+    print(f"mutants killed {sum(by is not None for by in killed.values())}/{len(killed)}")
+    return None in killed.values()
+
+
+def _torture(options: argparse.Namespace, seed: int) -> int:
+    _note(f"seed {seed}")
+    names = [name for name in options.kinds.split(",") if name]
+    killed = mutants.plant_all(options.jobs, note=_note)
+    records = rounds.run(names, seed, options.minutes, jobs=options.jobs, note=_note)
+    text = page.torture(records, killed, KINDS, seed, options.minutes)
+    print(text)
+    if options.what is not None:
+        page.write_into(Path(options.what), text)
+    found = any(record.outcome.failures for record in records.values())
+    return int(found or None in killed.values())
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""All kinds of torture, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tests.torture.kind import Kind
+
+_ALL: tuple[Kind, ...] = ()
+
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -1,0 +1,72 @@
+"""What the torture has come to, as a part of docs/RELIABILITY.md: between two marks, the rest of the page is written by hand."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.torture.kind import Kind
+from tests.torture.rounds import Record
+
+BEGIN, END = "<!-- torture: written by make torture -->", "<!-- torture: end -->"
+_SEEDS_SHOWN = 3
+
+
+def torture(
+    records: Mapping[str, Record],
+    killed: Mapping[str, str | None],
+    kinds: Mapping[str, Kind],
+    seed: int,
+    minutes: float,
+) -> str:
+    """The table, the other figures, and the mutants."""
+    lines = [
+        f"`make torture MINUTES={minutes:g}` with seed {seed}: rounds of every kind, each in a process of its own, on "
+        f"{os.cpu_count()} cores ({platform.system()}, Python {platform.python_version()}). A round plays again by "
+        "`python -m tests.torture KIND --seed N`; the seeds of all rounds follow from the run's.",
+        "",
+        "| kind | what holds | rounds | minutes | trials | failures | 95 % bound | first seeds |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    lines += [_row(kinds[name], record) for name, record in records.items()]
+    lines += [
+        "",
+        "A trial is what the figures of its kind name. Where n trials found nothing, the true rate of failure is below 3/n with 95 % "
+        "confidence, as far as trials are independent.",
+    ]
+    for name, record in records.items():
+        if record.outcome.figures:
+            figures = "; ".join(f"{what}: {count:,}" for what, count in sorted(record.outcome.figures.items()))
+            lines += ["", f"**{name}** ({kinds[name].unit}): {figures}."]
+        lines += [f"- FAILED, seed {failed}" for failed in record.failed_seeds]
+    lines += ["", f"mutants killed {sum(by is not None for by in killed.values())}/{len(killed)}", ""]
+    lines += ["| planted fault | noticed by |", "| --- | --- |"]
+    lines += [f"| {mutant} | {by or '**nothing**'} |" for mutant, by in killed.items()]
+    return "\n".join(lines)
+
+
+def _row(kind: Kind, record: Record) -> str:
+    outcome = record.outcome
+    failures = len(record.failed_seeds)
+    bound = "" if failures or not outcome.trials else f"{3 / outcome.trials:.1e}"
+    cells = (
+        kind.name,
+        kind.claim,
+        f"{len(record.seeds):,}",
+        f"{record.seconds / 60:.1f}",
+        f"{outcome.trials:,} {kind.unit}",
+        f"{failures}",
+        bound,
+        ", ".join(map(str, record.seeds[:_SEEDS_SHOWN])),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def write_into(path: Path, text: str) -> None:
+    """Put the text between the page's marks."""
+    page = path.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,81 @@
+"""The runner and its page, with kinds that are no torture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.torture import page, rounds
+from tests.torture.kind import Kind, Outcome
+
+SOUND = Kind(
+    "sound", "nothing happens", "dice", lambda random, directory: Outcome(3, [], Counter(pips=random.randint(1, 6)))
+)
+
+
+def _raises(random: Random, directory: Path) -> Outcome:
+    raise AssertionError(f"lost in {directory.name}")
+
+
+def test_a_round_follows_from_its_seed_and_leaves_nothing_behind() -> None:
+    def play(random: Random, directory: Path) -> Outcome:
+        (directory / "left").write_bytes(b"over")
+        places.append(directory)
+        return Outcome(1, [], Counter(drawn=random.getrandbits(30)))
+
+    places: list[Path] = []
+    kind = Kind("drawing", "", "draws", play)
+    assert rounds.play(kind, 7) == rounds.play(kind, 7) != rounds.play(kind, 8)
+    assert not any(place.exists() for place in places)
+
+
+def test_what_a_round_lets_out_is_a_failure_with_its_traceback() -> None:
+    outcome = rounds.play(Kind("raising", "", "rounds", _raises), 1)
+    assert outcome.trials == 1
+    assert "AssertionError: lost in torture-raising" in outcome.failures[0]
+
+
+def test_an_outcome_crosses_between_processes_whole() -> None:
+    outcome = Outcome(5, ["first\nsecond"], Counter({"lost under ASYNC_FLUSH": 2}))
+    assert rounds.from_line(rounds.to_line(outcome)) == outcome
+
+
+def test_every_kind_gets_a_round_even_when_the_time_is_over() -> None:
+    records = rounds.run(["a", "b", "c"], 1, 0, jobs=2, play_round=lambda name, seed: Outcome(1))
+    assert {name: len(record.seeds) for name, record in records.items()} == {"a": 1, "b": 1, "c": 1}
+
+
+def test_the_same_seed_plays_the_same_rounds() -> None:
+    played = [rounds.run(["a", "b"], 5, 0, jobs=1, play_round=lambda name, seed: Outcome(1)) for _ in range(2)]
+    assert played[0]["a"].seeds == played[1]["a"].seeds != played[0]["b"].seeds
+
+
+def test_a_seed_that_failed_is_told_and_takes_the_bound_away(tmp_path: Path) -> None:
+    kinds = {"sound": SOUND, "raising": Kind("raising", "all is well", "rounds", _raises)}
+    records = rounds.run(list(kinds), 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
+    (tmp_path / "page.md").write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    page.write_into(tmp_path / "page.md", page.torture(records, {"a fault": None}, kinds, 3, 0.5))
+    written = (tmp_path / "page.md").read_text()
+    assert written.startswith("before\n")
+    assert written.endswith("\nafter\n")
+    assert "\nold\n" not in written
+    sound, raising = (next(line for line in written.splitlines() if line.startswith(f"| {name} ")) for name in kinds)
+    assert "| 3 dice | 0 | 1.0e+00 |" in sound
+    assert "| 1 rounds | 1 |  |" in raising
+    assert f"FAILED, seed {records['raising'].failed_seeds[0]}" in written
+    assert "mutants killed 0/1" in written
+
+
+def test_a_process_that_dies_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "command", lambda name, seed: ["sh", "-c", "echo gone >&2; kill -9 $$"])
+    outcome = rounds.play_in_process("any", 1)
+    assert outcome.failures == ["the round's process ended with code -9:\ngone"]
+
+
+def test_a_round_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "command", lambda name, seed: ["sh", "-c", "exec sleep 60"])
+    monkeypatch.setattr(rounds, "HANG_SECONDS", 0.05)
+    assert "did not end" in rounds.play_in_process("any", 1).failures[0]
