@@ -4,7 +4,7 @@ JOBS = 2  # test processes; each may start a JVM of its own
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-interop test-crash check bench doctor lock clean
+.PHONY: help setup demo test test-spark test-interop test-crash torture check bench doctor lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-crash: setup ## the crash tests, then drivers and duties killed ROUNDS=50 t
 	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
 	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/CRASHES.md
 	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),50) docs/CRASHES.md
+
+torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/RELIABILITY.md; SEED=n for the same rounds
+	@$(VENV)/bin/python -m tests.torture docs/RELIABILITY.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))

@@ -275,7 +275,7 @@ def _enter(entries: dict[str, dict[str, int]], change: _Change) -> None:
             entries[change.directory][name] = number
 
 
-class _RecordingWriter(LocalWriter):
+class RecordingWriter(LocalWriter):
     def __init__(self, path: str, file_system: CrashFileSystem) -> None:
         super().__init__(path)
         self._file_system = file_system
@@ -358,7 +358,7 @@ class CrashFileSystem(LocalFileSystem):
         self.record(Operation("resize", path, size_bytes))
 
     def open_for_writing(self, path: str) -> LocalWriter:
-        return _RecordingWriter(path, self)
+        return RecordingWriter(path, self)
 
     def sync(self, path: str) -> None:
         os.stat(path)

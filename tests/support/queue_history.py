@@ -255,8 +255,8 @@ def _served(
     covered = result.next_begin_offset - offset
     if covered == len(result.messages):
         yield from enumerate(result.messages, offset)
-    elif covered == 1 or count == 1:
-        yield offset, result.messages[0] if result.messages else None
+    elif covered == 1 or count == 1:  # it goes on over what it cannot serve
+        yield offset, result.messages[0] if result.messages and covered == 1 else None
     else:
         for at in range(offset, result.next_begin_offset):
             yield from _served(store, topic, queue_id, at, 1)

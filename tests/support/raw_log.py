@@ -1,4 +1,4 @@
-"""A log's records as `struct` alone tells them, for comparisons with what the engine says of them. Java: MessageExtEncoder, MessageDecoder.
+"""A log's records as `struct` alone tells them: another pair of eyes than the engine's. Java: MessageExtEncoder, MessageDecoder.
 
 Shares no code with `storage`: whoever looks through these eyes makes no mistake of the engine's a second time.
 """
