@@ -64,19 +64,19 @@ class MessageEncoder:
     def __init__(self, options: SinkOptions, columns: InputColumns, settings: PutSettings, rows: MessageRows) -> None:
         self._options = options
         self._columns = columns
-        self._host = settings.host
+        self._settings = settings
         self._rows = rows
 
     def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
         prepared = self._rows.prepare(from_kafka_columns(rows) if self._columns.kafka else rows, now_ms)
-        block = encode_block(prepared.messages, self._host)
+        block = self._settings.encode(prepared.messages)
         topics = prepared.topics
         if not self._options.create_topic:  # those of groups are made by the broker
             topics = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
         encoded = EncodedRows((block,), prepared.rejected, prepared.rejected_indices, topics, prepared.destinations)
         if (ends := prepared.commits) is None:
             return encoded
-        commits = encode_block(ends.messages, self._host)
+        commits = self._settings.encode(ends.messages)
         return encoded._replace(blocks=(with_states(block, ends.states),), commits=commits, unresolved=ends.unresolved)
 
 
@@ -153,6 +153,7 @@ def _return_rules(
         settings.delays_ms,
         settings.max_message_size,
         settings.log_file_size_bytes,
+        settings.appends_crc,
     )
 
 

@@ -45,7 +45,7 @@ from storage.failpoints import reach
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.record_block import RecordRun, encode_block
+from storage.format.record_block import RecordRun
 from storage.half_ends import halves_and_rest, op_runs
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
@@ -194,13 +194,13 @@ def _append(
 ) -> None:
     """BEGIN, the rows that are not there yet, dead letters, op messages, END. `begun` are the BEGINs of attempts before."""
     batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
-    now_ms, host = writer.clock(), writer.settings.host
+    now_ms = writer.clock()
     there = NOTHING
     if begun:
         there = progress_behind(writer.log, writer.log_end, writer.settings.log_file_size_bytes, begun[-1], readers)
     if there.row_count < intent.row_count:
         begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
-        writer.append([encode_block(begin, host)])
+        writer.append([writer.settings.encode(begin)])
         reach("after-begin")
     halves, commits = halves_and_rest(readers)
     if halves:
@@ -215,7 +215,7 @@ def _append(
     reach("before-end")
     last = last_place, intent.segments[-1].last_unique_key
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
-    writer.append([encode_block(end, host)])
+    writer.append([writer.settings.encode(end)])
     reach("after-end")
 
 

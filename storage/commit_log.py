@@ -50,12 +50,18 @@ class CommitLog:
         directories: tuple[str, ...],
         file_size_bytes: int | None = None,
         scratch: Scratch | None = None,
+        *,
+        force_property_crc: bool = False,
     ) -> None:
-        """`file_size_bytes` None = find it from the files. Raises StoreRefusedError where lengths disagree (Java: load)."""
+        """`file_size_bytes` None = find it from the files. `force_property_crc` is forceVerifyPropCRC: what checks the CRC asks for the
+        record's own in its properties, and not for the body's.
+
+        Raises StoreRefusedError where lengths disagree (Java: load)."""
         self.directories = directories
         self._file_system = file_system
         self._configured_size = file_size_bytes
         self._scratch = scratch
+        self.force_property_crc = force_property_crc
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()
@@ -121,9 +127,12 @@ class CommitLog:
         file = self.files[number]
         opened = self.open_file(file)
         position = commitlog_offset - file.start
-        outcome = decode_record(opened.view(position, 16 << 10).data, check_crc=check_crc)
+        forced = self.force_property_crc
+        head = opened.view(position, 16 << 10)
+        outcome = decode_record(head.data, check_crc=check_crc, force_property_crc=forced)
         if isinstance(outcome, NeedMoreBytes) and position + outcome.size_bytes <= opened.size_bytes:
-            outcome = decode_record(opened.view(position, outcome.size_bytes).data, check_crc=check_crc)
+            whole = opened.view(position, outcome.size_bytes)
+            outcome = decode_record(whole.data, check_crc=check_crc, force_property_crc=forced)
         if isinstance(outcome, Message) and commitlog_offset + outcome.size_bytes > end:
             raise OffsetOutOfRangeError("commit log", None, self.minimum, end, commitlog_offset)
         if not isinstance(outcome, Message):
@@ -186,9 +195,9 @@ class CommitLog:
 class LogWalk:
     """Windows of valid records that follow each other without a gap, in order.
 
-    Valid as Java's recovery says (CommitLog.checkMessageAndReturnSize). After the iteration `end` is where the first byte
-    stands that belongs to no valid record (the next file's start behind a blank filler), and `failure` why it stopped there:
-    None at free space or at the last file's end, else what is wrong with the bytes.
+    Valid as Java's recovery says (CommitLog.checkMessageAndReturnSize), also with forceVerifyPropCRC. After the iteration `end` is
+    where the first byte stands that belongs to no valid record (the next file's start behind a blank filler), and `failure` why it
+    stopped there: None at free space or at the last file's end, else what is wrong with the bytes.
     """
 
     def __init__(self, log: CommitLog, start: int, check_crc: bool) -> None:
@@ -225,7 +234,7 @@ class LogWalk:
             if magic == 0 and size == 0:
                 return False
             if magic not in (MAGIC_V1, MAGIC_V2) or not MINIMUM_RECORD_SIZE <= size <= opened.size_bytes - position:
-                self.failure = _failure_at(opened, position)
+                self.failure = self._failure_at(opened, position)
                 return False
             window = opened.view(position, max(WINDOW_BYTES, size))
             records, valid = self._valid_records(window)
@@ -234,7 +243,7 @@ class LogWalk:
                 self.end = int(offsets[-1] + records.column("size_bytes")[-1])
                 yield offsets, records
             if not valid:
-                self.failure = _failure_at(opened, self.end - file.start)
+                self.failure = self._failure_at(opened, self.end - file.start)
                 return False
 
     def _valid_records(self, window: np.ndarray) -> tuple[Records, bool]:
@@ -247,27 +256,27 @@ class LogWalk:
         records = Records(window, candidates[follow])
         records = _head(records, records.is_whole)
         if self._check_crc:
-            records = _head(records, records.crc_agrees())
+            forced = self._log.force_property_crc
+            records = _head(records, records.property_crc_agrees(required=True) if forced else records.crc_agrees())
         return records, len(records) == len(follow) > 0
+
+    def _failure_at(self, file: ReadableFile, position: int) -> CorruptRecordError:
+        """What the one-record decoder says is wrong there."""
+        rest = file.size_bytes - position
+        try:
+            outcome = decode_record(file.view(position, rest).data, force_property_crc=self._log.force_property_crc)
+        except CorruptRecordError as error:
+            return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
+        if isinstance(outcome, NeedMoreBytes):
+            return CorruptRecordError("size", position, f"at most {rest}", outcome.size_bytes, file=file.path)
+        return CorruptRecordError(
+            "size", position, "a record of which both decoders think the same", outcome, file=file.path
+        )
 
 
 def _head(records: Records, valid: np.ndarray) -> Records:
     """The records before the first that is not valid."""
     return records if valid.all() else records.take(np.arange(int(np.argmin(valid))))
-
-
-def _failure_at(file: ReadableFile, position: int) -> CorruptRecordError:
-    """What the one-record decoder says is wrong there."""
-    rest = file.size_bytes - position
-    try:
-        outcome = decode_record(file.view(position, rest).data)
-    except CorruptRecordError as error:
-        return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
-    if isinstance(outcome, NeedMoreBytes):
-        return CorruptRecordError("size", position, f"at most {rest}", outcome.size_bytes, file=file.path)
-    return CorruptRecordError(
-        "size", position, "a record of which both decoders think the same", outcome, file=file.path
-    )
 
 
 def _start_of(directory: str, name: str) -> int:

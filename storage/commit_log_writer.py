@@ -1,4 +1,8 @@
-"""Appending to the commit log: stamp records, write them in slices that fit the cache, roll to new files. Java: CommitLog.
+"""Appending to the commit log: stamp records, write them in slices that fit the cache, roll to new files, sync. Java: CommitLog.
+
+    end            where the next record goes
+    written_end    up to where records are in the files; those behind it are held in memory (Java: committedWhere)
+    synced_end     up to where they are on the disk (Java: flushedWhere)
 
 A file appears at its full length, sparse, as a broker expects it; room on the disk is reserved before a commit begins, so that
 a full disk is an error then and not half-way. Nothing else may have touched the last file meanwhile: a broker that is
@@ -8,9 +12,10 @@ a full disk is an error then and not half-way. Nothing else may have touched the
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +24,7 @@ from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
 from storage.format.record import BLANK, MAGIC_BLANK
-from storage.format.record_block import RecordRun, stamp
+from storage.format.record_block import RecordRun, stamp, stamp_crcs
 from storage.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
@@ -35,8 +40,27 @@ def _room_for(path: str, size_bytes: int) -> Iterator[None]:
         raise StoreNotWritableError(path, reason, "make room on the disk; nothing of this was written") from error
 
 
+@dataclass(frozen=True, slots=True)
+class LogSync:
+    """A sync of what stood in the log at one moment. It may run while the log grows; `CommitLogWriter.begin_sync` makes it."""
+
+    end: int
+    paths: tuple[str, ...]
+    writer: LocalWriter | None
+    """Of the last file, if that is among them."""
+    file_system: LocalFileSystem
+
+    def run(self) -> None:
+        """Returns when everything before `end` is on the disk. Raises OSError; then nobody knows what is."""
+        if self.writer is not None:
+            self.writer.sync()
+        for path in self.paths:
+            if (self.writer is None or path != self.writer.path) and self.file_system.exists(path):
+                self.file_system.sync(path)  # one that is not there has expired
+
+
 class CommitLogWriter:
-    """The end of the log. `end` is where the next record goes."""
+    """The end of the log. Not thread-safe, but for a `LogSync` that runs beside it."""
 
     def __init__(
         self,
@@ -45,22 +69,32 @@ class CommitLogWriter:
         end: int,
         file_size_bytes: int,
         directories: tuple[str, ...],
+        unsynced: Iterable[str] = (),
     ) -> None:
+        """`unsynced` are files of the log that another writer has left so."""
         self._file_system = file_system
         self._log = log
         self.end = end
+        self.written_end = end
+        self.synced_end = end
         self.file_size_bytes = file_size_bytes
         self._directories = directories
         self._scratch = Scratch(), Scratch()
         self._writer: LocalWriter | None = None
         self._identity: tuple[int, int, int] | None = None
-        self.unsynced: set[str] = set()
-        """Files, and directories with new entries, that hold what is not synced."""
+        self._lent: list[LocalWriter] = []
+        """Those of syncs that run."""
+        self._held: list[tuple[int, bytes]] = []
+        """What is to be written and where, in order."""
+        self._unsynced = dict.fromkeys(unsynced, 0)
+        """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
 
-    def append(self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int) -> Placement:
+    def append(
+        self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
+    ) -> Placement:
         """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
 
-        Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
+        With `hold` they stay in memory until `write_held`. Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
         """
         columns = run.columns
         placement = place(
@@ -74,6 +108,11 @@ class CommitLogWriter:
         if not run.columns.is_queued:
             placement = placement._replace(queue_offsets=np.zeros(run.columns.row_count, np.int64))
         pieces = self._stamped(run, placement, store_time_ms)
+        if hold:
+            self._held += ((start, bytes(data)) for start, data in pieces)
+            self.end = placement.end
+            return placement
+        self.write_held()
         if placement.end - self.end <= SLICE_BYTES:
             for number, (start, data) in enumerate(pieces):
                 if number:
@@ -81,8 +120,24 @@ class CommitLogWriter:
                 self._write(start, data)
         else:
             self._write_while_stamping(pieces)
-        self.end = placement.end
+        self.end = self.written_end = placement.end
         return placement
+
+    @property
+    def unsynced(self) -> set[str]:
+        """Files that hold what is not synced."""
+        return set(self._unsynced)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.end - self.written_end
+
+    def write_held(self) -> None:
+        """Write out what is held in memory. Java: MappedFileQueue.commit."""
+        for start, data in self._held:
+            self._write(start, data)
+        self._held.clear()
+        self.written_end = self.end
 
     def _stamped(
         self, run: RecordRun, placement: Placement, store_time_ms: int
@@ -107,6 +162,8 @@ class CommitLogWriter:
                 store_time_ms,
                 run.columns.host_size,
             )
+            if run.columns.has_crc:
+                stamp_crcs(data, offsets - start, sizes[first:last])
             yield start, data
 
     def _write_while_stamping(self, pieces: Iterator[tuple[int, bytes | np.ndarray]]) -> None:
@@ -143,18 +200,39 @@ class CommitLogWriter:
             start = room_end
 
     def sync(self) -> None:
-        """Everything written so far onto the disk, the entries of new files too."""
-        if self._writer is not None and self._writer.path in self.unsynced:
-            self._writer.sync()
-            self.unsynced.discard(self._writer.path)
-        for path in sorted(self.unsynced, reverse=True):  # a file before its directory
-            self._file_system.sync(path)
-        self.unsynced.clear()
+        """Everything written so far onto the disk."""
+        sync = self.begin_sync()
+        try:
+            sync.run()
+        except BaseException:
+            self.end_sync(sync, is_done=False)
+            raise
+        self.end_sync(sync, is_done=True)
+
+    def begin_sync(self) -> LogSync:
+        """A sync of everything written so far, to be ended by `end_sync`."""
+        writer = self._writer if self._writer is not None and self._writer.path in self._unsynced else None
+        if writer is not None:
+            self._lent.append(writer)
+        return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system)
+
+    def end_sync(self, sync: LogSync, *, is_done: bool) -> None:
+        """Take note of how a sync ended."""
+        if sync.writer is not None:
+            self._lent.remove(sync.writer)
+            if sync.writer is not self._writer and sync.writer not in self._lent:
+                sync.writer.close()
+        if is_done:
+            self.synced_end = max(self.synced_end, sync.end)
+            for path in sync.paths:
+                if self._unsynced.get(path, 0) <= sync.end:  # nothing was written to it meanwhile
+                    self._unsynced.pop(path, None)
 
     def close(self) -> None:
-        if self._writer is not None:
+        """Let go of the last file; a sync that runs keeps it until it ends."""
+        if self._writer is not None and self._writer not in self._lent:
             self._writer.close()
-            self._writer = None
+        self._writer = None
 
     def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
         start = self._file_end(commitlog_offset) - self.file_size_bytes
@@ -168,7 +246,7 @@ class CommitLogWriter:
             self._identity = self._file_system.identity(path)
         if self._file_system.identity(path) != self._identity:
             raise StoreNotWritableError(path, "another process replaced or deleted the log's last file", _FOREIGN)
-        self.unsynced.add(path)
+        self._unsynced[path] = commitlog_offset + len(data)
         self._writer.write(commitlog_offset - start, data)
 
     def _keep(self, path: str) -> None:

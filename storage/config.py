@@ -257,10 +257,6 @@ def refuse_for_writing(config: StoreConfig) -> list[str]:
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
-    if config.commit_log.force_verify_prop_crc:
-        reasons.append("forceVerifyPropCRC=true: a broker would cut the log at records without __CRC32#")
-    if config.commit_log.enabled_append_prop_crc:
-        reasons.append("enabledAppendPropCRC=true: records need the property __CRC32#")
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode:

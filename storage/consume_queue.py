@@ -6,6 +6,9 @@ first message. `valid_entries` compares them with the log.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import NamedTuple
+
 import numpy as np
 
 from storage.commit_log import CommitLog
@@ -14,6 +17,12 @@ from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
 
 _BLOCK_ENTRIES = 4096
+
+
+class _Files(NamedTuple):
+    starts: list[int]
+    """Byte positions in the queue at which its files begin, ascending."""
+    size_bytes: int
 
 
 class ConsumeQueue:
@@ -28,28 +37,44 @@ class ConsumeQueue:
         self._file_system = file_system
         self._configured_size = file_size_bytes
         self._open_files: dict[int, ReadableFile] = {}
-        self._starts: list[int] = []
-        self.file_size_bytes = file_size_bytes or 0
-        self.list_files()
+        self._listed: _Files | None = None
 
     def list_files(self) -> None:
-        """Look again which files there are."""
+        """Look again which files there are; the first look is taken when something is asked, as a store may have very many queues.
+
+        Raises StoreRefusedError for files on which a broker does not start.
+        """
         found = [
             entry
             for entry in self._file_system.list_directory(self.directory)
             if not entry.is_directory and entry.size_bytes
         ]
-        if found:
-            self.file_size_bytes = self._configured_size or found[0].size_bytes
+        size = self._configured_size or (found[0].size_bytes if found else 0)
         for entry in found:
             is_number = entry.name.isascii() and entry.name.isdigit()
-            if not is_number or entry.size_bytes != self.file_size_bytes or entry.size_bytes % ENTRY_SIZE:
+            if not is_number or entry.size_bytes != size or entry.size_bytes % ENTRY_SIZE:
                 raise StoreRefusedError(
                     self.directory,
-                    f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {self.file_size_bytes} bytes",
+                    f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {size} bytes",
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
-        self._starts = sorted(int(entry.name) for entry in found)
+        self._listed = _Files(sorted(int(entry.name) for entry in found), size)
+
+    @property
+    def _files(self) -> _Files:
+        if self._listed is None:
+            self.list_files()
+        assert self._listed is not None, "list_files sets it"
+        return self._listed
+
+    @property
+    def _starts(self) -> list[int]:
+        return self._files.starts
+
+    @property
+    def file_size_bytes(self) -> int:
+        """Bytes of each file; 0 where there is none and none was configured."""
+        return self._files.size_bytes
 
     @property
     def first_file_offset(self) -> int:
@@ -75,13 +100,22 @@ class ConsumeQueue:
         Raises OffsetOutOfRangeError where a file expired since.
         """
         result = np.zeros(max(0, end - start), ENTRY)
-        for file_start in self._starts:
-            first = max(start, file_start // ENTRY_SIZE)
-            last = min(end, (file_start + self.file_size_bytes) // ENTRY_SIZE)
-            if first < last:
-                found = self._read(file_start, first * ENTRY_SIZE - file_start, (last - first) * ENTRY_SIZE)
-                result[first - start : last - start] = decode_entries(found.tobytes())
+        first = max(0, bisect_right(self._starts, start * ENTRY_SIZE) - 1)
+        for file_start in self._starts[first : bisect_right(self._starts, max(0, end * ENTRY_SIZE - 1))]:
+            at = max(start, file_start // ENTRY_SIZE)
+            found = self.bytes_from(at, end - at)
+            result[at - start : at - start + len(found) // ENTRY_SIZE] = decode_entries(found)
         return result
+
+    def bytes_from(self, start: int, count: int) -> bytes:
+        """What stands at `count` queue offsets from `start` on, as it lies in one file; fewer at its end, none where no file is."""
+        number = bisect_right(self._starts, start * ENTRY_SIZE) - 1
+        if number < 0:
+            return b""
+        file_start = self._starts[number]
+        position = start * ENTRY_SIZE - file_start
+        length = min(count * ENTRY_SIZE, self.file_size_bytes - position)
+        return self._read(file_start, position, length).tobytes() if length > 0 else b""
 
     def _read(self, file_start: int, position: int, length: int) -> np.ndarray:
         try:
@@ -94,14 +128,19 @@ class ConsumeQueue:
             asked, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
             raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, asked) from error
 
-    def written_end(self, start: int | None = None) -> int:
-        """The first queue offset from `start` on that holds no entry; `start` None = where Java begins to look.
+    @property
+    def recovery_start(self) -> int:
+        """The queue offset from which the end is looked for: Java's, the third file before the last (ConsumeQueue.recover).
 
-        Java looks from the third file before the last (ConsumeQueue.recover), so that a hole further back is not seen.
+        A hole further back is not seen.
         """
+        return self._starts[-3:][0] // ENTRY_SIZE if self._starts else 0
+
+    def written_end(self, start: int | None = None) -> int:
+        """The first queue offset from `start` on that holds no entry; `start` None = `recovery_start`."""
         if not self._starts:
             return 0
-        at = self._starts[max(0, len(self._starts) - 3)] // ENTRY_SIZE if start is None else start
+        at = self.recovery_start if start is None else start
         end, block_size = self.last_file_end_offset, 64
         while at < end:
             block = self.entries(at, min(end, at + block_size))

@@ -9,6 +9,7 @@ from storage.consume_queue import ConsumeQueue
 from storage.dispatch import QueueEntries
 from storage.errors import CorruptRecordError
 from storage.files.file_system import LocalFileSystem
+from storage.flush import is_worth_it
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry
 
 MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
@@ -35,6 +36,11 @@ class ConsumeQueueWriter:
         self.appended = 0
         self.holes: list[tuple[int, int]] = []
         self.paths: set[str] = set()
+        """Files that hold what is not synced."""
+        self.synced_end = end
+        """Up to which queue offset entries are known to be on the disk."""
+        self.has_new_file = False
+        """Whether the directories that lead to a new file are not synced."""
 
     def append(self, new: QueueEntries) -> None:
         """Enter records in log order; those that are in already are passed over, as Java does.
@@ -88,6 +94,7 @@ class ConsumeQueueWriter:
             if start not in self.queue.file_starts:
                 self._keep_file(start - self._file_size_bytes)
                 self._file_system.create_file(path, self._file_size_bytes)
+                self.has_new_file = True
                 self.queue.list_files()
             part = data[: start + self._file_size_bytes - position]
             self._file_system.write(path, position - start, part)
@@ -99,6 +106,12 @@ class ConsumeQueueWriter:
         if start in self.queue.file_starts:
             self._file_system.sync(self.queue.path_of(start))
             self._file_system.sync(self.queue.directory)
+
+    def is_worth_syncing(self, least_pages: int) -> bool:
+        """Whether the file in which unsynced entries begin is full, or has so many pages of them. Java: DefaultMappedFile.isAbleToFlush."""
+        done, until = self.synced_end * ENTRY_SIZE, self.end * ENTRY_SIZE
+        start = done // self._file_size_bytes * self._file_size_bytes
+        return is_worth_it(done, until, least_pages, start, self._file_size_bytes)
 
     def truncate(self, end: int) -> int:
         """Cut the queue at a queue offset: later files are deleted, the rest of its file zeroed. Returns entries cut."""
@@ -120,6 +133,7 @@ class ConsumeQueueWriter:
                 self.paths.add(path)
         self.queue.list_files()
         self.end = min(self.end, end)
+        self.synced_end = min(self.synced_end, end)
         self.greatest_end = self.queue.greatest_end(self.end)
         return cut
 

@@ -234,7 +234,7 @@ class StoreDamagedError(StorageError):
     lower bound).
     """
 
-    hint = "keep a copy; `spark-mq recover --policy truncate` cuts the log there, as a broker would"
+    hint = "`spark-mq repair` copies what stands behind it to a quarantine and cuts the log there, as a broker would"
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def write_group_offsets(
         ]
         changed = [(name, table) for name, old, table in changes if table is not old]
         for name, table in changed:
-            write_with_backup(f"{directory}/{name}", table.to_text())
+            write_with_backup(f"{directory}/{name}", table.to_text(), file_system)
     return bool(changed)
 
 

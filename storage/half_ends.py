@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, encode_block, stamp_halves
+from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, stamp_halves
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.inner_messages import InnerMessages, outgoing_messages
 from storage.placement import Placement
@@ -84,7 +84,7 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
         return []
     inner = InnerMessages.of(messages)
     parts = outgoing_messages(inner, settings.host, settings.delays_ms, settings.max_message_size)
-    return [encode_block(part, settings.host) for part in parts]
+    return [settings.encode(part) for part in parts]
 
 
 def halves_and_rest(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[RecordRun]]:

@@ -102,7 +102,8 @@ class IndexFile:
         while len(current):
             reachable[current] = True
             previous = items["previous_item"][current - 1].astype(np.int64)
-            current = previous[(previous > 0) & (previous < current) & ~reachable[np.minimum(previous, len(items))]]
+            previous = previous[(previous > 0) & (previous < current)]
+            current = previous[~reachable[previous]]
         return reachable[1:]
 
     def close(self) -> None:

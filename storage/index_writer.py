@@ -103,6 +103,11 @@ class IndexWriter:
     def end_time_ms(self) -> int:
         return self._header.end_time_ms
 
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """Files, and the directory with a new one, that hold what is not synced."""
+        return self.unsynced | ({self._store.directory} if self.has_new_file else set())
+
     def append(self, keys: IndexKeys) -> None:
         """Enter keys in log order. Behind keys of later records they leave the file's end where it is."""
         start = 0

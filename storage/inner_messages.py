@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from storage.dispatch import DispatchBatch, index_keys, tags_codes
 from storage.errors import MessageIllegalError
 from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
+from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADER_SIZE, HOST_FLAGS, Message
 from storage.format.record_batch import Records
 from storage.format.record_block import DUE_IN, OutgoingMessages
@@ -151,15 +152,23 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def outgoing_messages(
-    messages: InnerMessages, host: bytes, delays_ms: tuple[int, ...], max_message_size: int
+    messages: InnerMessages,
+    host: bytes,
+    delays_ms: tuple[int, ...],
+    max_message_size: int,
+    *,
+    appends_crc: bool = False,
 ) -> Iterator[OutgoingMessages]:
     """The messages to be stored at `host`, in runs that one block can hold: born at hosts of one kind, all entering queues or none.
 
+    With `appends_crc` there is room for the sum over each record, and none of another record's goes on with its message.
     Raises MessageIllegalError for the first that a record cannot hold; then nothing was yielded.
     """
+    if appends_crc:
+        messages = messages._replace(properties=with_crc_room(messages.properties))
     _check_sizes(messages, len(host), max_message_size)
     for run in _runs(messages):
-        yield _outgoing(run, delays_ms)
+        yield _outgoing(run, delays_ms)._replace(has_crc=appends_crc)
 
 
 def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMessages:

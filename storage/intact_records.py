@@ -1,7 +1,8 @@
 """Intact records in a stretch of the log, whatever lies between them: what may stand behind a bad one.
 
-A record is intact if its lengths add up, its body has its CRC, and it names the place at which it stands. So bytes of a body that
-look like a record are none, and what was copied from elsewhere is none. Java has no such search.
+A record is intact if its lengths add up, its body has its CRC, the whole the one that it ends in, if it does (`__CRC32#`), and it names
+the place at which it stands. So bytes of a body that look like a record are none, and what was copied from elsewhere is none. Java has
+no such search.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def intact_records(file: ReadableFile, file_start: int, position: int = 0) -> It
             places = view_at(buffer, positions + _PLACE_POSITION, _PLACE)
             records = Records(buffer, positions[places == positions + file_start])
             records = records.take(records.is_whole)
-            records = records.take(records.crc_agrees())
+            records = records.take(records.crc_agrees() & records.property_crc_agrees(required=False))
             ends = np.maximum.accumulate(np.concatenate(([reach], records.positions + records.column("size_bytes"))))
             reach = int(ends[-1])
             outer = records.positions >= ends[:-1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storage.batch_ledger import END, QUEUE_ID, TOPIC, BatchLedger, LedgerMessage, outgoing_ledger_message
-from storage.format.record_block import encode_block
 from storage.store_writer import StoreWriter
 
 
@@ -29,7 +28,7 @@ def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> No
     """Append these ENDs once more, as they are: same batch, rows and last row. The caller syncs."""
     for message in renewals:
         end = outgoing_ledger_message(END, message.batch, message.row_count, last=message.last, now_ms=writer.clock())
-        writer.append([encode_block(end, writer.settings.host)])
+        writer.append([writer.settings.encode(end)])
 
 
 def newest_ends(writer: StoreWriter) -> list[LedgerMessage]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import message_delays, message_retries, message_transactions
-from storage.format.properties import PROPERTIES_LIMIT_BYTES
+from storage.format.properties import CRC_SIZE, PROPERTIES_LIMIT_BYTES
 from storage.format.property_encoding import encoded_size, leading_properties
 from storage.format.record import BLANK_SIZE, HEADER_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
@@ -310,7 +310,7 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
         sizes += len(rules.transaction.producer_group or "") if groups is None else sizes_of(groups)
         sizes += unique_sizes + encoded_size(HALF_PROPERTIES) + encoded_size(dict(rules.transaction.marks))
         sizes += sum(_real_sizes(columns))
-    return sizes
+    return sizes + CRC_SIZE if rules.appends_crc else sizes
 
 
 def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.format.properties import CRC_SIZE
 from storage.format.record import BLANK_SIZE, HEADER_SIZE
 from storage.format.record_block import OutgoingMessages
 from storage.format.texts import sizes_of
@@ -43,6 +44,7 @@ class ReturnRules:
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     max_message_size: int = 4 * 1024 * 1024
     log_file_size: int = 1024 * 1024 * 1024
+    appends_crc: bool = False
 
     def refusal(self) -> str | None:
         """Why nothing can be sent back for this group; None if it can.
@@ -88,11 +90,13 @@ class ReturnedRows:
             now_ms=now_ms,
             max_reconsume_times=rules.max_reconsume_times,
             first_row=first_row,
+            appends_crc=rules.appends_crc,
         )
         messages, dead = sent.messages, sent.dead
         if (too_large := self._too_large(messages, sent.rows, rejections)).any():
             messages, dead = messages.take(~too_large), dead[~too_large]
-        parts = outgoing_messages(messages, rules.host, rules.delays_ms, rules.max_message_size)
+        limit, appends_crc = rules.max_message_size, rules.appends_crc
+        parts = outgoing_messages(messages, rules.host, rules.delays_ms, limit, appends_crc=appends_crc)
         indices = np.array(sorted(rejections), np.int64)
         rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in indices.tolist())
         return Returned(tuple(parts), rejected, indices, self._topics(dead))
@@ -112,7 +116,7 @@ class ReturnedRows:
         over = bodies > limit
         size_of = dict(zip(rows[over].tolist(), bodies[over].tolist(), strict=True))
         rejections.add(rows[over], "body", lambda row: f"it is {size_of[row]} bytes, maxMessageSize is {limit}")
-        records = bodies + sizes_of(messages.properties) + _HEADER_LIMIT
+        records = bodies + sizes_of(messages.properties) + _HEADER_LIMIT + (CRC_SIZE if self._rules.appends_crc else 0)
         unfit = records + BLANK_SIZE > self._rules.log_file_size
         rejections.add(
             rows[unfit], "body", f"its record does not fit into a log file of {self._rules.log_file_size} bytes"

@@ -83,6 +83,8 @@ class MessageRules:
     """Bytes; a record and the filler behind it must fit into one file."""
     host_size: int = 8
     """Bytes of the store's address and port: 8, or 20 for IPv6."""
+    appends_crc: bool = False
+    """Whether records end in a sum over themselves, for which their properties need room."""
     compress_body_over: int | None = None
     """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False

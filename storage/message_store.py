@@ -155,6 +155,7 @@ class MessageStore(StoreReader):
                 config.commit_log.mapped_file_size_commit_log,
                 config.consume_queue.mapped_file_size_consume_queue,
                 config.consume_queue.mapped_file_size_consume_queue_ext,
+                config.commit_log.force_verify_prop_crc,
             )
             self.log = self.layout.commit_log(file_system)
             self.queues = self.layout.consume_queues(file_system)

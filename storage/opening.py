@@ -19,16 +19,20 @@ from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue_store import ConsumeQueueStore, queue_file_size
+from storage.errors import CorruptRecordError
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
 from storage.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
+from storage.index_recovery import plan_index
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
+from storage.quarantine import Quarantine, keep_what_is_cut
 from storage.recovery import (
     RecoveryPlan,
     RecoveryReport,
     apply_recovery,
+    count_successors,
     plan_recovery,
 )
 from storage.redo import TornRow, mend_batches
@@ -70,7 +74,11 @@ def open_for_writing(
     *,
     truncate_damage: bool,
 ) -> Opening:
-    """Bring the store into a state to append to; `abort` stands then. Raises StoreDamagedError unless `truncate_damage`."""
+    """Bring the store into a state to append to; `abort` stands then.
+
+    What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError unless
+    `truncate_damage`, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
+    """
     hint = load_hint(file_system, root)
     if hint is not None and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
@@ -81,6 +89,7 @@ def open_for_writing(
         raise plan.damage
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
+    quarantine = _keep_what_is_cut(root, file_system, log, queues, index, plan, clock)
     drop_hint(file_system, root)
     if file_system.exists(f"{root}/config"):  # a process that was killed may have renamed a table and not synced that
         file_system.sync(f"{root}/config")
@@ -100,6 +109,7 @@ def open_for_writing(
         save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
         trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
         truncate_damage=truncate_damage,
+        quarantine=quarantine,
     )
     queues.discover()
     ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in queues}
@@ -112,6 +122,44 @@ def open_for_writing(
         StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
         torn,
     )
+
+
+def _keep_what_is_cut(
+    root: str,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    plan: RecoveryPlan,
+    clock: Callable[[], int],
+) -> Quarantine | None:
+    """A copy of what recovery will cut, if intact records are in it that may have followed the log's last one. None if none are.
+
+    Of a torn tail too: its bad record may be one that a disk spoilt after it was acknowledged.
+    """
+    if not log.files or (plan.damage is None and not count_successors(log, plan)):
+        return None
+    reason = plan.damage or plan.failure or _no_record(log, plan.log_end)
+    trust = load_index_trust(
+        file_system, root, read_checkpoint(file_system, root).index_msg_timestamp, was_clean=plan.was_clean
+    )
+    dropped = plan_index(index, plan.log_end, trust).dropped if index is not None else []
+    return keep_what_is_cut(
+        file_system,
+        root,
+        log,
+        plan.log_end,
+        queues,
+        plan.visible_ends,
+        [file.path for file in dropped],
+        reason=reason,
+        now_ms=clock(),
+    )
+
+
+def _no_record(log: CommitLog, log_end: int) -> CorruptRecordError:
+    file = log.files[max(0, log.file_index(log_end))]
+    return CorruptRecordError("magic", log_end - file.start, "a record, as others follow", "zeros", file=file.path)
 
 
 def _opening_of_hint(hint: Hint) -> Opening:

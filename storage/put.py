@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.format.record_block import OutgoingMessages, RecordBlock
 from storage.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.message_rows import Commits, MessageRows
@@ -72,6 +72,7 @@ def message_rules(
         max_message_size=settings.max_message_size,
         log_file_size=settings.log_file_size_bytes,
         host_size=len(settings.host),
+        appends_crc=settings.appends_crc,
         compress_body_over=compress_body_over,
         keep_unique_key=keep_unique_key,
         strict_properties=strict_properties,
@@ -112,7 +113,7 @@ class Putter:
         messages = prepared.messages
         if not len(messages.queue_codes):
             return _results(messages, None, settings.host, 0)
-        block = encode_block(messages, settings.host)
+        block = settings.encode(messages)
         self._writer.reserve(len(block.data))
         self._writer.ensure_topics(prepared.topics)
         placement = self._writer.append([block], index_lease_ms=INDEX_LEASE_MS)[0]
@@ -125,7 +126,7 @@ class Putter:
     def _end_halves(self, halves: RecordBlock, commits: Commits, placement: Placement) -> None:
         halves = with_states(halves, commits.states)
         places, settings = HalfPlaces.of([placement]), self._writer.settings
-        runs = commit_runs([halves], [encode_block(commits.messages, settings.host)], places)
+        runs = commit_runs([halves], [settings.encode(commits.messages)], places)
         if runs[0].columns.row_count:
             self._writer.append(runs, index_lease_ms=INDEX_LEASE_MS)
         if ops := op_runs([halves], places, settings, self._writer.clock()):
@@ -141,10 +142,11 @@ def put_inner(
     """
     inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
     settings = writer.settings
-    parts = list(outgoing_messages(inner, settings.host, delays_ms, settings.max_message_size))
+    limit, appends_crc = settings.max_message_size, settings.appends_crc
+    parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
     if not parts:
         return _NO_RESULTS
-    blocks = [encode_block(part, settings.host) for part in parts]
+    blocks = [settings.encode(part) for part in parts]
     writer.reserve(sum(len(block.data) for block in blocks))
     placements = writer.append(blocks, index_lease_ms=INDEX_LEASE_MS)
     last = writer.ends.last_record

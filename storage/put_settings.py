@@ -16,7 +16,9 @@ from storage.consume_queue_store import queue_file_size
 from storage.errors import ConfigurationError
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import LocalFileSystem
+from storage.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
+from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
 from storage.settings import TimerConfig, TransactionConfig
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
@@ -41,16 +43,27 @@ class PutSettings:
     queue_file_size_bytes: int
     log_directories: tuple[str, ...]
     """Where new log files go."""
-    sync_flush: bool
+    flush: FlushPolicy
     topics: TopicTable
     delays_ms: tuple[int, ...]
     """The delay of each level, from level 1."""
     timer: TimerConfig
     transaction: TransactionConfig
     takes_transactions: bool
+    appends_crc: bool = False
+    """Whether records end in a sum over themselves."""
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether a put counts only when it is on the disk."""
+        return isinstance(self.flush, SyncFlush)
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
         return replace(self, topics=topics)
+
+    def encode(self, messages: OutgoingMessages) -> RecordBlock:
+        """The messages as records of this store."""
+        return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
 
 
 def put_settings(
@@ -95,12 +108,17 @@ def put_settings(
         log_file_size_bytes=log_file_size,
         queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
         log_directories=tuple(sorted(path for path in directories if path not in read_only)) or directories,
-        sync_flush=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
+        flush=flush_policy(
+            config.flush,
+            is_sync=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
+            log_file_size_bytes=log_file_size,
+        ),
         topics=topics,
         delays_ms=config.delay.delays_ms,
         timer=config.timer,
         transaction=config.transaction,
         takes_transactions=not config.send.reject_transaction_message,
+        appends_crc=config.commit_log.appends_crc,
     )
 
 

@@ -35,7 +35,7 @@ class QueueEnds:
         self._clock = clock
         self._tail = LogTail(log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
         self._ends = dict(plan.visible_ends)
-        self._last_places = {(queue.topic, queue.queue_id): self.greatest_end(queue) for queue in queues}
+        self._last_places = dict(plan.last_places)
         self._next_discovery_ms = 0
 
     @property

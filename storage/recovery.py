@@ -4,6 +4,7 @@ Passes, in order:
   1. queues: where each one's entries end, and the greatest place in the log that one of them points to
   2. log: from a file known to be dispatched, record by record with body CRC, to the first that is not valid: the log's end
   3. damage: is the bad record a torn tail, or do intact records of before the last checkpoint stand behind it?
+     What is cut and may hold messages is copied first (`quarantine.py`); the caller does that
   4. queues again: without entries at or behind the log's end, without stale ones
 `plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` goes on:
   5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
@@ -29,7 +30,6 @@ from storage.dispatch import DispatchBatch, dispatch, queue_entries
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.files.file_system import LocalFileSystem, end_of_data
 from storage.format.checkpoint import Checkpoint
-from storage.format.layout import view_at
 from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -37,15 +37,15 @@ from storage.format.record import (
     STORE_TIME_POSITION,
     SYS_FLAG_POSITION,
 )
-from storage.format.record_batch import Records, find_candidates
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.index_recovery import Indexer, plan_index
 from storage.index_store import IndexStore
 from storage.index_trust import IndexTrust
+from storage.intact_records import intact_records
 from storage.log_tail import RecordIdentity
 from storage.names import validate_path_element
-
-_SCAN_BYTES = 8 << 20
+from storage.quarantine import Quarantine
+from storage.queue_tails import read_tails
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class RecoveryPlan:
     damage: StoreDamagedError | None
     written_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    last_places: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where in the log the last message before a visible end ends, −1 of a queue without messages; of queues of which it is known."""
 
     @property
     def last_store_time_ms(self) -> int:
@@ -82,6 +84,10 @@ class RecoveryReport:
     holes: list[tuple[str, int, int, int]] = field(default_factory=list)
     removed_files: list[str] = field(default_factory=list)
     indexed_keys: int = 0
+    quarantine: str | None = None
+    """The directory to which what was cut was copied first; None where nothing of it may have been a message."""
+    quarantined_records: int = 0
+    """Intact records in it."""
     torn_records: int = 0
     """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
 
@@ -101,10 +107,8 @@ def plan_recovery(
     `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
     is dear. Stale records of equal length behind a truncated log's end would not be told apart then.
     """
-    written_ends, greatest = {}, -1
-    for queue in queues:
-        end = written_ends[queue.topic, queue.queue_id] = queue.written_end()
-        greatest = max(greatest, _greatest_end(queue, end))
+    tails = read_tails(list(queues))
+    written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
     if not log.files:
         return RecoveryPlan(was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0))
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
@@ -117,19 +121,16 @@ def plan_recovery(
     damage = (
         None
         if from_greatest_end
-        else _find_damage(log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint)
+        else _find_damage(
+            log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint, was_clean=was_clean
+        )
     )
-    visible_ends = {
-        (queue.topic, queue.queue_id): queue.visible_end(written_ends[queue.topic, queue.queue_id], log, walk.end)
-        for queue in queues
-    }
-    greatest = max((_greatest_end(queue, visible_ends[queue.topic, queue.queue_id]) for queue in queues), default=-1)
-    return RecoveryPlan(was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends)
-
-
-def _greatest_end(queue: ConsumeQueue, end: int) -> int:
-    found = queue.greatest_end(end)
-    return -1 if found == 2**31 - 1 else found  # a queue of nothing but pre-blank entries
+    visible = tails.visible(log, walk.end)
+    greatest = int(max(visible.greatest_ends(), default=-1))
+    visible_ends, last_places = visible.ends_by_name(), visible.places_by_name()
+    return RecoveryPlan(
+        was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends, last_places
+    )
 
 
 def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:
@@ -157,40 +158,43 @@ def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
 
 
 def _find_damage(
-    log: CommitLog, end: int, failure: CorruptRecordError | None, last_store_time_ms: int, checkpoint: Checkpoint
+    log: CommitLog,
+    end: int,
+    failure: CorruptRecordError | None,
+    last_store_time_ms: int,
+    checkpoint: Checkpoint,
+    *,
+    was_clean: bool,
 ) -> StoreDamagedError | None:
     """Damage: an intact record behind the bad one was stored between the last good record and the checkpoint's log time.
 
     Records of a life before a truncation are older than the last good one, those of a torn tail younger than the checkpoint.
+    A record of the checkpoint's own millisecond is vouched for only after a clean stop: more may have come within it.
     """
-    if last_store_time_ms > checkpoint.physic_msg_timestamp:
+    vouched_ms = checkpoint.physic_msg_timestamp
+    if last_store_time_ms > vouched_ms:
         return None
-    intact = 0
-    for file in log.files[max(0, log.file_index(end)) :]:
-        opened = log.open_file(file)
-        for start, stop in opened.data_ranges(max(0, end - file.start)):
-            for position in range(start, stop, _SCAN_BYTES):
-                window = opened.view(position, min(_SCAN_BYTES, stop - position) + (4 << 20))
-                intact += _intact_between(
-                    window, file.start + position, min(_SCAN_BYTES, stop - position), last_store_time_ms, checkpoint
-                )
-    if not intact:
+    intact, is_damage = 0, False
+    for times in _times_behind(log, end, last_store_time_ms):
+        intact += int(np.count_nonzero(times <= vouched_ms))
+        is_damage |= bool((times < vouched_ms + was_clean).any())
+    if not is_damage:
         return None
     number = log.file_index(end)
     file = log.files[number]
     return StoreDamagedError(file.path, end - file.start, failure.field if failure else "magic", intact, end)
 
 
-def _intact_between(
-    window: np.ndarray, window_start: int, scan_bytes: int, after_ms: int, checkpoint: Checkpoint
-) -> int:
-    positions = find_candidates(window, 0, min(scan_bytes, len(window) - MINIMUM_RECORD_SIZE + 1))
-    for_own_place = view_at(window, positions + 28, np.dtype(">i8")) == positions + window_start
-    records = Records(window, positions[for_own_place])
-    whole = records.take(records.is_whole)
-    times = whole.column("store_time_ms")
-    timely = (times >= after_ms) & (times <= checkpoint.physic_msg_timestamp)
-    return int(np.count_nonzero(whole.take(timely).crc_agrees()))
+def count_successors(log: CommitLog, plan: RecoveryPlan) -> int:
+    """How many intact records behind the log's end are not older than its last one: messages that may have followed it."""
+    return sum(len(times) for times in _times_behind(log, plan.log_end, plan.last_store_time_ms))
+
+
+def _times_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[np.ndarray]:
+    for file in log.files[max(0, log.file_index(end)) :]:
+        for records in intact_records(log.open_file(file), file.start, max(0, end - file.start)):
+            times = records.column("store_time_ms")
+            yield times[times >= after_ms]
 
 
 def apply_recovery(
@@ -207,17 +211,21 @@ def apply_recovery(
     save_checkpoint: Callable[[Checkpoint], None],
     trust: IndexTrust,
     truncate_damage: bool = False,
+    quarantine: Quarantine | None = None,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
     `trust` says which index files may be kept, after a clean stop too.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
-    Raises the plan's StoreDamagedError, before anything is changed, unless `truncate_damage`.
+    `quarantine` holds what is cut, for the report. Raises the plan's StoreDamagedError, before anything is changed, unless
+    `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
+    if quarantine is not None:
+        report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
     honest = checkpoint._replace(
         logics_msg_timestamp=0

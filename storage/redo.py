@@ -29,6 +29,7 @@ from storage.format.record_block import (
     read_stamps,
     resolved_tags_codes,
     stamp,
+    stamp_crcs,
 )
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.half_ends import HalfPlaces
@@ -197,10 +198,14 @@ class _Mending:
         )
         block = encode_block(outgoing, host)
         if len(block.data) != end - start:
+            block = encode_block(outgoing.with_crc_room(), host)
+        if len(block.data) != end - start:
             return  # somebody else's
         logged, staged = record.buffer[start:end], block.data.copy()
         offsets, times = read_stamps(logged, np.zeros(1, np.int64), len(host))
         stamp(staged, np.zeros(1, np.int64), offsets, np.array([message.commitlog_offset]), times, len(host))
+        if block.columns.has_crc:
+            stamp_crcs(staged, np.zeros(1, np.int64), block.columns.sizes_bytes)
         if (logged != staged).any():
             self.mend(_Difference(block, 0, message.commitlog_offset, logged, staged))
         else:
@@ -279,6 +284,8 @@ def _equal_rows(
         queue_offsets, store_times = read_stamps(logged, positions, host_size)
         stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
         copy_halves(logged, staged, positions)
+        if run.columns.has_crc:
+            stamp_crcs(staged, positions, sizes[first:last])
         differing = np.flatnonzero(logged != staged)
         for row in np.unique(np.searchsorted(positions, differing, side="right") - 1).tolist():
             place_of_row, begin = start + int(positions[row]), int(positions[row])

@@ -25,7 +25,7 @@ from storage.delay.routing import (
     route_delayed_rows,
 )
 from storage.errors import NameIllegalError
-from storage.format.properties import PROPERTIES_LIMIT_BYTES
+from storage.format.properties import CRC_NAME, CRC_SIZE, PROPERTIES_LIMIT_BYTES
 from storage.format.property_encoding import MapEntries, encode_columns
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
@@ -69,11 +69,13 @@ def send_back_rows(
     now_ms: int,
     max_reconsume_times: int | None = None,
     first_row: int = 0,
+    appends_crc: bool = False,
 ) -> SentBack:
     """The messages that put `rows` back; `rejections` gets the rows that cannot be.
 
     `max_reconsume_times` comes before the group's. Retry queues take turns by `first_row` + the row's number, where Java draws one,
-    so that a task that runs again makes the same messages. A group whose `retry_queue_count` is 0 or less takes no retries: what
+    so that a task that runs again makes the same messages. With `appends_crc` properties leave room for a sum over the record. A group
+    whose `retry_queue_count` is 0 or less takes no retries: what
     it failed on is dropped, as Java does.
     Bodies are stored as they come, uncompressed: the source's rows are, unless decompress=false, whose rows must not come here.
     Departure: a dead letter keeps its TIMER properties and is no timer message again, whatever they say.
@@ -113,7 +115,7 @@ def send_back_rows(
         topics=routed.topics,
         queue_ids=routed.queue_ids,
         bodies=bodies,
-        properties=_properties(given["properties"], topics, msg_ids, levels, real, rejections),
+        properties=_properties(given["properties"], topics, msg_ids, levels, real, appends_crc, rejections),
         flags=integers("flag"),
         sys_flags=_sys_flags(integers("sys_flag")),
         born_times_ms=read_times_ms(given.get("born_timestamp"), count, now_ms),
@@ -175,13 +177,14 @@ def _properties(
     msg_ids: pa.Array,
     levels: np.ndarray,
     real: Mapping[str, pa.Array],
+    appends_crc: bool,
     rejections: Rejections,
 ) -> pa.Array:
     """The property strings, large_binary: `retries.sent_back_properties` of every row."""
     entries = MapEntries.of(column)
     is_delayed = levels > 0
     keep = pc.greater(pc.binary_length(entries.values), 0).to_numpy(zero_copy_only=False)  # no reader sees an empty one
-    for name in _REPLACED:
+    for name in (*_REPLACED, *((CRC_NAME,) if appends_crc else ())):
         keep[entries.entries_of(name)] = False
     for name in _REPLACED_BY_DELAY:
         found = entries.entries_of(name)
@@ -203,10 +206,11 @@ def _properties(
         entries.encode(),
     )
     sizes = sizes_of(encoded)
+    limit = PROPERTIES_LIMIT_BYTES - (CRC_SIZE if appends_crc else 0)
     rejections.add(
-        np.flatnonzero(sizes > PROPERTIES_LIMIT_BYTES),
+        np.flatnonzero(sizes > limit),
         "properties",
-        lambda row: f"all properties together are {sizes[row]} bytes, the limit is {PROPERTIES_LIMIT_BYTES}",
+        lambda row: f"all properties together are {sizes[row]} bytes, the limit is {limit}",
     )
     return encoded
 

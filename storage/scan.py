@@ -46,7 +46,8 @@ def scan_queue(
 
     With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
     superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
-    Raises OffsetOutOfRangeError where messages expired meanwhile, CorruptRecordError for a wrong body with `verify_crc`.
+    Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptRecordError for a wrong body, or a record of
+    another sum than it ends in (`__CRC32#`).
     """
     at = start
     while at < end:
@@ -103,13 +104,23 @@ def _ascending_slices(
             records = records.take(agrees)
         if not len(records):
             continue
-        if verify_crc and not (sound := records.crc_agrees()).all():
-            row = int(np.argmin(sound))
-            raise CorruptRecordError(
-                "body CRC", int(records.column("commitlog_offset")[row]), int(records.column("body_crc")[row]),
-                "another", file=f"{queue.topic} queue {queue.queue_id} offset {int(offsets[part][agrees][row])}",
-            )  # fmt: skip
+        if verify_crc:
+            _verify(records, queue, offsets[part][agrees])
         yield QueueSlice(offsets[part][agrees], records)
+
+
+def _verify(records: Records, queue: ConsumeQueue, offsets: np.ndarray) -> None:
+    for field, sound in (
+        ("body CRC", records.crc_agrees()),
+        ("property CRC", records.property_crc_agrees(required=False)),
+    ):
+        if not sound.all():
+            row = int(np.argmin(sound))
+            stated = int(records.column("body_crc")[row]) if field == "body CRC" else "as the record states it"
+            raise CorruptRecordError(
+                field, int(records.column("commitlog_offset")[row]), stated, "another",
+                file=f"{queue.topic} queue {queue.queue_id} offset {int(offsets[row])}",
+            )  # fmt: skip
 
 
 def _records(

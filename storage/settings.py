@@ -54,6 +54,14 @@ class CommitLogConfig:
     def __post_init__(self) -> None:
         _require_positive(self, "mapped_file_size_commit_log", "max_message_size")
 
+    @property
+    def appends_crc(self) -> bool:
+        """Whether records are written with the property `__CRC32#`.
+
+        Departure: with forceVerifyPropCRC alone too, where a broker writes records that its own next recovery cuts off.
+        """
+        return self.enabled_append_prop_crc or self.force_verify_prop_crc
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueConfig:
@@ -89,9 +97,46 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """When an acknowledged message is on the disk: ASYNC_FLUSH or SYNC_FLUSH."""
+    """When an acknowledged message is on the disk: ASYNC_FLUSH or SYNC_FLUSH, and how often what is written is synced.
+
+    All but the first are followed by a broker process (`put_service.py`); who puts into a store that it has opened itself syncs when
+    it asks for it, or with every put under SYNC_FLUSH.
+    """
 
     flush_disk_type: str = field(default="ASYNC_FLUSH", metadata=_java("flushDiskType"))
+    sync_flush_timeout: int = field(default=5_000, metadata=_java("syncFlushTimeout", "ms"))
+    flush_interval_commit_log: int = field(default=500, metadata=_java("flushIntervalCommitLog", "ms"))
+    flush_commit_log_least_pages: int = field(default=4, metadata=_java("flushCommitLogLeastPages", "pages of 4 KiB"))
+    flush_commit_log_thorough_interval: int = field(
+        default=10_000, metadata=_java("flushCommitLogThoroughInterval", "ms")
+    )
+    flush_commit_log_timed: bool = field(default=True, metadata=_java("flushCommitLogTimed"))
+    wake_flush_when_put_message: bool = field(default=False, metadata=_java("wakeFlushWhenPutMessage"))
+    transient_store_pool_enable: bool = field(default=False, metadata=_java("transientStorePoolEnable"))
+    transient_store_pool_size: int = field(default=5, metadata=_java("transientStorePoolSize", "log files"))
+    commit_interval_commit_log: int = field(default=200, metadata=_java("commitIntervalCommitLog", "ms"))
+    commit_commit_log_least_pages: int = field(default=4, metadata=_java("commitCommitLogLeastPages", "pages of 4 KiB"))
+    commit_commit_log_thorough_interval: int = field(
+        default=200, metadata=_java("commitCommitLogThoroughInterval", "ms")
+    )
+    wake_commit_when_put_message: bool = field(default=True, metadata=_java("wakeCommitWhenPutMessage"))
+    flush_interval_consume_queue: int = field(default=1_000, metadata=_java("flushIntervalConsumeQueue", "ms"))
+    flush_consume_queue_least_pages: int = field(
+        default=2, metadata=_java("flushConsumeQueueLeastPages", "pages of 4 KiB")
+    )
+    flush_consume_queue_thorough_interval: int = field(
+        default=60_000, metadata=_java("flushConsumeQueueThoroughInterval", "ms")
+    )
+    os_page_cache_busy_time_out_mills: int = field(default=1_000, metadata=_java("osPageCacheBusyTimeOutMills", "ms"))
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            self,
+            "flush_interval_commit_log",
+            "commit_interval_commit_log",
+            "flush_interval_consume_queue",
+            "transient_store_pool_size",
+        )
 
 
 @dataclass(frozen=True, slots=True)

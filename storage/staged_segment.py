@@ -287,6 +287,7 @@ def encode_columns(columns: BlockColumns) -> bytes:
         "hostSize": columns.host_size,
         "queues": columns.queues,
         "halves": columns.transaction_states is not None,
+        "crc": columns.has_crc,
     }
     head = json.dumps(document).encode()
     head += b" " * (-(4 + len(head)) % _ALIGNMENT)
@@ -305,7 +306,7 @@ def decode_columns(encoded: np.ndarray) -> BlockColumns:
         arrays[name] = np.frombuffer(encoded, dtype, count, position)
         position += arrays[name].nbytes
     queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
-    return BlockColumns(queues=queues, host_size=head["hostSize"], **arrays)
+    return BlockColumns(queues=queues, host_size=head["hostSize"], has_crc=head.get("crc", False), **arrays)
 
 
 _ARRAYS = (
@@ -340,6 +341,7 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         None
         if blocks[0].transaction_states is None
         else np.concatenate([block.transaction_states for block in blocks]),
+        blocks[0].has_crc,
     )
 
 

@@ -23,10 +23,17 @@ class StoreLayout:
     log_file_size_bytes: int | None = None
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
+    force_property_crc: bool = False
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
         """The log. With `scratch`, records lie in that memory until the next ones are asked for."""
-        return CommitLog(file_system, self.log_directories, self.log_file_size_bytes, scratch)
+        return CommitLog(
+            file_system,
+            self.log_directories,
+            self.log_file_size_bytes,
+            scratch,
+            force_property_crc=self.force_property_crc,
+        )
 
     def consume_queues(self, file_system: FileSystem) -> ConsumeQueueStore:
         return ConsumeQueueStore(

@@ -2,66 +2,55 @@
 ReputMessageService, StoreCheckpoint.
 
 The order is the contract (DESIGN 4): the index time in the checkpoint · records · their sync under SYNC_FLUSH · queue entries ·
-index. After an error half-way nobody knows what stands on the disk, so the writer takes nothing more: opening the store again
-recovers it. Nothing is acknowledged before `append` returns.
+index. `append` does all of it. `append_records` leaves off behind the records, for a sync that serves many puts
+(`put_service.py`); `dispatch` goes on with what the flush policy lets readers see by then, and with nothing else. After an error half-way
+nobody knows what stands on the disk, so the writer takes nothing more: opening the store again recovers it.
 """
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.commit_log import CommitLog
-from storage.commit_log_writer import CommitLogWriter
+from storage.commit_log_writer import CommitLogWriter, LogSync
 from storage.consume_queue_store import ConsumeQueueStore
-from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import IndexKeys, QueueEntries
+from storage.derived_sync import DerivedSync
+from storage.derived_writer import DerivedWriter
+from storage.dispatch import IndexKeys
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import LocalFileSystem
-from storage.format.consume_queue import ENTRY
-from storage.format.record_block import RecordRun, resolved_tags_codes
-from storage.hint import LedgerEnds
+from storage.format.record_block import RecordRun
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, has_index_trust, save_index_trust
-from storage.index_writer import IndexWriter
 from storage.log_tail import RecordIdentity
-from storage.names import validate_path_element
-from storage.placement import Placement, sorted_by_code
+from storage.placement import Placement
 from storage.put_settings import PutSettings
 from storage.redo import TornRow
+from storage.run_dispatch import AppendedRun, groups_of_runs
+from storage.store_ends import StoreEnds
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicConfig, TopicTable
 
-DISPATCH_ROWS = 1 << 20
-_LONG_MAX = 2**63 - 1
 CHECKPOINT_INTERVAL_MS = 60_000
 """Java: flushConsumeQueueThoroughInterval."""
 
-QueueName = tuple[str, int]
 
+class RunningSync(NamedTuple):
+    """A sync of the log, and the store time of the last record that it brings to the disk."""
 
-@dataclass(slots=True)
-class StoreEnds:
-    """Where a store ends, as recovery or the hint found it."""
-
-    log_end: int
-    last_record: RecordIdentity | None
-    queue_ends: dict[QueueName, int]
-    unsynced: set[str] = field(default_factory=set)
-    checkpointed_ms: int = 0
-    ledger: LedgerEnds | None = None
-    index_is_sound: bool = False
-    """Whether the slots of the last index file were seen to be whole."""
+    log: LogSync
+    store_time_ms: int
 
 
 class StoreWriter:
-    """The writing end of one open store. The caller holds the store's lock, and `abort` stands."""
+    """The writing end of one open store. The caller holds the store's lock, and `abort` stands. Not thread-safe."""
 
     def __init__(
         self,
@@ -82,11 +71,16 @@ class StoreWriter:
         self.clock = clock
         self.ends = ends
         self._index = index
-        self._index_writer: IndexWriter | None = None
-        self._queue_writers: dict[QueueName, ConsumeQueueWriter] = {}
+        self._derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
+        of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
+        ends.unsynced -= of_log
         self._log_writer = CommitLogWriter(
-            file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories
+            file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
         )
+        self._undispatched: deque[AppendedRun] = deque()
+        last_ms = ends.last_record.store_time_ms if ends.last_record else 0
+        self._written_ms = self._dispatched_ms = last_ms
+        self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
         self._trust_is_saved = False
         self._failure: BaseException | None = None
@@ -134,7 +128,7 @@ class StoreWriter:
         try:
             self._log_writer.reserve(size_bytes)
         except OSError as error:
-            self._failure = error
+            self.fail(error)
             raise
 
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
@@ -144,94 +138,77 @@ class StoreWriter:
         index time may run, so that not every small append writes it.
         Raises StoreNotWritableError, OSError; then this writer is at its end.
         """
+        placements: list[Placement] = []
+        store_time_ms = self._next_store_time_ms()
+        for group in groups_of_runs(runs):
+            placements += self._append_group(group, store_time_ms, index_lease_ms)
+            if self.settings.sync_flush:
+                self._sync_records()
+            self.dispatch()
+        return placements
+
+    def append_records(
+        self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0, hold: bool = False
+    ) -> list[Placement]:
+        """Append the runs in order, without what `append` does behind the records; no run may be empty.
+
+        With `hold` they stay in memory until `write_held` or any `append`. Raises as `append` does.
+        """
+        return self._append_group(runs, self._next_store_time_ms(), index_lease_ms, hold=hold)
+
+    def dispatch(self) -> None:
+        """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`."""
         self._refuse_after_failure()
         try:
-            store_time_ms = max(self.clock(), self.ends.last_record.store_time_ms if self.ends.last_record else 0)
-            self._claim_index_time(store_time_ms, index_lease_ms)
-            placements: list[Placement] = []
-            for group in _groups(runs):
-                placements += self._append_group(group, store_time_ms)
-            return placements
+            end = self.settings.flush.readable_end(self._log_writer.written_end, self._log_writer.synced_end)
+            runs = []
+            while self._undispatched and self._undispatched[0].placement.end <= end:
+                runs.append(self._undispatched.popleft())
+            if runs:
+                self._derived.enter(runs)
+                self._dispatched_ms = runs[-1].store_time_ms
         except BaseException as error:
-            self._failure = error
+            self.fail(error)
             raise
 
     def mend(self, torn: Sequence[TornRow]) -> None:
         """Tags codes and keys of rows that a broker has dispatched while they were torn."""
         self._refuse_after_failure()
         for row in torn:
-            if queue := self.queues.get(*row.queue):
-                writer = self._queue_writer(*row.queue, self.ends.queue_ends.get(row.queue, 0))
-                entry = queue.entries(row.queue_offset, row.queue_offset + 1)
-                if entry["commitlog_offset"][0] == row.commitlog_offset and entry["tags_code"][0] != row.tags_code:
-                    entry["tags_code"] = row.tags_code
-                    writer.rewrite(row.queue_offset, entry)
-            missing = [key for key in row.key_hashes if not self._is_entered(key, row.commitlog_offset)]
-            if missing:
+            self._derived.mend_entry(row)
+            if missing := self._derived.missing_keys(row):
                 self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
                 count = len(missing)
                 places, times = np.full(count, row.commitlog_offset), np.full(count, row.store_time_ms)
-                self._indexer().append(IndexKeys(np.array(missing, np.int32), places, times))
-                self._indexer().flush()
+                self._derived.enter_keys(IndexKeys(np.array(missing, np.int32), places, times))
 
-    def _is_entered(self, key_hash: int, commitlog_offset: int) -> bool:
-        hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()
-        return self._index is None or any(hit.commitlog_offset == commitlog_offset for hit in hits)
+    def _next_store_time_ms(self) -> int:
+        return max(self.clock(), self.ends.last_record.store_time_ms if self.ends.last_record else 0)
 
-    def _append_group(self, runs: list[RecordRun], store_time_ms: int) -> list[Placement]:
-        placements = []
-        for run in runs:
-            names = run.columns.queues
-            placement = self._log_writer.append(
-                run,
-                np.array([self.ends.queue_ends.get(name, 0) for name in names], np.int64),
-                store_time_ms,
-            )
-            if run.columns.is_queued:
-                self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
-            placements.append(placement)
+    def _append_group(
+        self, runs: Sequence[RecordRun], store_time_ms: int, index_lease_ms: int, *, hold: bool = False
+    ) -> list[Placement]:
+        self._refuse_after_failure()
+        try:
+            self._claim_index_time(store_time_ms, index_lease_ms)
+            placements = [self._append_run(run, store_time_ms, hold) for run in runs]
+            reach("after-records")
+            return placements
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _append_run(self, run: RecordRun, store_time_ms: int, hold: bool) -> Placement:
+        names = run.columns.queues
+        next_offsets = np.array([self.ends.queue_ends.get(name, 0) for name in names], np.int64)
+        placement = self._log_writer.append(run, next_offsets, store_time_ms, hold=hold)
+        if run.columns.is_queued:
+            self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
         self.ends.log_end = self._log_writer.end
-        self.ends.last_record = RecordIdentity(int(placements[-1].commitlog_offsets[-1]), store_time_ms)
-        reach("after-records")
-        if self.settings.sync_flush:
-            self._log_writer.sync()
-        for entries in _queue_entries(runs, placements, store_time_ms):
-            self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
-        reach("after-queues")
-        self._enter_keys(runs, placements, store_time_ms)
-        reach("after-index")
-        return placements
-
-    def _queue_writer(self, topic: str, queue_id: int, end: int) -> ConsumeQueueWriter:
-        name = topic, queue_id
-        if name not in self._queue_writers:
-            queue = self.queues.get_or_make(validate_path_element("topic", topic), queue_id)
-            if end and not queue.first_file_offset < end <= queue.last_file_end_offset:
-                reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
-                raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
-            size = queue.file_size_bytes or self.settings.queue_file_size_bytes
-            self._queue_writers[name] = ConsumeQueueWriter(self.file_system, queue, end, size)
-        return self._queue_writers[name]
-
-    def _enter_keys(self, runs: list[RecordRun], placements: list[Placement], store_time_ms: int) -> None:
-        if self._index is None:
-            return
-        hashes = np.concatenate([run.columns.key_hashes for run in runs])
-        places = [
-            np.repeat(placement.commitlog_offsets, run.columns.key_counts)
-            for run, placement in zip(runs, placements, strict=True)
-        ]
-        times = np.full(len(hashes), store_time_ms, np.int64)
-        self._indexer().append(IndexKeys(hashes, np.concatenate(places), times))
-        self._indexer().flush()
-        self.ends.index_is_sound = True
-
-    def _indexer(self) -> IndexWriter:
-        assert self._index is not None
-        if self._index_writer is None:
-            sound = self.ends.index_is_sound
-            self._index_writer = IndexWriter(self.file_system, self._index, self.clock, trust_slots=sound)
-        return self._index_writer
+        self.ends.last_record = RecordIdentity(int(placement.commitlog_offsets[-1]), store_time_ms)
+        self._written_ms = self._written_ms if hold else store_time_ms
+        self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
+        return placement
 
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
         if self._index is None:
@@ -258,30 +235,99 @@ class StoreWriter:
 
     # Making durable
 
-    def sync_log(self) -> None:
-        """Every record appended so far, by this writer or by the one before it, onto the disk."""
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of records that are in memory only."""
+        return self._log_writer.held_bytes
+
+    @property
+    def written_end(self) -> int:
+        """Up to where the log's records are in its files."""
+        return self._log_writer.written_end
+
+    @property
+    def synced_end(self) -> int:
+        """Up to where they are on the disk."""
+        return self._log_writer.synced_end
+
+    def fail(self, error: BaseException) -> None:
+        """Take nothing more, because of this; the first reason stays."""
+        self._failure = self._failure or error
+
+    def write_held(self) -> None:
+        """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""
         self._refuse_after_failure()
         try:
-            inherited = {path for path in self.ends.unsynced if path.startswith(tuple(self.log.directories))}
-            for path in sorted(inherited, reverse=True):
-                self._sync_if_there(path)
-            self._log_writer.sync()
-            self.ends.unsynced -= inherited
+            self._log_writer.write_held()
+            self._written_ms = self.ends.last_record.store_time_ms if self.ends.last_record else 0
         except BaseException as error:
-            self._failure = error
+            self.fail(error)
+            raise
+
+    def begin_log_sync(self) -> RunningSync:
+        """A sync of all that is written, whose `log.run` may run while this writer goes on; to be ended by `end_log_sync`."""
+        self._refuse_after_failure()
+        return RunningSync(self._log_writer.begin_sync(), self._written_ms)
+
+    def end_log_sync(self, sync: RunningSync, error: BaseException | None) -> None:
+        """Take note of how it ended. After an error nothing is known to be on the disk that was not before."""
+        self._log_writer.end_sync(sync.log, is_done=error is None)
+        if error is not None:
+            self.fail(error)
+        else:
+            self._synced_ms = max(self._synced_ms, sync.store_time_ms)
+
+    def sync_log(self) -> None:
+        """Every record appended so far, by this writer or by the one before it, onto the disk; readable then."""
+        self.write_held()
+        self._sync_records()
+        self.dispatch()
+
+    def _sync_records(self) -> None:
+        sync = self.begin_log_sync()
+        try:
+            sync.log.run()
+        except BaseException as error:
+            self.end_log_sync(sync, error)
+            raise
+        self.end_log_sync(sync, None)
+
+    def begin_derived_sync(self, least_pages: int) -> DerivedSync:
+        """A sync of queues with so many pages to be synced, for 0 of all that is derived; to be ended by `end_derived_sync`."""
+        self._refuse_after_failure()
+        return self._derived.begin_sync(least_pages, self._dispatched_ms)
+
+    def end_derived_sync(self, sync: DerivedSync, error: BaseException | None) -> None:
+        """Take note of how it ended; if it was thorough, write the checkpoint: log and queues are on the disk up to its times.
+
+        The index may not be, up to the time that the checkpoint says; the trust file has the time up to which it is.
+        """
+        if error is not None:
+            self.fail(error)
+            return
+        self._refuse_after_failure()
+        self._derived.end_sync(sync)
+        if not sync.is_thorough or not (sync.paths or self._synced_ms > self._checkpoint.physic_msg_timestamp):
+            return
+        try:
+            if self._index is not None and sync.index_end_ms:
+                save_index_trust(self.file_system, self.root, sync.index_end_ms - 1)
+            self._save_checkpoint(
+                physic_msg_timestamp=max(self._synced_ms, self._checkpoint.physic_msg_timestamp),
+                logics_msg_timestamp=max(sync.store_time_ms, self._checkpoint.logics_msg_timestamp),
+            )
+            self.ends.checkpointed_ms = self.clock()
+        except BaseException as failed:
+            self.fail(failed)
             raise
 
     def checkpoint(self) -> None:
         """Log, queues and index onto the disk, then the checkpoint's times, which now vouch for all of it."""
         self.sync_log()
+        sync = self.begin_derived_sync(0)
         try:
-            for path in sorted(self.unsynced_paths(), reverse=True):
-                self._sync_if_there(path)
-            for writer in self._queue_writers.values():
-                writer.paths.clear()
-            if self._index_writer is not None:
-                self._index_writer.sync()
-            self.ends.unsynced.clear()
+            sync.run()
+            self._derived.end_sync(sync)
             last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
             files = self._index.files() if self._index is not None else []
             index_time = files[-1].header().end_time_ms if files else 0
@@ -294,7 +340,7 @@ class StoreWriter:
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
         except BaseException as error:
-            self._failure = error
+            self.fail(error)
             raise
 
     def checkpoint_if_due(self) -> None:
@@ -304,65 +350,11 @@ class StoreWriter:
 
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, the log's among them."""
-        paths = self.ends.unsynced | self._log_writer.unsynced
-        for writer in self._queue_writers.values():
-            if writer.paths:
-                topic_directory = posixpath.dirname(writer.queue.directory)
-                paths |= writer.paths | {writer.queue.directory, topic_directory, self.queues.directory}
-        if self._index_writer is not None:
-            paths |= self._index_writer.unsynced
-            if self._index_writer.has_new_file and self._index is not None:
-                paths |= {self._index.directory}
-        return paths
-
-    def _sync_if_there(self, path: str) -> None:
-        if self.file_system.exists(path):  # a file may have expired meanwhile
-            self.file_system.sync(path)
+        return self._log_writer.unsynced | self._derived.unsynced_paths()
 
     def close(self) -> None:
-        """Let go of descriptors; syncs nothing."""
+        """Let go of descriptors; syncs nothing. Records that wait for their sync are left to the next opening, which recovers."""
+        if self._undispatched and self._failure is None:
+            reason = "it was let go of while records waited for their sync"
+            self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()
-
-
-def _groups(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
-    """Runs by about DISPATCH_ROWS rows: what is kept in memory between log and queues. Empty runs are left out."""
-    group: list[RecordRun] = []
-    rows = 0
-    for run in runs:
-        if run.columns.row_count:
-            group.append(run)
-            rows += run.columns.row_count
-        if rows >= DISPATCH_ROWS:
-            yield group
-            group, rows = [], 0
-    if group:
-        yield group
-
-
-def _queue_entries(runs: list[RecordRun], placements: list[Placement], store_time_ms: int) -> Iterator[QueueEntries]:
-    """The entries of all runs that enter queues, a queue at a time."""
-    placements = [placement for run, placement in zip(runs, placements, strict=True) if run.columns.is_queued]
-    runs = [run for run in runs if run.columns.is_queued]
-    if not runs:
-        return
-    codes_by_name: dict[QueueName, int] = {}
-    codes = []
-    for run in runs:
-        known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int64)
-        codes.append(known[run.columns.queue_codes])
-    code_of_row = np.concatenate(codes)
-    order = sorted_by_code(code_of_row, len(codes_by_name))
-    entries = np.empty(len(order), ENTRY)
-    entries["commitlog_offset"] = np.concatenate([placement.commitlog_offsets for placement in placements])[order]
-    entries["size_bytes"] = np.concatenate([run.columns.sizes_bytes for run in runs])[order]
-    tags_codes = np.concatenate([run.columns.tags_codes for run in runs])[order]
-    entries["tags_code"] = resolved_tags_codes(tags_codes, store_time_ms)
-    queue_offsets = np.concatenate([placement.queue_offsets for placement in placements])[order]
-    times = np.full(len(order), store_time_ms, np.int64)
-    ends = np.cumsum(np.bincount(code_of_row, minlength=len(codes_by_name)))
-    start = 0
-    for (topic, queue_id), end in zip(codes_by_name, ends.tolist(), strict=True):
-        if end > start:
-            rows = slice(start, end)
-            yield QueueEntries(topic, queue_id, queue_offsets[rows], entries[rows], times[rows])
-        start = end

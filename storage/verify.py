@@ -48,6 +48,7 @@ class Kind(StrEnum):
 
     DAMAGED_LOG = "damaged_log"  # bytes inside the log that are no record
     BAD_BODY = "bad_body"  # a record whose body has another CRC than it says
+    BAD_RECORD = "bad_record"  # a record that has another CRC than its property __CRC32# says
     LOG_TAIL = "log_tail"  # bytes behind the log's end: a torn write, or records of before a cut
     MISSING_ENTRY = "missing_entry"  # a record that its queue does not know
     WRONG_ENTRY = "wrong_entry"  # at the record's queue offset stands the entry of something else
@@ -196,7 +197,7 @@ class _LogAudit:
                     inside = offsets < self._end
                     offsets, records = offsets[inside], records.take(inside)
                 if len(offsets):
-                    self._check_bodies(offsets, records)
+                    self._check_sums(offsets, records)
                     yield offsets, records
                 if walk.end >= self._end:
                     return
@@ -207,11 +208,14 @@ class _LogAudit:
             why = "free space" if walk.failure is None else walk.failure.describe()
             self._lost(walk.end, min(start, self._end), self._log.files[number].path, why)
 
-    def _check_bodies(self, offsets: np.ndarray, records: Records) -> None:
-        bad = np.flatnonzero(~records.crc_agrees())
-        if len(bad):
-            file = self._log.files[self._log.file_index(int(offsets[bad[0]]))]
-            self._tally.add(Kind.BAD_BODY, file.path, len(bad), f"record at {offsets[bad[0]]} of the log")
+    def _check_sums(self, offsets: np.ndarray, records: Records) -> None:
+        bad_bodies = ~records.crc_agrees()
+        bad_records = ~records.property_crc_agrees(required=self._log.force_property_crc) & ~bad_bodies
+        for kind, wrong in ((Kind.BAD_BODY, bad_bodies), (Kind.BAD_RECORD, bad_records)):
+            if wrong.any():
+                first = int(offsets[np.argmax(wrong)])
+                file = self._log.files[self._log.file_index(first)]
+                self._tally.add(kind, file.path, int(np.count_nonzero(wrong)), f"record at {first} of the log")
 
 
 class _QueueLife:

@@ -34,6 +34,7 @@ from storage.config import StoreConfig
 from storage.delay.routing import TIMER_TOPIC, delay_level, route_delayed
 from storage.errors import PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.properties import CRC_NAME, CRC_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
 from storage.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.names import RETRY_PREFIX
@@ -112,6 +113,8 @@ def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, ma
     `may_wait` = False takes no notice of a delay. Raises PutRefusedError. Java: DefaultMessageStore.asyncPutMessage.
     """
     message = _guarded(message, body, rules, may_wait=may_wait)
+    if rules.config.commit_log.appends_crc:
+        message = replace(message, properties={n: v for n, v in message.properties.items() if n != CRC_NAME})
     size = _checked_size(message, message.body, encode_properties(message.properties), rules)
     return PutPlan(message, InnerMessages.of([message]), size)
 
@@ -169,8 +172,9 @@ def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_
 
 def _checked_size(message: InnerMessage, body: bytes, properties: bytes, rules: PutRules) -> int:
     born_host_size = len(message.born_host or rules.host)
-    size = record_size_bytes(message.topic, len(body), len(properties), born_host_size, len(rules.host))
-    check_sizes(message.topic, len(body), len(properties), size, rules.config.commit_log.max_message_size)
+    properties_size = len(properties) + (CRC_SIZE if rules.config.commit_log.appends_crc else 0)
+    size = record_size_bytes(message.topic, len(body), properties_size, born_host_size, len(rules.host))
+    check_sizes(message.topic, len(body), properties_size, size, rules.config.commit_log.max_message_size)
     return size
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_mq.cli import demo, jobs, lag, messages, produce, queues, sinks, upkeep
+from spark_mq.cli import demo, jobs, lag, messages, produce, quarantine, queues, sinks, upkeep
 from spark_mq.cli.app import app, main
 
-__all__ = ["app", "demo", "jobs", "lag", "main", "messages", "produce", "queues", "sinks", "upkeep"]
+__all__ = ["app", "demo", "jobs", "lag", "main", "messages", "produce", "quarantine", "queues", "sinks", "upkeep"]

@@ -1,4 +1,4 @@
-"""Commands that look after a store and its surroundings: recover, verify, doctor."""
+"""Commands that look after a store and its surroundings: recover, repair, verify, doctor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recover(
     path: OneStorePath,
     policy: Annotated[
         Policy,
-        typer.Option("--policy", help="truncate: cut a damaged log where a broker would, and lose what follows."),
+        typer.Option("--policy", help="truncate: what the command repair does."),
     ] = Policy.REFUSE,
     conf: Conf = None,
     as_json: AsJson = False,
@@ -39,11 +39,25 @@ def recover(
 
     The broker must be stopped. A log that is damaged in the middle is refused, and nothing changes.
     """
+    _mend(path, conf, as_json=as_json, truncate_damage=policy is Policy.TRUNCATE)
+
+
+@app.command()
+def repair(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> None:
+    """Cut a damaged log at its bad record, as a broker would, but copy what is cut to a quarantine first. Then as recover.
+
+    The broker must be stopped. The quarantine is a directory under spark_mq/quarantine in the store; the command quarantine
+    prints the messages in it. Where there is no room for it nothing is cut.
+    """
+    _mend(path, conf, as_json=as_json, truncate_damage=True)
+
+
+def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) -> None:
     root = one_store(path)
     try:
         with (
             busy("recovering"),
-            open_store(root, config=conf, read_only=False, truncate_damage=policy is Policy.TRUNCATE) as store,
+            open_store(root, config=conf, read_only=False, truncate_damage=truncate_damage) as store,
         ):
             # Where the last writer's hint held there was nothing to look for.
             report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)
@@ -61,6 +75,7 @@ def recover(
                     "field": error.field,
                     "intactRecordsBehind": error.intact_records_behind,
                 },
+                "hint": error.hint,
             }
         )
         raise typer.Exit(1) from error
@@ -85,6 +100,8 @@ def _recovery_json(report: RecoveryReport) -> dict[str, object]:
             for topic, queue_id, start, end in report.holes
         ],
         "removedFiles": report.removed_files,
+        "quarantine": report.quarantine,
+        "quarantinedRecords": report.quarantined_records,
     }
 
 
@@ -94,6 +111,7 @@ def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) ->
         ("end of the log", f"{report.log_end:,}"),
         ("cut from the log", f"{report.cut_bytes:,} bytes"),
         ("because of", report.cut_at),
+        ("copied before", _quarantine_text(root, report)),
         ("queue entries cut", f"{report.cut_entries:,}"),
         ("queue entries added", f"{report.added_entries:,}"),
         ("index keys added", f"{report.indexed_keys:,}"),
@@ -106,6 +124,13 @@ def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) ->
         ("decided batches finished", f"{finished_batches:,}"),
     ]
     print_table(("recovered", root), [(what, value or None) for what, value in rows])
+
+
+def _quarantine_text(root: str, report: RecoveryReport) -> str | None:
+    if report.quarantine is None:
+        return None
+    name = report.quarantine.rpartition("/")[2]
+    return f"{report.quarantined_records:,} intact message(s); spark-mq quarantine {root} {name} prints them"
 
 
 @app.command()

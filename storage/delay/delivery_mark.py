@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from storage.errors import StateFileError
 from storage.files.file_system import LocalFileSystem
+from storage.format.property_encoding import with_crc_room
 from storage.format.record_batch import Records
 
 _COLUMNS = ("flag", "born_time_ms", "reconsume_times", "body_crc", "body_size_bytes")
@@ -76,7 +77,7 @@ def record_marks(records: Records, topics: pa.Array, queue_ids: np.ndarray) -> p
         {
             "topic": topics.cast(pa.large_binary()),
             "queue_id": pa.array(queue_ids, pa.int32()),
-            "properties": records.raw_properties().cast(pa.large_binary()),
+            "properties": with_crc_room(records.raw_properties()),  # without the record's own sum
             **{name: pa.array(records.column(name)) for name in _COLUMNS},
         }
     )

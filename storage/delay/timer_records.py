@@ -29,6 +29,7 @@ from storage.delay.routing import (
 )
 from storage.errors import NameIllegalError
 from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
+from storage.format.property_encoding import with_crc_room
 from storage.format.record_batch import Records
 from storage.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
@@ -119,7 +120,7 @@ def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
 
 
 def due_messages(
-    timed: TimerRecords, is_rolled: np.ndarray, entered_ms: np.ndarray, now_ms: int
+    timed: TimerRecords, is_rolled: np.ndarray, entered_ms: np.ndarray, now_ms: int, *, appends_crc: bool = False
 ) -> tuple[InnerMessages, np.ndarray]:
     """What is to be put for each record: its message, or where `is_rolled` itself again; and which of them a record can hold.
 
@@ -137,6 +138,8 @@ def due_messages(
             TIMER_DEQUEUE_MS: pa.repeat(pa.scalar(str(now_ms), pa.large_string()), len(is_rolled)),
         },
     )
+    if appends_crc:
+        properties = with_crc_room(properties)
     due = messages._replace(
         topics=pc.if_else(rolled, TIMER_TOPIC, timed.topics),
         queue_ids=np.where(is_rolled, 0, timed.queue_ids).astype(np.int32),

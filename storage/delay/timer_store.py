@@ -241,7 +241,8 @@ class _TimerRun:
             units, cancelled = group.units[numbers], is_cancelled[numbers]
             rolled = group.is_rolled[numbers]
             entered_ms = units["write_time_ms"].astype(np.int64)
-            due, fits = due_messages(timed, rolled, entered_ms, self._now_ms)
+            appends_crc = self._store.writer.settings.appends_crc
+            due, fits = due_messages(timed, rolled, entered_ms, self._now_ms, appends_crc=appends_crc)
             leaves = (rolled | ~timed.is_deletion) & ~cancelled
             self._pass_over(timed, {row: rule for row, rule in timed.rules.items() if leaves[row]})
             full = np.flatnonzero(leaves & timed.is_sound & ~fits)

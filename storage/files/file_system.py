@@ -35,7 +35,9 @@ class ReadableFile(Protocol):
     """A file opened for reading; it keeps what it mapped even if the file is unlinked."""
 
     path: str
-    size_bytes: int
+
+    @property
+    def size_bytes(self) -> int: ...
 
     def view(self, position: int, length: int) -> np.ndarray:
         """`length` bytes as a `uint8` array, fewer where the file ends."""
@@ -151,7 +153,7 @@ class LocalFile:
         return buffer
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        return _data_ranges(self.path, position, self.size_bytes)
+        return _data_ranges(self.path, position)
 
     def close(self) -> None:
         """Lets go of the map; views that were handed out stay valid."""
@@ -163,7 +165,10 @@ class LocalSmallReads:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.size_bytes = os.stat(path).st_size
+
+    @property
+    def size_bytes(self) -> int:
+        return os.stat(self.path).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -178,16 +183,17 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        return _data_ranges(self.path, position, self.size_bytes)
+        return _data_ranges(self.path, position)
 
     def close(self) -> None:
         """Holds nothing."""
 
 
-def _data_ranges(path: str, position: int, size_bytes: int) -> list[tuple[int, int]]:
+def _data_ranges(path: str, position: int) -> list[tuple[int, int]]:
     ranges = []
     descriptor = os.open(path, os.O_RDONLY)
     try:
+        size_bytes = os.fstat(descriptor).st_size
         while position < size_bytes:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -255,7 +261,12 @@ class LocalFileSystem:
         return LocalSmallReads(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Whether there is such a file or directory. OSError where that cannot be told: it is not a no."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def create_file(self, path: str, size_bytes: int) -> None:
         """A sparse file of that length. Its directory is made; the caller syncs it. FileExistsError if there is one.

@@ -14,7 +14,7 @@ _HEX_PAIRS = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), np
 
 def encode_offset_message_id(address: bytes, port: int, commitlog_offset: int) -> str:
     """The offset message id: `msgId` of a broker's answer, `offsetMsgId` of a client."""
-    return (address + port.to_bytes(4, "big") + commitlog_offset.to_bytes(8, "big")).hex().upper()
+    return (address + port.to_bytes(4, "big") + commitlog_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def decode_offset_message_id(message_id: str) -> tuple[bytes, int, int]:
@@ -24,7 +24,7 @@ def decode_offset_message_id(message_id: str) -> tuple[bytes, int, int]:
     raw = bytes.fromhex(message_id)
     if 2 * len(raw) != len(message_id):
         raise ValueError(f"{message_id!r} is no offset message id: it has blanks")
-    return raw[:-12], int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big")
+    return raw[:-12], int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big", signed=True)
 
 
 def hex_strings(rows: np.ndarray) -> pa.StringArray:

@@ -23,6 +23,13 @@ from storage.format.layout import view_at, words_of
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 PROPERTIES_LIMIT_BYTES = 32_767
+CRC_NAME = "__CRC32#"
+"""The property with which a broker vouches for a whole record. Java: MessageConst.PROPERTY_CRC32."""
+CRC_DIGITS = 10
+CRC_TENS = 10 ** np.arange(CRC_DIGITS, dtype=np.int64)
+"""What each of its digits counts."""
+CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
+"""Bytes of that property, the last ones of a record; the sum is over all before. Java: CommitLog.CRC32_RESERVED_LEN."""
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -42,6 +49,20 @@ def _text(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return _SURROGATE.sub(b"\xff", raw).decode(errors="replace")
+
+
+def stated_crc(properties: dict[str, str]) -> int | None:
+    """The sum that the properties state; None where they state none, or what Java takes for none.
+
+    Digits stand with the least significant first, and overflow as an int does. Java: CommitLog.checkMessageAndReturnSize.
+    """
+    text = properties.get(CRC_NAME)
+    if text is None:
+        return None
+    value = 0
+    for unit in np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")[::-1].tolist():
+        value = (value * 10 + unit - ord("0")) & 0xFFFFFFFF
+    return value if value < 1 << 31 else None
 
 
 class PropertyMaps:

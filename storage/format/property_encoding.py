@@ -1,5 +1,7 @@
 """Properties of outgoing messages, many at once: `name 0x01 value 0x02` repeated. The way back from `properties.py`.
 
+A store with `enabledAppendPropCRC` wants room at the end of each string for the record's sum, which is known when it has its place.
+
 Also which names a row's own map must not set. Java: MessageDecoder.messageProperties2String, MessageConst. Its STRING_HASH_SET are the
 names that a client refuses from an application; the others here nobody refuses, although somebody acts on them.
 """
@@ -13,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.properties import CRC_DIGITS, CRC_NAME, CRC_SIZE
 from storage.format.texts import as_texts, bytes_and_offsets, is_valid
 
 MADE_ANEW = ("UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT")
@@ -87,6 +90,11 @@ EARLIER_LIFE = {
 
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Names that are never stored."""
+
+CRC_ROOM = f"{CRC_NAME}\x01{'0' * CRC_DIGITS}\x02"
+"""The property `__CRC32#` before its digits are known; the end of a record's properties. Java: MessageExtEncoder."""
+assert len(CRC_ROOM) == CRC_SIZE
+_OF_ANOTHER_RECORD = f"((?:^|\x02))(?:{CRC_NAME}\x01[^\x02]*(?:\x02|$))+"
 
 _RESERVED = (*COLUMN_PROPERTIES, *MADE_ANEW, *EARLIER_LIFE)
 _RESERVED_NAMES = pa.array(_RESERVED, pa.large_string())
@@ -200,6 +208,25 @@ def encode_columns(
         parts.append(maps)
     absent = pc.JoinOptions(null_handling="replace", null_replacement="")
     return pc.binary_join_element_wise(*parts, _END, options=absent).cast(pa.large_binary())
+
+
+def with_crc_room(properties: pa.Array) -> pa.Array:
+    """Encoded property strings, large_binary, that end in `CRC_ROOM`: what they say of another record's sum is left out.
+
+    Java: CommitLog.asyncPutMessage (MessageUtils.deleteProperty), MessageExtEncoder.encode, which ends the last property too where it
+    is open. Departure: Java's encode of a batch may not, and then makes a record without the sum.
+    """
+    strings = properties.cast(pa.large_binary())
+    if pc.any(pc.match_substring(strings, CRC_NAME)).as_py():
+        strings = pc.replace_substring_regex(strings, _OF_ANOTHER_RECORD, r"\1")
+    closed = pc.or_(pc.ends_with(strings, b"\x02"), pc.equal(pc.binary_length(strings), 0))
+    room = pa.scalar(CRC_ROOM.encode(), pa.large_binary())
+    ends = (
+        room
+        if pc.all(closed).as_py()
+        else pc.if_else(closed, room, pa.scalar(b"\x02" + room.as_py(), pa.large_binary()))
+    )
+    return pc.binary_join_element_wise(strings, ends, pa.scalar(b"", pa.large_binary()))
 
 
 def encoded_size(properties: Mapping[str, str]) -> int:

@@ -9,7 +9,8 @@
 
 B and S are 8 (IPv4 address and port) or 20 (IPv6), by sysFlag bits 4 and 5. V2 records (magic …AB) have two bytes of
 topic length. Where a record does not fit into a file's rest, a blank filler stands: 4 bytes size, 4 bytes magic.
-Not supported: inner batches (BatchCQ), property CRC (`forceVerifyPropCRC`).
+With `enabledAppendPropCRC` the last 20 bytes are a property with the sum over all before them (`properties.py`).
+Not supported: inner batches (BatchCQ).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from storage.format.compression import decompress
 from storage.format.java_hash import body_crc
 from storage.format.layout import struct_of
 from storage.format.message_id import encode_offset_message_id
-from storage.format.properties import decode_properties
+from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties, stated_crc
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 MAGIC_V1 = 0xDAA320A7
@@ -140,11 +141,12 @@ def host_text(host: bytes) -> str:
 
 
 def decode_record(
-    buffer: bytes | memoryview, position: int = 0, *, check_crc: bool = True
+    buffer: bytes | memoryview, position: int = 0, *, check_crc: bool = True, force_property_crc: bool = False
 ) -> Message | EndOfFile | NeedMoreBytes:
     """The record at a position of a log file.
 
-    Checks what Java's recovery checks: magic, lengths that add up to the size, and the body's CRC (not of an empty body).
+    Checks what Java's recovery checks: magic, lengths that add up to the size, and the body's CRC (not of an empty body); with
+    `force_property_crc` (forceVerifyPropCRC) instead of that the sum over the record in property `__CRC32#`, which must be there.
     Does not check that the record's physical offset is its place, nor its transaction state; the caller does.
     Raises CorruptRecordError(field, position, …) where a check fails.
     """
@@ -162,10 +164,24 @@ def decode_record(
         raise CorruptRecordError("size", position, f"at least {MINIMUM_RECORD_SIZE}", size)
     if available < size:
         return NeedMoreBytes(size)
-    return _decode_whole(memoryview(buffer)[position : position + size], position, magic, check_crc)
+    message = _decode_whole(memoryview(buffer)[position : position + size], position, magic)
+    if check_crc:
+        _check_sums(message, memoryview(buffer)[position : position + size], position, force_property_crc)
+    return message
 
 
-def _decode_whole(record: memoryview, position: int, magic: int, check_crc: bool) -> Message:
+def _check_sums(message: Message, record: memoryview, position: int, force_property_crc: bool) -> None:
+    if force_property_crc:
+        stated, found = stated_crc(message.properties), body_crc(record[: len(record) - CRC_SIZE])
+        if stated is None:
+            raise CorruptRecordError("property CRC", position, f"a property {CRC_NAME}", "none")
+        if stated != found:
+            raise CorruptRecordError("property CRC", position, stated, found)
+    elif message.body and body_crc(message.body) != message.body_crc:
+        raise CorruptRecordError("body CRC", position, message.body_crc, body_crc(message.body))
+
+
+def _decode_whole(record: memoryview, position: int, magic: int) -> Message:
     size = len(record)
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big", signed=True)
     header = HEADER_STRUCTS[sys_flag & HOST_FLAGS]
@@ -188,8 +204,6 @@ def _decode_whole(record: memoryview, position: int, magic: int, check_crc: bool
     if topic_end + 2 + max(properties_size, 0) != size:
         raise CorruptRecordError("properties length", position, size - topic_end - 2, properties_size)
     body = bytes(record[header.size : body_end])
-    if check_crc and body and body_crc(body) != crc:
-        raise CorruptRecordError("body CRC", position, crc, body_crc(body))
     raw_properties = bytes(record[topic_end + 2 :])
     return Message(
         topic=bytes(record[topic_start:topic_end]).decode(errors="replace"),

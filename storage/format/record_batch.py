@@ -12,11 +12,21 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.format.compression import decompress
-from storage.format.java_hash import body_crc
+from storage.format.java_hash import crcs_between
 from storage.format.layout import view_at, words_of
 from storage.format.message_id import hex_strings
+from storage.format.properties import (
+    CRC_DIGITS,
+    CRC_NAME,
+    CRC_SIZE,
+    CRC_TENS,
+    PROPERTY_SEPARATOR,
+    decode_properties,
+    stated_crc,
+)
 from storage.format.record import (
     HEADER_SIZE,
     HEADERS,
@@ -29,6 +39,7 @@ from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 _LENGTH: dict[int, np.dtype] = {1: np.dtype(">i1"), 2: np.dtype(">i2")}
 _PLAIN_HEADER = HEADERS[0]
+_CRC_BEGIN = CRC_NAME.encode() + b"\x01"
 _HOST_FIELDS = {"born_host", "store_host"}
 _HEADER_SIZES = np.zeros(HOST_FLAGS + 1, np.int64)
 for _flags, _layout in HEADERS.items():
@@ -142,10 +153,24 @@ class Records:
 
     def agree(self, commitlog_offsets: np.ndarray, sizes: np.ndarray, topic: bytes, queue_id: int) -> np.ndarray:
         """Which rows are the records that a queue's entries claim: whole, of that place and size, topic and queue id."""
+        return self._have_topic(topic, self._agree_but_for_topic(commitlog_offsets, sizes, queue_id))
+
+    def agree_each(
+        self, commitlog_offsets: np.ndarray, sizes: np.ndarray, topics: pa.Array, queue_ids: np.ndarray
+    ) -> np.ndarray:
+        """`agree` with entries of many queues: `topics` is a binary array, row i's queue is topics[i], queue_ids[i]."""
+        agrees = self._agree_but_for_topic(commitlog_offsets, sizes, queue_ids)
+        rows = np.flatnonzero(agrees)
+        found = self.take(rows).topics()
+        agrees[rows] = pc.equal(found, topics.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+        return agrees
+
+    def _agree_but_for_topic(
+        self, commitlog_offsets: np.ndarray, sizes: np.ndarray, queue_ids: int | np.ndarray
+    ) -> np.ndarray:
         agrees = self.is_whole & (self.column("size_bytes") == sizes)
         agrees &= self.column("commitlog_offset") == commitlog_offsets
-        agrees &= self.column("queue_id") == queue_id
-        return self._have_topic(topic, agrees)
+        return agrees & (self.column("queue_id") == queue_ids)
 
     def _have_topic(self, topic: bytes, rows: np.ndarray) -> np.ndarray:
         """Which of the rows (a mask, all of them whole) have this topic. Compares eight bytes at a time."""
@@ -183,12 +208,36 @@ class Records:
 
     def crc_agrees(self) -> np.ndarray:
         """Which rows' bodies have the CRC that their header says; an empty body is not checked."""
-        view = self.buffer.data
-        starts, ends = self.body_starts.tolist(), self.body_ends.tolist()
-        found = np.fromiter(
-            (body_crc(view[start:end]) for start, end in zip(starts, ends, strict=True)), np.int64, len(self)
-        )
+        found = crcs_between(self.buffer, self.body_starts, self.body_ends)
         return (found == self.column("body_crc")) | (self.column("body_size_bytes") == 0)
+
+    def property_crc_agrees(self, *, required: bool) -> np.ndarray:
+        """Which rows, all of them whole records, have the sum that their property `__CRC32#` states.
+
+        `required`: as a broker with forceVerifyPropCRC judges, to which a record without the property is none. Else only records are
+        held to it that end in it, as a broker writes it, and the others agree. Java: CommitLog.checkMessageAndReturnSize.
+        """
+        ends = self.positions + self.column("size_bytes")
+        starts = self._extent.topic_ends + 2
+        last = self._end_in_crc(starts, ends)
+        judged = np.flatnonzero(last | required)
+        stated = np.full(len(self), -1, np.int64)
+        stated[last] = _crc_digits(self.buffer, ends[last])
+        for row in judged[stated[judged] < 0].tolist():  # none, or one that no broker wrote
+            value = stated_crc(decode_properties(self.buffer[starts[row] : ends[row]].data))
+            stated[row] = -1 if value is None else value
+        agrees = np.ones(len(self), bool)
+        agrees[judged] = stated[judged] == crcs_between(self.buffer, self.positions[judged], ends[judged] - CRC_SIZE)
+        return agrees
+
+    def _end_in_crc(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Which rows' properties, between these places, end in one that begins as `__CRC32#` and is as long."""
+        found = ends - starts >= CRC_SIZE
+        for at, word in words_of(_CRC_BEGIN):
+            rows = np.flatnonzero(found)
+            found[rows] = view_at(self.buffer, ends[rows] - CRC_SIZE + at, word.dtype) == word
+        before = self.buffer[ends - CRC_SIZE - 1] == PROPERTY_SEPARATOR
+        return np.asarray(found & (before | (ends - starts == CRC_SIZE)))
 
     def host_texts(self, name: str) -> pa.Array:
         """`born_host` or `store_host` as text. Distinct addresses are few, so each is formatted once."""
@@ -220,6 +269,15 @@ class Records:
         order[~is_v6] = np.arange(len(v4))
         order[is_v6] = len(v4) + np.arange(len(v6))
         return pa.concat_arrays([v4, v6]).take(pa.array(order))
+
+
+def _crc_digits(buffer: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The number, least digit first, in front of the separators that stand before these places; −1 where it is none."""
+    digits = _byte_rows(view_at(buffer, ends - CRC_DIGITS - 1, np.dtype(f"V{CRC_DIGITS + 1}"))).astype(np.int64)
+    digits[:, :CRC_DIGITS] -= ord("0")
+    plain = (digits[:, CRC_DIGITS] == PROPERTY_SEPARATOR) & ((digits >= 0) & (digits <= 9)).all(axis=1)
+    sums = digits[:, :CRC_DIGITS] @ CRC_TENS
+    return np.where(plain & (sums < 1 << 31), sums, -1)
 
 
 def _byte_rows(column: np.ndarray) -> np.ndarray:

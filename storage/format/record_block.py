@@ -2,7 +2,8 @@
 
     outgoing columns ─encode_block─▶ records back to back, with what placing and dispatching them needs beside ─stamp─▶ log bytes
 
-What is not known before a record has its place stays zero until `stamp` writes it: queue offset, place in the log, store time.
+What is not known before a record has its place stays zero until `stamp` writes it: queue offset, place in the log, store time. The sum
+over all of it comes last, where records have room for it (`stamp_crcs`).
 Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more than 127 bytes makes a V2 record
 (autoMessageVersionOnTopicLen).
 """
@@ -17,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from storage.format.java_hash import CRC_MASK
+from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.layout import view_at
+from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
+from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
@@ -44,7 +47,7 @@ class OutgoingMessages(NamedTuple):
     bodies: pa.Array
     """binary or large_binary, as they will be stored; no nulls."""
     properties: pa.Array
-    """binary or large_binary: the encoded property string of each, UNIQ_KEY and all; no nulls."""
+    """binary or large_binary: the encoded property string of each, UNIQ_KEY and all, CRC_ROOM too if `has_crc`; no nulls."""
     flags: np.ndarray
     """int32."""
     sys_flags: np.ndarray
@@ -65,6 +68,12 @@ class OutgoingMessages(NamedTuple):
     """int64: of committed messages, where their half lies in the log."""
     is_queued: bool = True
     """Whether they enter consume queues: not if their flags say prepared or rolled back."""
+    has_crc: bool = False
+    """Whether each has room for the sum over its record."""
+
+    def with_crc_room(self) -> OutgoingMessages:
+        """The messages as a store with `enabledAppendPropCRC` takes them."""
+        return self if self.has_crc else self._replace(properties=with_crc_room(self.properties), has_crc=True)
 
 
 class BlockColumns(NamedTuple):
@@ -82,6 +91,8 @@ class BlockColumns(NamedTuple):
     """Whether the records enter consume queues; else their queue offset is 0."""
     transaction_states: np.ndarray | None = None
     """int8, of half messages: the transaction bits of what ends each in the same batch, 0 where nothing does."""
+    has_crc: bool = False
+    """Whether the records have room for the sums that `stamp_crcs` writes."""
 
     @property
     def row_count(self) -> int:
@@ -156,6 +167,7 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
         messages.key_hashes,
         born_size,
         messages.is_queued,
+        has_crc=messages.has_crc,
     )
     return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
 
@@ -197,6 +209,18 @@ def stamp(
     _scatter(data, positions + _PLACE_POSITION, place.view("V16"))
     times = np.full(len(positions), store_time_ms, _TIME)
     _scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> None:
+    """Write the sums of whole records that begin at `positions` and have room for them; everything else in them is stamped.
+
+    Java: CommitLog.DefaultAppendMessageCallback.doAppend, MessageDecoder.createCrc32.
+    """
+    if len(positions):
+        ends = positions + sizes
+        sums = crcs_between(data, positions, ends - CRC_SIZE)
+        digits = (sums[:, None] // CRC_TENS % 10 + ord("0")).astype(np.uint8)
+        _scatter(data, ends - (CRC_DIGITS + 1), digits.view(f"V{CRC_DIGITS}")[:, 0])
 
 
 def stamp_halves(data: np.ndarray, positions: np.ndarray, half_offsets: np.ndarray) -> None:

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from storage.failpoints import reach
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
+from storage.format.property_encoding import with_crc_room
 from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
@@ -208,6 +209,8 @@ class _Check:
             counted = put_back_messages(messages, next_count(halves.check_times[rows[part]]))
             renewed = put_back_unasked(messages, offsets)
             renewed = renewed._replace(properties=pc.if_else(unasked, renewed.properties, counted.properties))
+            if self._store.writer.settings.appends_crc:
+                renewed = renewed._replace(properties=with_crc_room(renewed.properties))
             fits = np.array(pc.less_equal(pc.binary_length(renewed.properties), PROPERTIES_LIMIT_BYTES), bool)
             self._report_put_back(self._store.put_inner(renewed.take(fits)), unasked[fits])
             reach("half-put-back")

@@ -21,7 +21,7 @@ import json
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -77,6 +77,10 @@ class Sent:
     """Who commits twice may find two messages, with Java as here."""
     is_delayed: bool = False
     """It waits under a system topic before it comes to its own."""
+    is_durable: bool = False
+    """What the answer says was promised to be on the disk."""
+    is_end_durable: bool = False
+    """Likewise what `end_answer` says."""
 
     @property
     def is_plain(self) -> bool:
@@ -109,7 +113,7 @@ class Violation(NamedTuple):
     rule: Rule
     text: str
     is_loss: bool = False
-    """What was there is not there any more: a power loss under ASYNC_FLUSH explains that, and nothing else does."""
+    """What nobody promised to be on the disk is gone: a power loss under ASYNC_FLUSH explains that, and nothing else does."""
 
     def __str__(self) -> str:
         return f"{self.rule.value}: {self.text}"
@@ -147,9 +151,12 @@ class History:
         queue_offset: int | None = None,
         commitlog_offset: int | None = None,
         queue_id: int | None = None,
+        *,
+        is_durable: bool = False,
     ) -> None:
         """The put has returned, with these places if it says any."""
         sent.answer, sent.queue_offset, sent.commitlog_offset = Answer.OK, queue_offset, commitlog_offset
+        sent.is_durable = is_durable
         if queue_id is not None and sent.is_plain:
             sent.queue_id = queue_id
         self._changed(sent)
@@ -159,9 +166,19 @@ class History:
         sent.answer = Answer.REFUSED
         self._changed(sent)
 
+    def promise(self) -> None:
+        """All that was acknowledged up to now is on the disk, as a flush or a clean close has said."""
+        self._promise(len(self.sent))
+        self._note(_line({"promised": len(self.sent)}))
+
+    def _promise(self, count: int) -> None:
+        for sent in self.sent[:count]:
+            sent.is_durable |= sent.answer is Answer.OK
+            sent.is_end_durable |= sent.end_answer is Answer.OK
+
     def end(self, sent: Sent, transaction: str) -> None:
         """Before a half message is "committed" or "rolled back": what comes of it is unknown."""
-        sent.transaction, sent.end_answer = transaction, Answer.UNKNOWN
+        sent.transaction, sent.end_answer, sent.is_end_durable = transaction, Answer.UNKNOWN, False
         sent.commits_asked += transaction == "committed"
         self._changed(sent)
 
@@ -175,6 +192,24 @@ class History:
         for one in seen:
             self.consumed.append(one)
             self._note(_line({"seen": _plain(one._asdict())}))
+
+    def after(self, seen: Sequence[Seen]) -> History:
+        """What is known once a store has been recovered and serves `seen`, which is on the disk then: what is there is acknowledged
+        with its places, what is not there was never asked for (but for what was promised to be). Nothing was consumed yet.
+        """
+        places: dict[str, list[Seen]] = defaultdict(list)
+        for one in seen:
+            places[one.key].append(one)
+        known = History()
+        for sent in self.sent:
+            found = [one for one in places[sent.key] if one.topic == sent.topic or not sent.is_plain]
+            if found:
+                known.sent.append(_settled(sent, found))
+                if sent.is_plain:  # each request gets one of the places
+                    places[sent.key].remove(found[0])
+            elif sent.is_durable:
+                known.sent.append(replace(sent))
+        return known
 
     def to_lines(self) -> list[str]:
         """All of it, without newlines."""
@@ -197,6 +232,9 @@ class History:
         return history
 
     def _take(self, noted: dict[str, Any]) -> None:
+        if "promised" in noted:
+            self._promise(noted["promised"])
+            return
         if "seen" in noted:
             self.consumed.append(Seen(**{**noted["seen"], "body": b64decode(noted["seen"]["body"])}))
             return
@@ -210,6 +248,27 @@ class History:
     def _changed(self, sent: Sent) -> None:
         number = next(number for number in reversed(range(len(self.sent))) if self.sent[number] is sent)
         self._note(_sent_line(number, sent))
+
+
+def _settled(sent: Sent, found: Sequence[Seen]) -> Sent:
+    """A request of which something is there: acknowledged, ended if it came to its own topic, and all of that on the disk."""
+    own = [one for one in found if one.topic == sent.topic]
+    known = replace(sent, answer=Answer.OK, is_durable=True)
+    if sent.is_plain:
+        place = next((one for one in found if _stands_as_told(one, sent)), found[0])
+        return replace(
+            known,
+            queue_id=place.queue_id,
+            queue_offset=place.queue_offset,
+            commitlog_offset=place.commitlog_offset,
+        )
+    if own:
+        wanted = None if sent.transaction is None else "committed"
+        commits = max(len(own), sent.commits_asked)
+        return replace(known, transaction=wanted, end_answer=Answer.OK, is_end_durable=True, commits_asked=commits)
+    if sent.transaction == "committed" and not sent.is_end_durable:
+        return replace(known, transaction="prepared", end_answer=Answer.UNKNOWN, commits_asked=0)
+    return known
 
 
 def _sent_line(number: int, sent: Sent) -> str:
@@ -365,7 +424,9 @@ def _of_plain(requests: list[Sent], own: list[Seen], log_minimum: int) -> Iterat
             yield Violation(Rule.POINTER, text)
             unexplained -= 1
         else:
-            yield Violation(Rule.LOST, f"{sent.key}, acknowledged as {_told(sent)}, is not there", is_loss=True)
+            yield Violation(
+                Rule.LOST, f"{sent.key}, acknowledged as {_told(sent)}, is not there", is_loss=not sent.is_durable
+            )
     if unexplained > 0:
         text = f"{own[-1]} is there {unexplained} times more often than it was asked for"
         yield Violation(Rule.DUPLICATED, text)
@@ -398,9 +459,10 @@ def _of_delayed(requests: list[Sent], found: list[Seen], own: list[Seen], log_mi
             continue
         if sent.answer is Answer.OK and not found:
             text = f"{sent.key}, delayed, acknowledged at place {sent.commitlog_offset}, is not there"
-            yield Violation(Rule.LOST, text, is_loss=True)
+            yield Violation(Rule.LOST, text, is_loss=not sent.is_durable)
         elif sent.end_answer is Answer.OK and not own:
-            yield Violation(Rule.LOST, f"{sent.key} was delivered to {sent.topic}, and is not there", is_loss=True)
+            text = f"{sent.key} was delivered to {sent.topic}, and is not there"
+            yield Violation(Rule.LOST, text, is_loss=not sent.is_end_durable)
 
 
 def _of_transaction(requests: list[Sent], found: list[Seen], own: list[Seen], log_minimum: int) -> Iterator[Violation]:
@@ -413,12 +475,11 @@ def _of_transaction(requests: list[Sent], found: list[Seen], own: list[Seen], lo
         if _has_expired(sent, log_minimum):
             continue
         if sent.transaction == "committed" and sent.end_answer is Answer.OK and not own:
-            yield Violation(
-                Rule.TRANSACTION, f"{sent.key} for {sent.topic} is committed, and not visible", is_loss=True
-            )
+            text = f"{sent.key} for {sent.topic} is committed, and not visible"
+            yield Violation(Rule.TRANSACTION, text, is_loss=not sent.is_end_durable)
         elif sent.transaction == "prepared" and sent.answer is Answer.OK and not found:
             text = f"{sent.key}, prepared, acknowledged at place {sent.commitlog_offset}, is not there"
-            yield Violation(Rule.LOST, text, is_loss=True)
+            yield Violation(Rule.LOST, text, is_loss=not sent.is_durable)
 
 
 def _of_consumers(history: History, seen: Sequence[Seen], log_minimum: int) -> Iterator[Violation]:

@@ -38,6 +38,11 @@ class RawRecord(NamedTuple):
         return self.properties.get("KEYS", "")
 
     @property
+    def is_torn(self) -> bool:
+        """It has bytes that no writer writes, where no checksum reaches: a power loss took a part of it."""
+        return "\0" in self.topic or any("\0" in text for pair in self.properties.items() for text in pair)
+
+    @property
     def transaction_type(self) -> int:
         """0 none, 4 prepared, 8 committed, 12 rolled back. Java: MessageSysFlag.getTransactionValue."""
         return self.sys_flag & TRANSACTION_BITS

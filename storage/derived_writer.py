@@ -1,0 +1,119 @@
+"""Entering records into what is derived from the log, queues and index, as they are appended. Java: ReputMessageService, IndexService."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from storage.consume_queue_store import ConsumeQueueStore
+from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.derived_sync import DerivedSync, begin_sync, end_sync, unsynced_directories
+from storage.dispatch import IndexKeys
+from storage.errors import StoreNotWritableError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem
+from storage.index_store import IndexStore
+from storage.index_writer import IndexWriter
+from storage.names import validate_path_element
+from storage.redo import TornRow
+from storage.run_dispatch import AppendedRun, index_keys_of_runs, queue_entries_of_runs
+from storage.store_ends import QueueName, StoreEnds
+
+_LONG_MAX = 2**63 - 1
+
+
+class DerivedWriter:
+    """The writers of one store's queues and index; `index` is None where there is none. Not thread-safe."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        queues: ConsumeQueueStore,
+        index: IndexStore | None,
+        ends: StoreEnds,
+        queue_file_size_bytes: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._file_system = file_system
+        self._queues = queues
+        self._index = index
+        self._ends = ends
+        self._queue_file_size_bytes = queue_file_size_bytes
+        self._clock = clock
+        self._index_writer: IndexWriter | None = None
+        self._queue_writers: dict[QueueName, ConsumeQueueWriter] = {}
+
+    def enter(self, runs: Sequence[AppendedRun]) -> None:
+        """Queue entries, then keys, of runs in log order."""
+        for entries in queue_entries_of_runs(runs):
+            self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
+        reach("after-queues")
+        self.enter_keys(index_keys_of_runs(runs))
+        reach("after-index")
+
+    def enter_keys(self, keys: IndexKeys) -> None:
+        """Keys that can be found when this returns. The checkpoint's index time must be ahead of theirs."""
+        if self._index is not None:
+            self._indexer().append(keys)
+            self._indexer().flush()
+            self._ends.index_is_sound = True
+
+    def mend_entry(self, row: TornRow) -> None:
+        """The tags code of a row's queue entry, if the row has one."""
+        if queue := self._queues.get(*row.queue):
+            writer = self._queue_writer(*row.queue, self._ends.queue_ends.get(row.queue, 0))
+            entry = queue.entries(row.queue_offset, row.queue_offset + 1)
+            if entry["commitlog_offset"][0] == row.commitlog_offset and entry["tags_code"][0] != row.tags_code:
+                entry["tags_code"] = row.tags_code
+                writer.rewrite(row.queue_offset, entry)
+
+    def missing_keys(self, row: TornRow) -> list[int]:
+        """The hashes of a row's keys that the index lacks."""
+        return [key for key in row.key_hashes if not self._is_entered(key, row.commitlog_offset)]
+
+    def _is_entered(self, key_hash: int, commitlog_offset: int) -> bool:
+        hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()
+        return self._index is None or any(hit.commitlog_offset == commitlog_offset for hit in hits)
+
+    def _queue_writer(self, topic: str, queue_id: int, end: int) -> ConsumeQueueWriter:
+        name = topic, queue_id
+        if name not in self._queue_writers:
+            queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
+            if end and not queue.first_file_offset < end <= queue.last_file_end_offset:
+                reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
+                raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
+            size = queue.file_size_bytes or self._queue_file_size_bytes
+            self._queue_writers[name] = ConsumeQueueWriter(self._file_system, queue, end, size)
+        return self._queue_writers[name]
+
+    def _indexer(self) -> IndexWriter:
+        assert self._index is not None
+        if self._index_writer is None:
+            sound = self._ends.index_is_sound
+            self._index_writer = IndexWriter(self._file_system, self._index, self._clock, trust_slots=sound)
+        return self._index_writer
+
+    def begin_sync(self, least_pages: int, store_time_ms: int) -> DerivedSync:
+        """A sync of queues with so many pages to be synced; for 0 of everything. `store_time_ms` is the last entered record's."""
+        return begin_sync(
+            self._file_system,
+            self._queues.directory,
+            self._queue_writers.values(),
+            self._index_writer,
+            self._ends.unsynced,
+            least_pages=least_pages,
+            store_time_ms=store_time_ms,
+        )
+
+    def end_sync(self, sync: DerivedSync) -> None:
+        """Take note that it is done."""
+        end_sync(sync, self._index_writer)
+        if sync.is_thorough:
+            self._ends.unsynced.clear()
+
+    def unsynced_paths(self) -> set[str]:
+        """Files and directories that hold what is not synced, those of an earlier writer among them."""
+        writers = self._queue_writers.values()
+        paths = {path for writer in writers for path in writer.paths} | unsynced_directories(
+            writers, self._queues.directory
+        )
+        return self._ends.unsynced | paths | (self._index_writer.unsynced_paths if self._index_writer else set())

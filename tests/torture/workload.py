@@ -1,0 +1,516 @@
+"""One store's life, step by step: every durable operation of the engine, on files so small that each of them rolls often.
+
+    put · put_batch · put_inner · flush · release · close · a sink's batch (also one that was committed before) · transactions,
+    prepared, ended, checked, put as rows · delayed messages and their delivery · expiry · topics · group offsets ·
+    consumers, look-ups by key · time that passes
+
+What comes of it is written into a `History`, and what a table under config/ was promised to hold is a mark. All of it follows from
+the `Random` given, if `reproducible` is around it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from unittest import mock
+from uuid import UUID
+
+import pyarrow as pa
+
+import storage.opening
+import storage.put
+import tests.support.stage_rows
+from spark_mq.broker.end_transaction import TransactionEnder, request_for
+from spark_mq.broker.response_codes import ResponseCode
+from storage import Message, MessageStore, StoreConfig, open_store
+from storage.batch_commit import commit_batch
+from storage.batch_ledger import Batch
+from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.consumer_offsets import ConsumerOffsets
+from storage.delay.schedule import deliver_due
+from storage.errors import (
+    ColumnIllegalError,
+    CorruptRecordError,
+    MessageIllegalError,
+    OffsetOutOfRangeError,
+    PutRefusedError,
+    RowIllegalError,
+    StorageError,
+)
+from storage.files.atomic_file import read_with_backup
+from storage.files.file_system import LocalFileSystem
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.group_progress import write_group_offsets
+from storage.inner_messages import InnerMessage
+from storage.retention import Occasion, apply_expiry, plan_expiry
+from storage.settings import RetentionConfig
+from storage.topics import FILE_NAME as TOPICS_FILE
+from storage.topics import TopicConfig, TopicTable
+from storage.transaction.check import check_half_messages
+from storage.transaction.half_messages import TransactionState, half_message
+from tests.support.queue_history import Answer, History, Seen, Sent, Violation, judge, see
+from tests.support.stage_rows import BatchRows, stage
+
+FIRST_MS = 1_795_000_000_000
+DAY_MS = 86_400_000
+TOPICS, QUEUES = ("orders", "bills"), 2
+SINKS, PRODUCERS = ("first", "second"), ("p", "q")
+GROUP, PRODUCER_GROUP = "readers", "payers"
+FULL_DISK = Occasion(("the disk is full",), whatever_age=True)
+REFUSALS = (ColumnIllegalError, RowIllegalError, MessageIllegalError, PutRefusedError)
+"""Errors that promise that nothing was stored."""
+_DELAY_LEVELS = (1, 2, 3)
+_FATES = {"committed": "commit", "rolled back": "rollback", "prepared": "unknown"}
+
+
+class StoreWorkload:
+    """Does one random thing after the other to the store at `root`, which it makes.
+
+    A StorageError or OSError of a step ends that step: what it asked for stays unknown (or is refused, where the error promises
+    that), the error is kept in `errors`, the store is let go of, and the next step opens it again.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        file_system: LocalFileSystem,
+        random: Random,
+        *,
+        sync_flush: bool,
+        history: History | None = None,
+        config: StoreConfig | None = None,
+        days: int = 0,
+    ) -> None:
+        """`history` is that of what the store holds already; `days` is how much later than another one's this clock begins."""
+        self.root = root
+        self.file_system = file_system
+        self.random = random
+        self.sync_flush = sync_flush
+        self.history = history or History()
+        self.config = config or StoreConfig.tiny()
+        self.now_ms = FIRST_MS + days * DAY_MS
+        self.mark: Callable[[str], object] = lambda text: None
+        """Hears of each step when it begins, and of what was promised besides messages."""
+        self.log_minimum = 0
+        """Before this place in the log everything may have expired."""
+        self.errors: list[BaseException] = []
+        self.steps: list[str] = []
+        self._store: MessageStore | None = None
+        self._positions: dict[tuple[str, int], int] = {}
+        self._choices: dict[Callable[[], None], int] = {
+            self._put: 6,
+            self._put_batch: 5,
+            self._put_inner: 1,
+            self._flush: 1,
+            self._release: 3,
+            self._close: 1,
+            self._sink: 3,
+            self._prepare: 2,
+            self._end: 2,
+            self._check: 1,
+            self._put_transactions: 1,
+            self._delay: 2,
+            self._deliver: 1,
+            self._expire: 1,
+            self._make_topic: 1,
+            self._save_offsets: 1,
+            self._consume: 2,
+            self._query: 1,
+            self._pass_time: 1,
+        }
+
+    def clock(self) -> int:
+        """Goes on with each look."""
+        self.now_ms += 1
+        return self.now_ms
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        """One thing of those that the module names."""
+        (action,) = self.random.choices(list(self._choices), list(self._choices.values()))
+        self.do(action)
+
+    def do(self, action: Callable[[], None]) -> None:
+        """This thing, a step."""
+        self.steps.append(action.__name__.strip("_"))
+        self.mark(f"step {len(self.steps)} {self.steps[-1]}")
+        try:
+            action()
+        except (StorageError, OSError) as error:
+            self.errors.append(error)
+            self._let_go(error)
+
+    @property
+    def store(self) -> MessageStore:
+        """Open for writing."""
+        if self._store is None:
+            self._store = open_store(
+                self.root,
+                config=self.config,
+                read_only=False,
+                create=True,
+                flush_disk_type="SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH",
+                file_system=self.file_system,
+                clock=self.clock,
+            )
+        return self._store
+
+    def let_go(self) -> None:
+        """Release the store, if it is open, and let others have it."""
+        if self._store is not None:
+            self._release()
+
+    def close(self) -> None:
+        """Open it, if it is not, and close it cleanly."""
+        self._close()
+
+    def seen(self) -> list[Seen]:
+        """What the open store serves."""
+        return see(self.store)
+
+    def judged(self) -> list[Violation]:
+        """Where the store contradicts the history."""
+        return judge(self.history, self.seen(), log_minimum=self.log_minimum)
+
+    def finish(self) -> None:
+        """Deliver what waits, whenever it is due: every delayed message that is acknowledged has to be in its topic then."""
+        self.now_ms += DAY_MS
+        self._deliver()
+        for sent in self.history.sent:
+            if sent.is_delayed and sent.answer is Answer.OK:
+                self.history.ended(sent)
+        self.history.promise()
+
+    # Messages
+
+    def _ask(self, topic: str, queue_id: int | None, **kind: object) -> Sent:
+        number = len(self.history.sent)
+        body = self.random.randbytes(self.random.choice((0, 8, 60, 300, 900, 2_000)))
+        key = f"m{number}-{self.now_ms}"
+        producer = self.random.choice(PRODUCERS)
+        return self.history.ask(key, topic, queue_id, key.encode() + body, producer, **kind)  # type: ignore[arg-type]
+
+    def _queue(self) -> tuple[str, int]:
+        return self.random.choice(TOPICS), self.random.randrange(QUEUES)
+
+    @contextmanager
+    def _asking(self, *asked: Sent) -> Iterator[None]:
+        try:
+            yield
+        except REFUSALS:
+            for sent in asked:
+                self.history.refuse(sent)
+            raise
+        if self.sync_flush:
+            self.history.promise()
+
+    def _acknowledge(self, asked: Sequence[Sent], places: pa.RecordBatch) -> None:
+        for sent, place in zip(asked, places.to_pylist(), strict=True):
+            self.history.acknowledge(sent, place["queue_offset"], place["commitlog_offset"], place["queue_id"])
+            self.mark(f"topic {sent.topic}")
+
+    def _put(self) -> None:
+        topic, queue_id = self._queue()
+        sent = self._ask(topic, self.random.choice((queue_id, queue_id, None)))
+        with self._asking(sent):
+            tags = self.random.choice((None, "a", "b"))
+            put = self.store.put(topic, sent.body, keys=sent.key, tags=tags, queue_id=sent.queue_id, queue_count=QUEUES)
+            self.history.acknowledge(sent, put.queue_offset, put.commitlog_offset, put.queue_id)
+            self.mark(f"topic {topic}")
+
+    def _put_batch(self) -> None:
+        asked = [self._ask(*self._queue()) for _ in range(self.random.randint(1, 12))]
+        with self._asking(*asked):
+            self._acknowledge(asked, self.store.put_batch(_table(asked), queue_count=QUEUES))
+
+    def _put_inner(self) -> None:
+        asked = [self._ask(*self._queue()) for _ in range(self.random.randint(1, 4))]
+        with self._asking(*asked):
+            self.store.save_topic(TopicConfig(TOPICS[0], QUEUES, QUEUES))
+            self._acknowledge(asked, self.store.put_inner([self._inner(sent) for sent in asked]))
+
+    def _inner(self, sent: Sent) -> InnerMessage:
+        unique = f"{self.random.getrandbits(128):032X}"
+        return InnerMessage(
+            topic=sent.topic,
+            queue_id=sent.queue_id or 0,
+            body=sent.body,
+            properties={"KEYS": sent.key, "UNIQ_KEY": unique},
+            born_time_ms=self.now_ms,
+        )
+
+    # Transactions
+
+    def _prepare(self) -> None:
+        asked = [self._ask(*self._queue(), transaction="prepared") for _ in range(self.random.randint(1, 3))]
+        with self._asking(*asked):
+            halves = [half_message(self._inner(sent), PRODUCER_GROUP) for sent in asked]
+            self._acknowledge(asked, self.store.put_inner(halves))
+
+    def _end(self) -> None:
+        """Also those whose end is not known; some hear twice that they are committed."""
+        open_ones = [
+            sent
+            for sent in self.history.sent
+            if sent.transaction is not None
+            and sent.answer is Answer.OK
+            and (sent.end_answer is Answer.UNKNOWN or self.random.random() < 0.1)
+        ]
+        if not open_ones:
+            return
+        ender = TransactionEnder(self.store, self.clock())
+        ended = [one for one in self.random.sample(open_ones, min(3, len(open_ones))) if self._end_one(ender, one)]
+        ender.close(self.clock())
+        with self._asking():
+            for sent in ended:
+                self.history.ended(sent)
+
+    def _end_one(self, ender: TransactionEnder, sent: Sent) -> bool:
+        fate = sent.transaction if sent.transaction != "prepared" else self._fate()
+        half = self._half(sent)
+        if half is None or fate is None:
+            return False
+        self.history.end(sent, fate)
+        flag = TRANSACTION_COMMIT if fate == "committed" else TRANSACTION_ROLLBACK
+        response = ender.end(request_for(half, flag), self.clock())
+        assert response is not None, "a commit or a rollback has an answer"
+        if response.code != ResponseCode.SUCCESS:
+            self.history.ended(sent, Answer.REFUSED)
+        return response.code == ResponseCode.SUCCESS
+
+    def _fate(self) -> str:
+        return self.random.choice(("committed", "committed", "rolled back"))
+
+    def _half(self, sent: Sent) -> Message | None:
+        """As it was put first; None if it has expired."""
+        with suppress(CorruptRecordError, OffsetOutOfRangeError):
+            half = self.store.message_by_commitlog_offset(sent.commitlog_offset or 0)
+            return half if half.properties.get("KEYS") == sent.key else None
+        return None
+
+    def _check(self) -> None:
+        by_key = {sent.key: sent for sent in self.history.sent}
+        ended = []
+
+        def answer(half: Message) -> TransactionState:
+            sent = by_key.get(half.properties.get("KEYS", ""))
+            if sent is None or (sent.transaction == "prepared" and self.random.random() < 0.5):
+                return TransactionState.UNKNOWN
+            fate = sent.transaction if sent.transaction != "prepared" else self._fate()
+            self.history.end(sent, fate or "")
+            ended.append(sent)
+            return TransactionState.COMMIT if fate == "committed" else TransactionState.ROLLBACK
+
+        check_half_messages(self.store, answer, self.clock())
+        with self._asking():
+            for sent in ended:
+                self.history.ended(sent)
+
+    def _put_transactions(self) -> None:
+        asked = [self._ask(*self._queue(), transaction="prepared") for _ in range(self.random.randint(1, 6))]
+        fates = [self.random.choice(list(_FATES)) for _ in asked]
+        for sent, fate in zip(asked, fates, strict=True):
+            if fate != "prepared":
+                self.history.end(sent, fate)
+        with self._asking(*asked):
+            rows = _table(asked).append_column("transaction_state", pa.array([_FATES[fate] for fate in fates]))
+            places = self.store.put_batch(rows, queue_count=QUEUES, transactional=True, producer_group=PRODUCER_GROUP)
+            self._acknowledge(asked, places)
+            for sent, fate in zip(asked, fates, strict=True):
+                if fate != "prepared":
+                    self.history.ended(sent)
+
+    # Delays
+
+    def _delay(self) -> None:
+        asked = [self._ask(*self._queue(), is_delayed=True) for _ in range(self.random.randint(1, 5))]
+        with self._asking(*asked):
+            levels = pa.array([self.random.choice(_DELAY_LEVELS) for _ in asked], pa.int32())
+            rows = _table(asked).append_column("delay_level", levels)
+            self._acknowledge(asked, self.store.put_batch(rows, queue_count=QUEUES))
+
+    def _deliver(self) -> None:
+        if deliver_due(self.store, self.clock()).delivered_count:
+            self.history.promise()
+
+    def _pass_time(self) -> None:
+        self.now_ms += self.random.choice((1_000, 7_000, 60_000))
+
+    # The sink
+
+    def _sink(self) -> None:
+        """The next batch of a sink; one whose end is not known again, and at times one that is known to be done."""
+        sink = self.random.choice(SINKS)
+        batches = _batches(self.history, sink)
+        last = max(batches, default=-1)
+        is_done = bool(batches) and all(sent.answer is Answer.OK for sent in batches[last])
+        if batches and (not is_done or self.random.random() < 0.2):
+            asked, rows = batches[last], _rows_of(sink, last, batches[last])
+        else:
+            is_done, counts = False, tuple(self.random.randint(1, 9) for _ in range(self.random.randint(1, 2)))
+            rows = _rows(sink, last + 1, counts)
+            asked = [
+                self.history.ask(row.key, row.topic, None, row.body.encode(), f"{sink}-{partition}")
+                for partition in range(len(counts))
+                for row in rows.of_partition(partition)
+            ]
+        segments = stage(self.file_system, str(self.root), self.config, rows, queue_count=QUEUES)
+        outcome = commit_batch(self.store.writer, rows.batch, segments, topics=dict.fromkeys(rows.topics, QUEUES))
+        assert outcome.already_done or not is_done, f"{rows.batch} was committed, and is taken for new"
+        for sent in asked:
+            self.history.acknowledge(sent, is_durable=True)
+            self.mark(f"topic {sent.topic}")
+
+    # The store's files
+
+    def _flush(self) -> None:
+        self.store.flush()
+        self.history.promise()
+
+    def _release(self) -> None:
+        store, self._store = self.store, None
+        store.release()
+
+    def _close(self) -> None:
+        store, self._store = self.store, None
+        store.close()
+        self.history.promise()
+
+    def _let_go(self, error: BaseException) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with suppress(StorageError, OSError):
+                store.__exit__(type(error), error, None)
+
+    def _expire(self) -> None:
+        """The oldest of many log files go."""
+        store = self.store
+        if len(store.log.files) < 6:
+            return
+        config = RetentionConfig(delete_file_batch_max=2)
+        plan = plan_expiry(store, self.file_system, config, FULL_DISK, now_ms=self.clock())
+        self.log_minimum = plan.minimum
+        self.mark(f"minimum {plan.minimum}")
+        apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
+        self.history.promise()
+
+    # Tables
+
+    def _make_topic(self) -> None:
+        topic = f"made-{self.now_ms}"
+        self.store.save_topic(TopicConfig(topic, QUEUES, QUEUES))
+        self.mark(f"topic {topic}")
+
+    def _save_offsets(self) -> None:
+        """Ever greater ones."""
+        self.let_go()
+        offset = self.clock()
+        self.mark(f"offset asked {offset}")
+        offsets = {(TOPICS[0], 0): offset}
+        self.file_system.make_directories(f"{self.root}/config")
+        write_group_offsets(str(self.root), GROUP, offsets, now_ms=offset, file_system=self.file_system)
+        self.mark(f"offset saved {offset}")
+
+    # Readers
+
+    def _consume(self) -> None:
+        """Another process reads what is new to it; of some queues only."""
+        if self._store is None and not (self.root / "commitlog").is_dir():
+            return
+        with open_store(self.root, config=self.config, file_system=LocalFileSystem()) as reader:
+            seen = see(reader)
+        new: list[Seen] = []
+        for one in seen:
+            queue = one.topic, one.queue_id
+            if one.topic in TOPICS and one.queue_offset >= self._positions.get(queue, 0):
+                self._positions[queue] = one.queue_offset + 1
+                new.append(one)
+        self.history.consume(new)
+
+    def _query(self) -> None:
+        """A message that was acknowledged is found by its key."""
+        known = [
+            sent
+            for sent in self.history.sent
+            if sent.is_plain and sent.answer is Answer.OK and (sent.commitlog_offset or 0) >= self.log_minimum
+        ]
+        for sent in self.random.sample(known, min(3, len(known))):
+            if sent.commitlog_offset is not None:
+                places = [message.commitlog_offset for message in self.store.query(sent.topic, sent.key)]
+                assert sent.commitlog_offset in places, (
+                    f"{sent.key} at {sent.commitlog_offset}: a look-up finds {places}"
+                )
+
+
+def _table(asked: Sequence[Sent]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "topic": pa.array([sent.topic for sent in asked], pa.string()),
+            "queue_id": pa.array([sent.queue_id for sent in asked], pa.int32()),
+            "body": pa.array([sent.body for sent in asked], pa.binary()),
+            "keys": pa.array([sent.key for sent in asked], pa.string()),
+            "tags": pa.array(["a" if number % 2 else "b" for number in range(len(asked))], pa.string()),
+        }
+    )
+
+
+def _rows(sink: str, batch_id: int, counts: tuple[int, ...]) -> BatchRows:
+    return BatchRows(Batch(sink, f"query-of-{sink}", batch_id), counts, TOPICS)
+
+
+def _batches(history: History, sink: str) -> dict[int, list[Sent]]:
+    """A sink's batches in the history, by number."""
+    batches: dict[int, list[Sent]] = {}
+    for sent in history.sent:
+        name, _, rest = sent.key.partition("/")
+        if name == sink:
+            batches.setdefault(int(rest.partition("/")[0]), []).append(sent)
+    return batches
+
+
+def _rows_of(sink: str, batch_id: int, asked: Sequence[Sent]) -> BatchRows:
+    """The rows that were asked for; their keys say SINK/BATCH/PARTITION/NUMBER."""
+    partitions = [int(sent.key.split("/")[2]) for sent in asked]
+    return _rows(sink, batch_id, tuple(partitions.count(number) for number in range(max(partitions) + 1)))
+
+
+def broken_promises(root: Path, marks: Sequence[str]) -> list[str]:
+    """What tables under config/ were promised to hold, by the marks of a workload, and do not."""
+    files, broken = LocalFileSystem(), []
+    topics = read_with_backup(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read_bytes=files.read_file).value
+    held = {} if topics is None else topics.topics
+    for topic in dict.fromkeys(mark.removeprefix("topic ") for mark in marks if mark.startswith("topic ")):
+        if topic not in held or held[topic].write_queue_count != QUEUES:
+            broken.append(f"topic {topic} was made, and topics.json says {held.get(topic)}")
+    offsets = read_with_backup(f"{root}/config/{OFFSETS_FILE}", ConsumerOffsets.load, read_bytes=files.read_file).value
+    found = None if offsets is None else offsets.get(TOPICS[0], GROUP, 0)
+    saved = max((int(mark.split()[2]) for mark in marks if mark.startswith("offset saved")), default=None)
+    asked = {int(mark.split()[2]) for mark in marks if mark.startswith("offset asked")}
+    if (saved is not None and (found is None or found < saved)) or (found is not None and found not in asked):
+        broken.append(f"offset {saved} of group {GROUP} was saved, and consumerOffset.json says {found}")
+    return broken
+
+
+@contextmanager
+def reproducible(random: Random) -> Iterator[None]:
+    """What the engine and the staging of rows draw by chance is drawn from this generator: unique keys, names of staged files."""
+    chance = SimpleNamespace(
+        token_bytes=random.randbytes,
+        token_hex=lambda count: random.randbytes(count).hex(),
+        randbelow=random.randrange,
+    )
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(storage.put, "secrets", chance))
+        patches.enter_context(mock.patch.object(storage.opening, "secrets", chance))
+        patches.enter_context(mock.patch.object(os, "getpid", lambda: 4_711))
+        patches.enter_context(
+            mock.patch.object(tests.support.stage_rows, "uuid4", lambda: UUID(int=random.getrandbits(128)))
+        )
+        yield
