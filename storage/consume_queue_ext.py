@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.files.file_system import FileSystem
+from storage.files.file_system import FileSystem, ReadableFile
 from storage.format.consume_queue import EXT_UNIT, MAX_EXT_ADDRESS, ext_position
 from storage.format.layout import struct_of
 
@@ -28,8 +29,13 @@ class ConsumeQueueExt:
         found = [
             entry for entry in file_system.list_directory(directory) if entry.name.isascii() and entry.name.isdigit()
         ]
-        self._files = [file_system.open_file(f"{directory}/{entry.name}") for entry in found if entry.size_bytes]
-        self._starts = [int(entry.name) for entry in found if entry.size_bytes]
+        self._files: list[ReadableFile] = []
+        self._starts: list[int] = []
+        for entry in found:
+            if entry.size_bytes:
+                with suppress(FileNotFoundError):  # it expired since it was listed
+                    self._files.append(file_system.open_file(f"{directory}/{entry.name}"))
+                    self._starts.append(int(entry.name))
 
     def unit(self, address: int) -> ExtUnit | None:
         """The unit at an address; None if the files do not hold one there."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_ext import ConsumeQueueExt
 from storage.files.file_system import FileSystem
 from storage.format.consume_queue import ENTRY_SIZE
+from storage.names import can_be_path_element
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
@@ -48,30 +49,42 @@ class ConsumeQueueStore:
         self._batch_directory = f"{root}/batchconsumequeue"
         self._file_size_bytes = file_size_bytes
         self._ext_file_size_bytes = ext_file_size_bytes
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.batch_topics: frozenset[str] = frozenset()
         self.discover()
 
     def discover(self) -> list[tuple[str, int]]:
         """Look again which queues there are; returns the new ones. Files and names that are no queue are ignored, as Java does."""
         new = []
-        present = set()
+        before, self._topics = self._topics, {}
         for topic in self._file_system.list_directory(self.directory):
-            for queue in (
-                self._file_system.list_directory(f"{self.directory}/{topic.name}") if topic.is_directory else ()
-            ):
+            if not topic.is_directory:
+                continue
+            known = before.pop(topic.name, {})
+            queues: dict[int, ConsumeQueue] = {}
+            for queue in self._file_system.list_directory(f"{self.directory}/{topic.name}"):
                 if queue.is_directory and queue.name.isascii() and queue.name.isdigit():
-                    name = topic.name, int(queue.name)
-                    present.add(name)
-                    if name not in self._queues:
-                        self._queues[name] = self.make(*name)
-                        new.append(name)
-        for gone in self._queues.keys() - present:
-            self._queues.pop(gone).close()
+                    queue_id = int(queue.name)
+                    if queue_id not in known:
+                        new.append((topic.name, queue_id))
+                    queues[queue_id] = known.pop(queue_id, None) or self.make(topic.name, queue_id)
+            _close(known)
+            if queues:
+                self._topics[topic.name] = dict(sorted(queues.items()))
+        for gone in before.values():
+            _close(gone)
         self.batch_topics = frozenset(
             e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory
         )
         return new
+
+    def look_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue that may have appeared since the last look at all of them; None if it has no file yet."""
+        queue = self.get(topic, queue_id)
+        if queue is None and can_be_path_element(topic):
+            made = self.make(topic, queue_id)
+            queue = self.get_or_make(topic, queue_id) if made.file_starts else None
+        return queue
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue at its place, whether it has files yet or not."""
@@ -79,17 +92,30 @@ class ConsumeQueueStore:
         return ConsumeQueue(self._file_system, directory, topic, queue_id, self._file_size_bytes)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.get((topic, queue_id))
+        return self._topics.get(topic, {}).get(queue_id)
 
     def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._queues.setdefault((topic, queue_id), self.make(topic, queue_id))
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            queues = {**self._topics.get(topic, {}), queue_id: self.make(topic, queue_id)}
+            self._topics[topic] = dict(sorted(queues.items()))
+            queue = self._topics[topic][queue_id]
+        return queue
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """By topic, then queue id."""
-        return iter([self._queues[name] for name in sorted(self._queues)])
+        return iter([queue for topic in self.topics() for queue in self._topics[topic].values()])
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return sorted(self._topics)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Of the topic's queues, sorted."""
+        return list(self._topics.get(topic, ()))
 
     def names(self) -> list[tuple[str, int]]:
-        return sorted(self._queues)
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self._topics[topic]]
 
     def ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """The extension file that entries with an address for a tags code point into."""
@@ -97,5 +123,10 @@ class ConsumeQueueStore:
         return ConsumeQueueExt(self._file_system, directory, self._ext_file_size_bytes)
 
     def close(self) -> None:
-        for queue in self._queues.values():
-            queue.close()
+        for queues in self._topics.values():
+            _close(queues)
+
+
+def _close(queues: Mapping[int, ConsumeQueue]) -> None:
+    for queue in queues.values():
+        queue.close()

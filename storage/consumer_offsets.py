@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.data_version import DataVersion
-from storage.errors import StateFileError
 from storage.format import fastjson
 from storage.names import validate_group, validate_topic
-from storage.state_document import integer, parse_document, section
+from storage.state_document import integer, number_of, parse_document, section
 
 FILE_NAME = "consumerOffset.json"
 _TABLE = "offsetTable"
@@ -95,7 +94,5 @@ def _decode_queues(key: str, queues: Mapping[str, Any], file: str | None) -> dic
     for queue_id, offset in queues.items():
         if offset is None:
             continue  # no offset, which is not the offset 0
-        if not queue_id.removeprefix("-").isdecimal():
-            raise StateFileError(file, 0, 0, f"{key}: a queue id is expected, found {queue_id!r:.40}")
-        decoded[int(queue_id)] = integer(queues, queue_id, 0, file)
+        decoded[number_of(queue_id, f"{key:.40}: a queue id", file)] = integer(queues, queue_id, 0, file)
     return decoded

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from storage.commit_log import CommitLog
 from storage.errors import StorageError
@@ -69,11 +70,17 @@ def drop_hint(file_system: LocalFileSystem, root: str) -> None:
 
 
 def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
-    """The hint as it was written; None if there is none, or half of one."""
+    """The hint as it was written; None if there is none, half of one, or one that another version wrote."""
     content = file_system.read_file(_path(root)) or b""
     if content[:8] != b"%08x" % zlib.crc32(content[8:]):
         return None
-    document = json.loads(content[8:])
+    try:
+        return _from_document(json.loads(content[8:]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _from_document(document: dict[str, Any]) -> Hint:
     last, log_file, index_file = document["last_record"], document["log_file"], document["index_file"]
     return Hint(
         abort=document["abort"],

@@ -7,6 +7,7 @@ key with the record. Reading needs the geometry (slots and items), which stands 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,9 +135,10 @@ class IndexStore:
             self._files.pop(gone).close()
         for name in names:
             if name not in self._files:
-                opened = self._file_system.open_file(f"{self.directory}/{name}")
-                self._files[name] = IndexFile(opened, self.slot_count, self.item_count)
-        return [self._files[name] for name in names]
+                with suppress(FileNotFoundError):  # it expired since it was listed
+                    opened = self._file_system.open_file(f"{self.directory}/{name}")
+                    self._files[name] = IndexFile(opened, self.slot_count, self.item_count)
+        return [self._files[name] for name in names if name in self._files]
 
     def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
         """Places in the log that may hold the key, newest first, each once."""

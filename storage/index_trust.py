@@ -66,6 +66,6 @@ def load_index_trust(
     try:
         document = json.loads(content)
         boot_id, synced = document["bootId"], min(int(document["indexSyncedTime"]), index_msg_timestamp)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return IndexTrust(0, 0)
     return IndexTrust(None if boot_id == file_system.boot_id() else synced, synced)

@@ -19,6 +19,11 @@ from storage.staged_segment import StagedSegment, sink_digest
 
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
 _TEMPORARY = ".tmp"
+_KINDS = {
+    **dict.fromkeys(("sink_id", "query_id"), str),
+    **dict.fromkeys(("batch_id", "lower_bound", "decided_ms"), int),
+    "mirrored": bool,
+}
 
 
 class Intent(NamedTuple):
@@ -100,13 +105,16 @@ def _decode(content: bytes, path: str) -> Intent:
         raise StateFileError(path, 2, 1, "the checksum is not that of the first line; the file was changed or torn")
     try:
         return _from_document(json.loads(line))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateFileError(path, 1, 1, f"it is no intent of this version: {error}") from error
 
 
 def _from_document(document: dict[str, Any]) -> Intent:
     if set(document) != set(Intent._fields):
         raise ValueError(f"its fields are {sorted(document)}")
+    for name, kind in _KINDS.items():
+        if type(document[name]) is not kind:
+            raise ValueError(f"{name} is {document[name]!r:.40}")
     return Intent(
         sink_id=document["sink_id"],
         query_id=document["query_id"],

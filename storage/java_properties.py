@@ -52,21 +52,21 @@ def parse_properties(content: bytes, file: str | None = None) -> list[Property]:
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Lines without comments and blanks, continuations joined, each with the number of its first line."""
     lines: list[tuple[int, str]] = []
-    begun: tuple[int, str] | None = None
+    first, begun = 0, list[str]()  # a line that goes on: where it began, its parts
     for number, natural in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         stripped = natural.lstrip(_BLANK)
-        if not (begun and begun[1]) and (not stripped or stripped[0] in "#!"):
-            begun = None
+        if not begun and (not stripped or stripped[0] in "#!"):
+            first = 0
             continue
-        first, before = begun or (number, "")
+        first = first or number
         trailing_backslashes = len(stripped) - len(stripped.rstrip("\\"))
         if trailing_backslashes % 2:
-            begun = (first, before + stripped[:-1])
+            begun += [stripped[:-1]] if len(stripped) > 1 else []
         else:
-            lines.append((first, before + stripped))
-            begun = None
-    if begun and begun[1]:  # a backslash at the end of the file continues nothing
-        lines.append(begun)
+            lines.append((first, "".join((*begun, stripped))))
+            first, begun = 0, []
+    if begun:  # a backslash at the end of the file continues nothing
+        lines.append((first, "".join(begun)))
     return lines
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from storage.batch_commit import finish_open_intents, settle
 from storage.config import StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.errors import (
+    OffsetOutOfRangeError,
     StoreNotWritableError,
     StoreRefusedError,
 )
@@ -28,7 +29,7 @@ from storage.index_store import IndexStore
 from storage.inner_messages import InnerMessage, InnerMessages
 from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
-from storage.put import PutResult, Putter, put_inner
+from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery import RecoveryReport
@@ -39,6 +40,9 @@ from storage.store_writer import StoreWriter
 from storage.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.topics import TopicConfig
+
+_LOOKS = 20
+"""How often a reader looks at the whole store before it gives up on one whose files keep expiring."""
 
 
 def open_store(
@@ -161,8 +165,7 @@ class MessageStore(StoreReader):
             self.queues = self.layout.consume_queues(file_system)
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
             if writable is None or settings is None:
-                self.plan = read_plan(root, config, file_system, self.log, self.queues)
-                self._queue_ends = self._ends_of_plan()
+                self._look_at_all()
             else:
                 self._open_for_writing(writable, settings, truncate_damage)
         except BaseException:
@@ -265,7 +268,8 @@ class MessageStore(StoreReader):
 
         Makes no topic: `save_topic` does. Raises MessageIllegalError, StoreNotWritableError, OSError.
         """
-        return put_inner(self.writer, messages, self.config.delay.delays_ms)
+        writer = self.writer
+        return InnerPut(writer.settings, messages, self.config.delay.delays_ms).append_to(writer)
 
     def save_topic(self, topic: TopicConfig) -> None:
         """Give a topic its entry in topics.json, new or in place of the old one. Java: TopicConfigManager.updateTopicConfig."""
@@ -355,9 +359,22 @@ class MessageStore(StoreReader):
         self.log.close()
         self.queues.close()
         self.queues = self.layout.consume_queues(self._file_system)
-        self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
-        self._queue_ends = self._ends_of_plan()
+        self._look_at_all()
         return True
+
+    def _look_at_all(self) -> None:
+        """Where log and queues end, from the beginning; once more where files expired meanwhile."""
+        for left in reversed(range(_LOOKS)):
+            try:
+                self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
+                self._queue_ends = self._ends_of_plan()
+                return
+            except OffsetOutOfRangeError:
+                if not left:
+                    raise
+                self.log.list_files()
+                self.queues.close()
+                self.queues = self.layout.consume_queues(self._file_system)
 
     @property
     def _ends(self) -> QueueEnds:

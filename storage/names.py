@@ -89,11 +89,20 @@ def validate_path_element(kind: str, name: str) -> str:
 
     Older brokers let more characters pass than `validate_topic`, and a record's topic is under no checksum.
     """
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+    if _is_no_path_element(name):
         raise NameIllegalError(kind, name, "it cannot be the name of a directory")
     if len(name.encode()) > PATH_ELEMENT_LIMIT_BYTES:
         raise NameIllegalError(kind, name, f"it has more than {PATH_ELEMENT_LIMIT_BYTES} bytes")
     return name
+
+
+def can_be_path_element(name: str) -> bool:
+    """Whether `validate_path_element` takes it."""
+    return not _is_no_path_element(name) and len(name.encode()) <= PATH_ELEMENT_LIMIT_BYTES
+
+
+def _is_no_path_element(name: str) -> bool:
+    return name in ("", ".", "..") or "/" in name or "\0" in name
 
 
 def _validate(kind: str, name: str, limit: int, legal: str) -> str:

@@ -20,6 +20,7 @@ from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue_store import ConsumeQueueStore, queue_file_size
 from storage.errors import CorruptRecordError
+from storage.failed_sync import noting_failed_syncs, write_again
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
@@ -36,7 +37,8 @@ from storage.recovery import (
     plan_recovery,
 )
 from storage.redo import TornRow, mend_batches
-from storage.store_writer import StoreEnds, StoreWriter
+from storage.store_ends import StoreEnds
+from storage.store_writer import StoreWriter
 
 
 class Opening(NamedTuple):
@@ -94,34 +96,45 @@ def open_for_writing(
     if file_system.exists(f"{root}/config"):  # a process that was killed may have renamed a table and not synced that
         file_system.sync(f"{root}/config")
     file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
-    torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
-    checkpoint = read_checkpoint(file_system, root)
-    report = apply_recovery(
-        plan,
-        file_system,
-        log,
-        queues,
-        index,
-        checkpoint,
-        delays_ms=parse_delay_levels(config.delay.message_delay_level),
-        queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
-        clock=clock,
-        save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
-        trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
-        truncate_damage=truncate_damage,
-        quarantine=quarantine,
-    )
-    queues.discover()
-    ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in queues}
-    plan = replace(plan, visible_ends=ends, greatest_end=plan.log_end)
-    _write_checkpoint(file_system, root, plan, index)
-    drop_index_trust(file_system, root)
+    write_again(file_system, root)
+    with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
+        torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
+        checkpoint = read_checkpoint(file_system, root)
+        report = apply_recovery(
+            plan,
+            file_system,
+            log,
+            queues,
+            index,
+            checkpoint,
+            delays_ms=parse_delay_levels(config.delay.message_delay_level),
+            queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
+            clock=clock,
+            save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
+            trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
+            truncate_damage=truncate_damage,
+            quarantine=quarantine,
+        )
+        queues.discover()
+        ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in queues}
+        plan = replace(plan, visible_ends=ends, greatest_end=plan.log_end, last_places={})
+        _write_checkpoint(file_system, root, plan, index)
+        drop_index_trust(file_system, root)
     return Opening(
         plan,
         report,
         StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
         torn,
     )
+
+
+def _recovered_paths(
+    plan: RecoveryPlan, log: CommitLog, queues: ConsumeQueueStore, index: IndexStore | None
+) -> list[str]:
+    """The files that a recovery syncs."""
+    of_log = [file.path for file in log.files if file.end > plan.walk_start]
+    of_queues = [queue.path_of(start) for queue in queues for start in queue.file_starts[-1:]]
+    return of_log + of_queues + ([file.path for file in index.files()] if index is not None else [])
 
 
 def _keep_what_is_cut(

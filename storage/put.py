@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
-from storage.format.record_block import OutgoingMessages, RecordBlock
+from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.message_rows import Commits, MessageRows
@@ -83,11 +83,18 @@ def message_rules(
     )
 
 
+class Append(Protocol):
+    """`StoreWriter.append`, or what stands for it where somebody else syncs and dispatches."""
+
+    def __call__(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]: ...
+
+
 class Putter:
     """Makes messages of rows and appends them. Keys and turns go on from call to call while the rules stay the same."""
 
-    def __init__(self, writer: StoreWriter) -> None:
+    def __init__(self, writer: StoreWriter, append: Append | None = None) -> None:
         self._writer = writer
+        self._append = append or writer.append
         self._rules: MessageRules | None = None
         self._rows: MessageRows | None = None
 
@@ -116,7 +123,7 @@ class Putter:
         block = settings.encode(messages)
         self._writer.reserve(len(block.data))
         self._writer.ensure_topics(prepared.topics)
-        placement = self._writer.append([block], index_lease_ms=INDEX_LEASE_MS)[0]
+        placement = self._append([block], index_lease_ms=INDEX_LEASE_MS)[0]
         if prepared.commits is not None:
             self._end_halves(block, prepared.commits, placement)
         last = self._writer.ends.last_record
@@ -128,34 +135,42 @@ class Putter:
         places, settings = HalfPlaces.of([placement]), self._writer.settings
         runs = commit_runs([halves], [settings.encode(commits.messages)], places)
         if runs[0].columns.row_count:
-            self._writer.append(runs, index_lease_ms=INDEX_LEASE_MS)
+            self._append(runs, index_lease_ms=INDEX_LEASE_MS)
         if ops := op_runs([halves], places, settings, self._writer.clock()):
-            self._writer.append(ops, index_lease_ms=INDEX_LEASE_MS)
+            self._append(ops, index_lease_ms=INDEX_LEASE_MS)
 
 
-def put_inner(
-    writer: StoreWriter, messages: InnerMessages | Sequence[InnerMessage], delays_ms: tuple[int, ...]
-) -> pa.RecordBatch:
-    """Append messages as they are and dispatch them; returns for each, in their order, the fields of `PutResult`.
+class InnerPut:
+    """Messages that are put as they are, made into records. Raises MessageIllegalError for what no record can hold."""
 
-    All or none, as far as the process lives. Raises MessageIllegalError for what no record can hold, StoreNotWritableError, OSError.
-    """
-    inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
-    settings = writer.settings
-    limit, appends_crc = settings.max_message_size, settings.appends_crc
-    parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
-    if not parts:
-        return _NO_RESULTS
-    blocks = [settings.encode(part) for part in parts]
-    writer.reserve(sum(len(block.data) for block in blocks))
-    placements = writer.append(blocks, index_lease_ms=INDEX_LEASE_MS)
-    last = writer.ends.last_record
-    assert last is not None, "something was appended"
-    results = [
-        _results(part, placement, settings.host, last.store_time_ms)
-        for part, placement in zip(parts, placements, strict=True)
-    ]
-    return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
+    def __init__(
+        self,
+        settings: PutSettings,
+        messages: InnerMessages | Sequence[InnerMessage],
+        delays_ms: tuple[int, ...],
+    ) -> None:
+        inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
+        limit, appends_crc = settings.max_message_size, settings.appends_crc
+        self._host = settings.host
+        self._parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
+        self._blocks = [settings.encode(part) for part in self._parts]
+
+    def append_to(self, writer: StoreWriter, append: Append | None = None) -> pa.RecordBatch:
+        """Append them; returns for each, in their order, the fields of `PutResult`. All or none, as far as the process lives.
+
+        Raises StoreNotWritableError, OSError.
+        """
+        if not self._parts:
+            return _NO_RESULTS
+        writer.reserve(sum(len(block.data) for block in self._blocks))
+        placements = (append or writer.append)(self._blocks, index_lease_ms=INDEX_LEASE_MS)
+        last = writer.ends.last_record
+        assert last is not None, "something was appended"
+        results = [
+            _results(part, placement, self._host, last.store_time_ms)
+            for part, placement in zip(self._parts, placements, strict=True)
+        ]
+        return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
 
 
 def _results(

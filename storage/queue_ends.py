@@ -16,6 +16,8 @@ from storage.log_tail import LogTail
 from storage.recovery import RecoveryPlan
 
 DISCOVERY_INTERVAL_MS = 1_000
+DISCOVERED_QUEUES_A_MS = 16
+"""Of a store with very many queues all are listed less often, so that it takes a few percent of the time."""
 
 
 class QueueEnds:
@@ -36,7 +38,11 @@ class QueueEnds:
         self._tail = LogTail(log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
         self._ends = dict(plan.visible_ends)
         self._last_places = dict(plan.last_places)
+        self._minimums: dict[tuple[str, int], int] = {}
+        self._minimums_of = -1
         self._next_discovery_ms = 0
+        self.dispatched_end = plan.greatest_end
+        """Where the last record ends that any queue knows, or knew."""
 
     @property
     def log_end(self) -> int:
@@ -49,13 +55,12 @@ class QueueEnds:
 
     def follow(self) -> bool:
         """Look at new records, queues and topics; returns whether anything changed."""
-        before = self._tail.end, dict(self._ends)
-        self._tail.advance()
-        self._discover()
+        changed = self._tail.advance()
+        changed |= self._discover()
         for name in list(self._tail.pending):
-            if (queue := self._queues.get(*name)) is not None:
-                self._follow_queue(name, queue)
-        return (self._tail.end, self._ends) != before
+            if (queue := self._queues.look_for(*name)) is not None:
+                changed |= self._follow_queue(name, queue)
+        return changed
 
     def maximum(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message; 0 of a queue that is not there."""
@@ -63,40 +68,61 @@ class QueueEnds:
 
     def minimum(self, queue: ConsumeQueue) -> int:
         """The first queue offset whose message the log still holds; the maximum if it holds none."""
+        if self._minimums_of != self._log.minimum:
+            self._minimums, self._minimums_of = {}, self._log.minimum
+        name = queue.topic, queue.queue_id
+        if name in self._minimums:
+            return self._minimums[name]
         try:
-            return queue.first_offset_at(self._log.minimum, self.maximum(queue.topic, queue.queue_id))
+            found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
         except OffsetOutOfRangeError:  # its files expired, or the topic was deleted, since they were listed
             self._next_discovery_ms = 0
             self._discover()
             queue.list_files()
-            return queue.first_offset_at(self._log.minimum, self.maximum(queue.topic, queue.queue_id))
+            found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
+        if found < self.maximum(*name):
+            self._minimums[name] = found
+        return found
 
-    def greatest_end(self, queue: ConsumeQueue) -> int:
-        """Where in the log the queue's last message ends; −1 of a queue without messages."""
-        return queue.greatest_end(self.maximum(queue.topic, queue.queue_id))
-
-    def _discover(self) -> None:
-        """List the queue directories, if a record names an unknown queue, and once a second for deleted topics."""
+    def _discover(self) -> bool:
+        """List the queue directories now and then, for deleted topics and queues without messages; returns whether any came or went."""
         now_ms = self._clock()
-        if now_ms < self._next_discovery_ms and all(name in self._ends for name in self._tail.pending):
-            return
-        self._next_discovery_ms = now_ms + DISCOVERY_INTERVAL_MS
-        for name in self._queues.discover():
+        if now_ms < self._next_discovery_ms:
+            return False
+        new = self._queues.discover()
+        names = self._queues.names()
+        self._next_discovery_ms = now_ms + max(DISCOVERY_INTERVAL_MS, len(names) // DISCOVERED_QUEUES_A_MS)
+        for name in new:
             self._tail.pending.setdefault(name, -1)
-        self._ends = {name: self._ends.get(name, 0) for name in self._queues.names()}
+        if not new and len(names) == len(self._ends):
+            return False
+        self._ends = {name: self._ends.get(name, 0) for name in names}
+        for known in (self._last_places, self._minimums):
+            for gone in known.keys() - self._ends.keys():
+                del known[gone]
+        return True
 
-    def _follow_queue(self, name: tuple[str, int], queue: ConsumeQueue) -> None:
+    def _follow_queue(self, name: tuple[str, int], queue: ConsumeQueue) -> bool:
+        before = self._ends.get(name)
+        self._ends.setdefault(name, 0)
         queue.list_files()
         try:
-            if self.greatest_end(queue) != self._last_places.get(name, -1):
-                self._ends[name] = 0  # another record stands there: the topic was deleted and made again
+            if self._is_another(name, queue):
+                self._ends[name] = 0
+                self._minimums.pop(name, None)
             start = max(self._ends[name], queue.first_file_offset)
             end = queue.written_end(start)
             if end > start:
                 end = queue.visible_end(end, self._log, self._tail.end)
+            last_place = queue.greatest_end(end)
         except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
-            return
-        self._ends[name] = end
-        self._last_places[name] = self.greatest_end(queue)
-        if self._last_places[name] > self._tail.pending[name]:
+            return self._ends[name] != before
+        self._ends[name], self._last_places[name] = end, last_place
+        self.dispatched_end = max(self.dispatched_end, last_place)
+        if last_place > self._tail.pending[name]:
             del self._tail.pending[name]
+        return end != before
+
+    def _is_another(self, name: tuple[str, int], queue: ConsumeQueue) -> bool:
+        """Whether another record stands where the queue ended: its topic was deleted and made again."""
+        return name in self._last_places and queue.greatest_end(self._ends[name]) != self._last_places[name]

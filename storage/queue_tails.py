@@ -34,6 +34,8 @@ class QueueTails:
     queues: Sequence[ConsumeQueue]
     ends: np.ndarray
     last: np.ndarray
+    furthest: np.ndarray
+    """The greatest place in the log that an entry before the end points to, of those that were looked at; −1 of none."""
 
     def ends_by_name(self) -> dict[QueueName, int]:
         return _by_name(self.queues, self.ends)
@@ -50,15 +52,17 @@ class QueueTails:
     def visible(self, log: CommitLog, log_end: int) -> QueueTails:
         """The tails without stale entries (`ConsumeQueue.visible_end`).
 
-        A queue whose last entry is true ends there; what stands before it is looked at when it is served.
+        A queue whose last entry is true, and none of whose entries points behind the log, ends where it did; what else stands before
+        is looked at when it is served.
         """
         sound = self._are_true(log, log_end) | is_pre_blank(self.last) | (self.last["commitlog_offset"] < log.minimum)
+        sound &= self.furthest < log_end
         ends, last = self.ends.copy(), self.last.copy()
         for row in np.flatnonzero(~sound & is_entry(self.last)).tolist():
             queue = self.queues[row]
             ends[row] = queue.visible_end(int(self.ends[row]), log, log_end)
             last[row] = _entry_before(queue, int(ends[row]))
-        return QueueTails(self.queues, ends, last)
+        return QueueTails(self.queues, ends, last, self.furthest)
 
     def _are_true(self, log: CommitLog, log_end: int) -> np.ndarray:
         """Which last entries lie in the validated log, where their record agrees with them."""
@@ -79,26 +83,26 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     """Look for the end of each queue, as `ConsumeQueue.written_end` does."""
     ends = np.array([queue.recovery_start for queue in queues], np.int64)
     limits = np.array([queue.last_file_end_offset for queue in queues], np.int64)
-    last = np.zeros(len(queues), ENTRY)
+    last, furthest = np.zeros(len(queues), ENTRY), np.full(len(queues), -1, np.int64)
     rows, count = np.flatnonzero(ends < limits), _FIRST_LOOK_ENTRIES
-    has_entries = np.zeros(len(queues), bool)
     while len(rows):
         going_on = []
         for some in np.array_split(rows, -(-len(rows) * count * ENTRY_SIZE // _READ_BYTES)):
             blocks, asked = _blocks(queues, some, ends, count)
             free = ~is_entry(blocks)
             found = np.where(free.any(axis=1), free.argmax(axis=1), count)
-            some_found = np.flatnonzero(found)
-            last[some[some_found]] = blocks[some_found, found[some_found] - 1]
-            has_entries[some[some_found]] = True
+            has_any = np.flatnonzero(found)
+            last[some[has_any]] = blocks[has_any, found[has_any] - 1]
+            places = np.where(np.arange(count) < found[:, None], blocks["commitlog_offset"], -1).max(axis=1)
+            furthest[some] = np.maximum(furthest[some], places)
             ends[some] += found
             going_on.append(some[(found == asked) & (asked > 0) & (ends[some] < limits[some])])
         rows, count = np.concatenate(going_on), min(4 * count, _LONGEST_LOOK_ENTRIES)
-    for row in np.flatnonzero(~has_entries & (limits > 0)).tolist():
+    for row in np.flatnonzero((furthest < 0) & (limits > 0)).tolist():
         last[row] = _entry_before(queues[row], int(ends[row]))
     for queue in queues:
         queue.close()
-    return QueueTails(queues, ends, last)
+    return QueueTails(queues, ends, last, furthest)
 
 
 def _blocks(

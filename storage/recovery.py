@@ -236,6 +236,10 @@ def apply_recovery(
     if honest != checkpoint:
         save_checkpoint(honest)
     report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
+    if not plan.was_clean:  # before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)
+        for file in log.files:
+            if file.end > plan.walk_start:
+                file_system.sync(file.path)
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
     indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
@@ -252,17 +256,12 @@ def apply_recovery(
         report.indexed_keys = indexer.finish()
         report.removed_files += indexer.removed
     if not plan.was_clean:
-        _sync_unflushed(plan, file_system, log, queues)
+        _sync_unflushed(plan, file_system, queues)
     return report
 
 
-def _sync_unflushed(
-    plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog, queues: ConsumeQueueStore
-) -> None:
-    """What a killed writer left in the page cache: the checkpoint to come vouches for all of it."""
-    for file in log.files:
-        if file.end > plan.walk_start:
-            file_system.sync(file.path)
+def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
+    """What a killed writer left of queues in the page cache: the checkpoint to come vouches for all of it."""
     for queue in queues:
         if queue.file_starts and queue.greatest_end(queue.written_end()) > plan.walk_start:
             file_system.sync(queue.path_of(queue.file_starts[-1]))

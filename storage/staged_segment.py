@@ -296,17 +296,20 @@ def encode_columns(columns: BlockColumns) -> bytes:
 
 
 def decode_columns(encoded: np.ndarray) -> BlockColumns:
-    """The inverse, without copying. The caller has compared the checksum, so the bytes are ours."""
-    head_end = 4 + int.from_bytes(encoded[:4].tobytes(), "little")
-    head = json.loads(encoded[4:head_end].tobytes())
-    arrays: dict[str, Any] = {}
-    position = head_end
-    for name, dtype in _arrays(head):
-        count = head["keys"] if name == "key_hashes" else head["rows"]
-        arrays[name] = np.frombuffer(encoded, dtype, count, position)
-        position += arrays[name].nbytes
-    queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
-    return BlockColumns(queues=queues, host_size=head["hostSize"], has_crc=head.get("crc", False), **arrays)
+    """The inverse, without copying. Raises CorruptRecordError for what this version has not written."""
+    try:
+        head_end = 4 + int.from_bytes(encoded[:4].tobytes(), "little")
+        head = json.loads(encoded[4:head_end].tobytes())
+        arrays: dict[str, Any] = {}
+        position = head_end
+        for name, dtype in _arrays(head):
+            count = head["keys"] if name == "key_hashes" else head["rows"]
+            arrays[name] = np.frombuffer(encoded, dtype, count, position)
+            position += arrays[name].nbytes
+        queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
+        return BlockColumns(queues=queues, host_size=head["hostSize"], **arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptRecordError("columns", 0, "those of a staged segment of this version", error) from error
 
 
 _ARRAYS = (

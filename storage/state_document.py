@@ -7,6 +7,7 @@ quotes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from storage.errors import StateFileError
 from storage.format import fastjson
 
 _Entry = TypeVar("_Entry")
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
 
 
 def java(name: str) -> dict[str, str]:
@@ -41,16 +43,23 @@ def section(document: Mapping[str, Any], key: str, file: str | None) -> dict[str
 
 
 def integer(document: Mapping[str, Any], key: str, default: int, file: str | None) -> int:
-    """The whole number under a key."""
+    """The whole number under a key, as a Java long holds it."""
     found = document.get(key)
     if found is None:
         return default
     try:
-        if isinstance(found, int | str) and not isinstance(found, bool):
+        if isinstance(found, int | str) and not isinstance(found, bool) and -(1 << 63) <= int(found) < 1 << 63:
             return int(found)
     except ValueError:
         pass  # text that is no number is refused like every other value
-    raise StateFileError(file, 0, 0, f"{key}: a whole number is expected, found {found!r:.40}")
+    raise StateFileError(file, 0, 0, f"{key:.40}: a whole number is expected, found {found!r:.40}")
+
+
+def number_of(key: str, what: str, file: str | None) -> int:
+    """A table's key that is a number, as a Java int holds it; `what` it stands for is for the message."""
+    if not _NUMBER.fullmatch(key) or not -(1 << 31) <= int(key) < 1 << 31:
+        raise StateFileError(file, 0, 0, f"{what} is expected, found {key!r:.40}")
+    return int(key)
 
 
 def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) -> _Entry:

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,24 @@ MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
 _LONG_MAX = 2**63 - 1
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _outliving_expiry(
+    look: Callable[Concatenate[StoreReader, _P], _T],
+) -> Callable[Concatenate[StoreReader, _P], _T]:
+    """A look that begins anew where files expired since they were listed: each time there are fewer."""
+
+    @wraps(look)
+    def repeated(store: StoreReader, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        while True:
+            try:
+                return look(store, *args, **kwargs)
+            except OffsetOutOfRangeError as error:
+                if not store._list_again(error):
+                    raise
+
+    return repeated
 
 
 class GetStatus(Enum):
@@ -93,14 +112,15 @@ class StoreReader(ABC):
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""
-        return sorted({topic for topic, _ in self.queues.names()})
+        return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
         if topic in self.queues.batch_topics:
             raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
-        return [queue_id for name, queue_id in self.queues.names() if name == topic]
+        return self.queues.queue_ids(topic)
 
+    @_outliving_expiry
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset whose message the log still holds; the maximum if it holds none."""
         queue = self.queues.get(topic, queue_id)
@@ -113,11 +133,21 @@ class StoreReader(ABC):
     @property
     def undispatched_bytes(self) -> int:
         """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
-        greatest = max((self._ends.greatest_end(queue) for queue in self.queues), default=0)
-        return max(0, self.log_end - max(greatest, self.log.minimum)) if self.log.files else 0
+        return max(0, self.log_end - max(self._ends.dispatched_end, self.log.minimum)) if self.log.files else 0
+
+    def _list_again(self, error: OffsetOutOfRangeError) -> bool:
+        """Look which files of the log and of the error's queue are there; returns whether it is others than before."""
+        files = self.log.files
+        self.log.list_files()
+        queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
+        starts = () if queue is None else queue.file_starts
+        if queue is not None:
+            queue.list_files()
+        return self.log.files != files or (queue is not None and queue.file_starts != starts)
 
     # Reading
 
+    @_outliving_expiry
     def get(
         self,
         topic: str,
@@ -216,6 +246,7 @@ class StoreReader(ABC):
                 found.append(message)
         return sorted(found, key=lambda message: message.commitlog_offset)
 
+    @_outliving_expiry
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
 
@@ -256,6 +287,7 @@ class StoreReader(ABC):
         position = self.position(queue.topic, queue.queue_id, offset)
         return -1 if position is None else position.store_time_ms
 
+    @_outliving_expiry
     def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
         """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
         queue = self.queues.get(topic, queue_id)
@@ -268,12 +300,14 @@ class StoreReader(ABC):
         (_, records), *_ = self.log.records(offsets, sizes)
         return QueuePosition(int(offsets[0]), int(sizes[0]), int(records.column("store_time_ms")[0]))
 
+    @_outliving_expiry
     def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
         queue = self.queues.get(topic, queue_id)
         blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
         return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
 
+    @_outliving_expiry
     def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
         """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
         queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)

@@ -23,6 +23,7 @@ from storage.derived_sync import DerivedSync
 from storage.derived_writer import DerivedWriter
 from storage.dispatch import IndexKeys
 from storage.errors import StoreNotWritableError
+from storage.failed_sync import note_failed_sync
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import LocalFileSystem
@@ -150,11 +151,15 @@ class StoreWriter:
     def append_records(
         self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0, hold: bool = False
     ) -> list[Placement]:
-        """Append the runs in order, without what `append` does behind the records; no run may be empty.
+        """Append the runs in order, without what `append` does behind the records. Returns and raises what `append` does.
 
-        With `hold` they stay in memory until `write_held` or any `append`. Raises as `append` does.
+        With `hold` they stay in memory until `write_held` or any `append`.
         """
-        return self._append_group(runs, self._next_store_time_ms(), index_lease_ms, hold=hold)
+        placements: list[Placement] = []
+        store_time_ms = self._next_store_time_ms()
+        for group in groups_of_runs(runs):
+            placements += self._append_group(group, store_time_ms, index_lease_ms, hold=hold)
+        return placements
 
     def dispatch(self) -> None:
         """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`."""
@@ -252,7 +257,10 @@ class StoreWriter:
 
     def fail(self, error: BaseException) -> None:
         """Take nothing more, because of this; the first reason stays."""
-        self._failure = self._failure or error
+        if self._failure is None:
+            self._failure = error
+            if isinstance(error, OSError):
+                note_failed_sync(self.file_system, self.root, self.unsynced_paths())
 
     def write_held(self) -> None:
         """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""

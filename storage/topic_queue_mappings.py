@@ -21,7 +21,7 @@ from typing import Any
 from storage.data_version import DataVersion
 from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.state_document import decode_entry, encode_entry, integer, java, parse_document, section
+from storage.state_document import decode_entry, encode_entry, java, number_of, parse_document, section
 
 FILE_NAME = "topicQueueMapping.json"
 GLOBAL_SCOPE = "__global__"
@@ -190,10 +190,13 @@ class TopicQueueMappingTable:
 
 def _decode_mapping(topic: str, entry: object, file: str | None) -> TopicQueueMapping:
     plain = decode_entry(TopicQueueMapping, topic, entry, file)
-    hosted = {
-        integer({"queue id": key}, "queue id", 0, file): tuple(_decode_item(topic, item, file) for item in items)
-        for key, items in plain.hosted_queues.items()
-    }
+    hosted: dict[int, tuple[MappingItem, ...]] = {}
+    found: Mapping[Any, Any] = plain.hosted_queues  # as it stands in the file
+    for key, items in found.items():
+        if not isinstance(items, list):
+            raise StateFileError(file, 0, 0, f"{topic:.40}.hostedQueues: a list is expected, found {items!r:.40}")
+        queue_id = number_of(str(key), f"{topic:.40}.hostedQueues: a queue id", file)
+        hosted[queue_id] = tuple(_decode_item(topic, item, file) for item in items)
     return replace(plain, hosted_queues=hosted)
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.data_version import DataVersion
-from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.state_document import integer, parse_document, section
+from storage.state_document import integer, number_of, parse_document, section
 
 FILE_NAME = "delayOffset.json"
 _TABLE = "offsetTable"
@@ -37,10 +36,8 @@ class DelayOffsets:
         document = parse_document(text, file)
         offsets = {}
         for level, offset in (table := section(document, _TABLE, file)).items():
-            if not level.removeprefix("-").isdecimal():
-                raise StateFileError(file, 0, 0, f"{_TABLE}: a level is expected, found {level!r:.40}")
             if offset is not None:  # no offset, which is not the offset 0
-                offsets[int(level)] = integer(table, level, 0, file)
+                offsets[number_of(level, f"{_TABLE}: a level", file)] = integer(table, level, 0, file)
         return cls(DataVersion.from_document(document, file), offsets, document)
 
     def to_text(self) -> str:

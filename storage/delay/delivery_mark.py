@@ -67,7 +67,7 @@ def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
         document = json.loads(content)
         ranges = tuple(DueRange(*map(int, range_)) for range_ in document["ranges"])
         return DeliveryMark(int(document["log_end"]), ranges, int(document.get("put_rows", 0)))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StateFileError(path, 1, 1, f"it is no delivery mark: {error}") from error
 
 

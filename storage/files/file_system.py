@@ -137,7 +137,10 @@ class LocalFile:
         if scratch is None:
             return self._map, positions
         starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
-        return self._read_runs(starts, stops, scratch), places
+        try:
+            return self._read_runs(starts, stops, scratch), places
+        except FileNotFoundError:  # unlinked since: the map holds it still
+            return self._map, positions
 
     def _read_runs(self, starts: np.ndarray, stops: np.ndarray, scratch: Scratch) -> np.ndarray:
         buffer = scratch.take(int((stops - starts).sum()))
@@ -153,7 +156,10 @@ class LocalFile:
         return buffer
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        return _data_ranges(self.path, position)
+        try:
+            return _data_ranges(self.path, position)
+        except FileNotFoundError:  # unlinked since: any byte of the map may be one that was written
+            return [(position, self.size_bytes)] if position < self.size_bytes else []
 
     def close(self) -> None:
         """Lets go of the map; views that were handed out stay valid."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_LEVEL = re.compile("[0-9]{1,10}[smhd]")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """The delays in milliseconds; level 1 is element 0.
 
-    Raises ValueError where an element is not a number followed by s, m, h or d.
+    Raises ValueError where an element is not a number followed by s, m, h or d, or is more than the years that a time may lie ahead.
     """
     delays = []
     for element in text.split():
-        if element[-1] not in _UNIT_MS or not element[:-1].isdigit():
-            raise ValueError(f"{element!r} is not a number followed by s, m, h or d")
+        if not _LEVEL.fullmatch(element):
+            raise ValueError(f"{element!r:.40} is not a number of up to 10 digits followed by s, m, h or d")
         delays.append(int(element[:-1]) * _UNIT_MS[element[-1]])
     return tuple(delays)
 

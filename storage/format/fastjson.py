@@ -8,13 +8,14 @@ which Java reads as well.
 
 Java: com.alibaba.fastjson 1.2.83, RemotingSerializable.toJson / fromJson.
 Not supported: comments, trailing commas, NaN, class names (`@type`); references (`$ref`) are kept as they
-are, not followed.
+are, not followed. Departure: numbers of more than 4,300 digits, and those that no double holds, are refused.
 """
 
 from __future__ import annotations
 
 import bisect
 import json
+import math
 import re
 from typing import Any
 
@@ -33,6 +34,9 @@ _VALUE_WORD = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[e
 _KEY_WORD = re.compile(r"-?[0-9]+|[A-Za-z_$][A-Za-z0-9_$]*")
 _KEY_FOLLOWS = re.compile(r"\s*:")
 _SINGLE_QUOTED_PART = re.compile(r"\\.|\"|[^\\\"]+", re.DOTALL)
+_LEVEL_CHANGES = {"{": 1, "[": 1, "}": -1, "]": -1}
+_LEVELS = 512  # as deep as Java's parser goes, and Python's with a stack of its usual size
+_DIGITS = 4_300  # of a number; more of them are no int of Python's
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,8 +47,11 @@ def parse(text: str, file: str | None = None) -> Any:
     of the dialect.
     """
     pieces, output_starts, source_starts = [], [], []
-    output_length = 0
+    output_length = level = 0
     for token in _tokens(text, file):
+        level += _LEVEL_CHANGES.get(token.group(), 0)
+        if level > _LEVELS:
+            raise _error(text, token.start(), file, f"it is nested more than {_LEVELS} levels deep")
         piece = _as_json(token, text, file)
         output_starts.append(output_length)
         source_starts.append(token.start())
@@ -91,6 +98,8 @@ def _as_json(token: re.Match[str], text: str, file: str | None) -> str:
             return f'"{piece}"'
         raise _error(text, token.start(), file, f"{piece[:40]!r} is no key: quote it")
     if _VALUE_WORD.fullmatch(piece):
+        if len(piece) > _DIGITS or ("e" in piece.lower() and piece[-1].isdigit() and math.isinf(float(piece))):
+            raise _error(text, token.start(), file, f"{piece[:40]!r} is a number that nobody can hold")
         return piece
     raise _error(text, token.start(), file, f"{piece[:40]!r} is no value")
 

@@ -202,7 +202,7 @@ class _Sequences:
     def __init__(self, sequences: list[bytes]) -> None:
         split = [sequence.split(b"\x01")[:-1] for sequence in sequences]
         distinct = {name: code for code, name in enumerate(dict.fromkeys(name for names in split for name in names))}
-        kept = [[name not in names[i + 1 :] for i, name in enumerate(names)] for names in split]
+        kept = [[last[name] == i for i, name in enumerate(names)] for names in split for last in [_last_places(names)]]
         self.starts = np.concatenate(([0], np.cumsum([len(names) for names in split])))[:-1]
         self.kept = np.array([keep for keeps in kept for keep in keeps], bool)
         self.kept_counts = np.array([sum(keeps) for keeps in kept])
@@ -216,6 +216,11 @@ class _Sequences:
     def kept_places(self, name: bytes) -> np.ndarray:
         """The place of a name among those that each sequence keeps; −1 where it has none."""
         return np.array([names.index(name) if name in names else -1 for names in self._kept_names], np.int64)
+
+
+def _last_places(names: list[bytes]) -> dict[bytes, int]:
+    """Where each name stands last."""
+    return {name: i for i, name in enumerate(names)}
 
 
 def decode_property_maps(raw: pa.Array) -> RegularProperties | PropertyMaps:

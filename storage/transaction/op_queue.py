@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.properties import decode_property_maps
+from storage.format.record_batch import Records
 from storage.store_reader import StoreReader
 from storage.transaction.half_messages import QUEUE_ID
 from storage.transaction.half_queue import scan_topic
@@ -38,18 +39,22 @@ class EndedHalves(NamedTuple):
 
 
 def read_ended(store: StoreReader, start: int, end: int) -> EndedHalves:
-    """What op messages [start, end) say. One without the tag, and parts of a body that are no number, end nothing."""
-    op_offsets, half_offsets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for offsets, records in scan_topic(store, OP_TOPIC, start, end):
-        tags = decode_property_maps(records.raw_properties()).values_of("TAGS")
-        is_op = pc.fill_null(pc.equal(tags, ENDED_TAG), False)
-        lists = pc.split_pattern(records.bodies().cast(pa.large_binary()).filter(is_op), ",")
-        texts, rows = lists.flatten(), np.asarray(pc.list_parent_indices(lists))
-        is_number = pc.match_substring_regex(texts, _OFFSET)
-        numbers = texts.filter(is_number).cast(pa.large_string()).cast(pa.int64())
-        half_offsets.append(np.asarray(numbers, np.int64))
-        op_offsets.append(offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]])
-    return EndedHalves(np.concatenate(op_offsets), np.concatenate(half_offsets))
+    """What op messages [start, end) say."""
+    nothing = np.empty(0, np.int64)
+    parts = [EndedHalves(nothing, nothing)]
+    parts += [ended_halves(offsets, records) for offsets, records in scan_topic(store, OP_TOPIC, start, end)]
+    return EndedHalves(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def ended_halves(op_offsets: np.ndarray, records: Records) -> EndedHalves:
+    """What records of the op topic say. One without the tag, and parts of a body that are no number, end nothing."""
+    tags = decode_property_maps(records.raw_properties()).values_of("TAGS")
+    is_op = pc.fill_null(pc.equal(tags, ENDED_TAG), False)
+    lists = pc.split_pattern(records.bodies().cast(pa.large_binary()).filter(is_op), ",")
+    texts, rows = lists.flatten(), np.asarray(pc.list_parent_indices(lists))
+    is_number = pc.match_substring_regex(texts, _OFFSET)
+    numbers = texts.filter(is_number).cast(pa.large_string()).cast(pa.int64())
+    return EndedHalves(op_offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]], np.asarray(numbers, np.int64))
 
 
 def read_ended_since(store: StoreReader, commitlog_offset: int) -> np.ndarray:

@@ -8,6 +8,7 @@ lost is its end, and what is left is each message once, in its place. Rows of a 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -72,6 +73,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self._directory = Path(tempfile.mkdtemp(prefix="model-", dir=self.place))
         self.held = HeldStore(self._directory)
+        self.held.open()
         self.model = self.before = StoreModel()
         self._key_count = 0
         self._rows_in_doubt: int | None = None
@@ -79,6 +81,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
+            if sys.exc_info()[0] is not None:  # a rule has failed already
+                return
             self.held.let_go(close=True)
             self._compare_everything()
             report = verify_store(self.held.root)
@@ -336,9 +340,8 @@ class StoreMachine(RuleBasedStateMachine):
         there = self._expect([row for row in missing if row not in doubted], doubted)
         if doubted and any(message.asked in doubted for message in there):
             assert all(any(message.asked == row for message in there) for row in doubted), "half a batch"
-        rows = {message.asked.batch_id for message in self.model.messages()}
-        if self._rows_in_doubt in rows:
-            self.model.batch_count = max(self.model.batch_count, (self._rows_in_doubt or 0) + 1)
+        batches = [message.asked.batch_id for message in self.model.messages() if message.asked.batch_id is not None]
+        self.model.batch_count = max([self.model.batch_count - 1, *batches]) + 1
         if store.recovery is not None:
             self.model.durable_end, self.model.has_open_intent = self.model.log_end, False
 

@@ -180,6 +180,7 @@ class StoreModel:
             if half.commitlog_offset < cut
         }
         left.log_end, left.batch_count = cut, begun.batch_count
+        cut_off.sort(key=lambda message: message.commitlog_offset)
         return left, [message.asked for message in cut_off if message.asked.batch_id is not None]
 
 

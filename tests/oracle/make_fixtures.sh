@@ -2,6 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
+#                                   propcrc
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -128,6 +129,17 @@ roll() {  # many small files of every kind
   for topic in TopicOne TopicTwo TopicThree; do send "$dir" topic=$topic queues=3 count=250 seed=9${#topic} maxBody=600; done
   stop
   pack roll "$dir"
+}
+
+propcrc() {  # every record ends in the sum over itself: single sends, batches, delayed and delivered, both host families, V2, no queue entry
+  name_server; local dir=$WORK/propcrc
+  conf "$dir" 65536 2000 enabledAppendPropCRC=true forceVerifyPropCRC=true; start "$dir"
+  send "$dir" topic=TopicSum queues=2 count=30 seed=91 minBody=0
+  send "$dir" topic=TopicSum count=12 seed=92 batch=5
+  send "$dir" topic=TopicDelay queues=1 count=6 seed=93 delayLevels=1,18
+  sleep 3; stop
+  "$oracle" java PutRecords "$dir/store" "$dir/broker.conf" > "$dir/put.log"
+  pack propcrc "$dir"
 }
 
 timed() {  # DIR: timer messages delivered, cancelled, rolled (a window of 20 s), pending

@@ -309,7 +309,7 @@ def test_a_file_that_java_would_not_load_is_refused(store: StoreBuilder, name: s
     store.put()
     (store.queue_directory("TopicA", 0) / name).write_bytes(bytes(size))
     with pytest.raises(StoreRefusedError, match="consume queue file"):
-        ConsumeQueue(LocalFileSystem(), str(store.queue_directory("TopicA", 0)), "TopicA", 0, 400)
+        ConsumeQueue(LocalFileSystem(), str(store.queue_directory("TopicA", 0)), "TopicA", 0, 400).list_files()
 
 
 @pytest.mark.parametrize("name", ["x", "²", "1.bak"])

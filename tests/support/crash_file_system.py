@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from storage.files.file_system import LocalFileSystem, LocalWriter
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+EXTREMES = ("lost", "kept", "first", "last")
+"""Of what is not synced nothing is left; all of it; of each file the first page only; the last one only."""
 
 
 class Operation(NamedTuple):
@@ -105,11 +108,21 @@ class _File:
             on_disk[start:end] = self.durable[start:end].ljust(max(0, end - start), b"\0")
         return bytes(on_disk)
 
-    def after_power_loss(self, choice: random.Random) -> bytes:
-        fate = choice.choice(("lost", "kept", "torn")) if self.pending else "lost"
+    def after_power_loss(self, choice: random.Random, extreme: str = "") -> bytes:
+        fate = (extreme or choice.choice(("lost", "kept", "torn"))) if self.pending else "lost"
+        if fate in ("first", "last"):
+            return self._with_one_page(fate)
         if fate == "kept":
             return self._without_stale(bytes(self.content))
         return self.durable if fate == "lost" else self._torn(choice, choice.choice((PAGE_BYTES, SECTOR_BYTES)))
+
+    def _with_one_page(self, fate: str) -> bytes:
+        """The new length, and of the pages that were written only one."""
+        left, content = bytearray(self.durable), self._without_stale(bytes(self.content))
+        _apply(left, len(content), None)
+        for page in sorted(self._dirty(), reverse=fate == "last")[:1]:
+            left[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+        return bytes(left)
 
     def _torn(self, choice: random.Random, unit: int) -> bytes:
         lengths, versions = [len(self.durable)], bytearray(self.durable if self.cached is None else self.cached)
@@ -217,13 +230,12 @@ class Disk:
                 _enter(self._durable_entries, change)
         self._changes = [change for change in self._changes if not any(change is one for one in done)]
 
-    def after_power_loss(self, choice: random.Random) -> Disk:
-        """What is left, all of it on the disk."""
+    def after_power_loss(self, choice: random.Random, extreme: str = "") -> Disk:
+        """What is left, all of it on the disk. An extreme, of `EXTREMES`, leaves no choice for the files' content."""
         left = Disk()
         entries = deepcopy(self._durable_entries)
-        cut = {
-            path: choice.randint(0, sum(change.directory == path for change in self._changes)) for path in self.entries
-        }
+        counts = Counter(change.directory for change in self._changes)
+        cut = {path: _kept_changes(counts[path], choice, extreme) for path in self.entries}
         lost: list[_Change] = []
         for change in self._changes:
             cut[change.directory] -= 1
@@ -232,7 +244,7 @@ class Disk:
                 lost.append(change)
             else:
                 _enter(entries, change)
-        contents = {number: file.after_power_loss(choice) for number, file in self.files.items()}
+        contents = {number: file.after_power_loss(choice, extreme) for number, file in self.files.items()}
         parents = {directory for directory in entries if os.path.dirname(directory) not in entries}
         for directory in sorted(entries):  # a directory whose own entry is lost is lost with all it held
             parent, name = os.path.split(directory)
@@ -265,6 +277,12 @@ class Disk:
             for name, number in names.items()
             if number != _DIRECTORY
         }
+
+
+def _kept_changes(count: int, choice: random.Random, extreme: str) -> int:
+    if extreme in ("lost", "kept"):
+        return count if extreme == "kept" else 0
+    return choice.randint(0, count)
 
 
 def _enter(entries: dict[str, dict[str, int]], change: _Change) -> None:

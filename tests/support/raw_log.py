@@ -31,16 +31,13 @@ class RawRecord(NamedTuple):
     store_time_ms: int
     body: bytes
     properties: dict[str, str]
+    is_torn: bool
+    """Topic or properties hold bytes that no writer writes: a power loss took a part of it, where no checksum reaches."""
 
     @property
     def key(self) -> str:
         """Property KEYS, as it stands there."""
         return self.properties.get("KEYS", "")
-
-    @property
-    def is_torn(self) -> bool:
-        """It has bytes that no writer writes, where no checksum reaches: a power loss took a part of it."""
-        return "\0" in self.topic or any("\0" in text for pair in self.properties.items() for text in pair)
 
     @property
     def transaction_type(self) -> int:
@@ -94,7 +91,7 @@ class RawLog:
             return None, 0
         try:
             return _decode(content[at : at + size], commitlog_offset), 0
-        except (struct.error, UnicodeDecodeError, _NoRecordError):
+        except (struct.error, _NoRecordError):
             return None, 0
 
     def _content(self, start: int) -> bytes:
@@ -109,7 +106,7 @@ class _NoRecordError(Exception):
 
 
 def _decode(raw: bytes, commitlog_offset: int) -> RawRecord:
-    """Raises _NoRecordError, struct.error or UnicodeDecodeError for what is no record of that place."""
+    """Raises _NoRecordError or struct.error for what is no record of that place."""
     size, magic, crc, queue_id, _, queue_offset, place, sys_flag, _ = _FIXED.unpack_from(raw)
     at = _FIXED.size + _HOST_BYTES[bool(sys_flag & BORN_HOST_V6)]
     (store_time_ms,) = struct.unpack_from(">q", raw, at)
@@ -119,17 +116,18 @@ def _decode(raw: bytes, commitlog_offset: int) -> RawRecord:
     properties, at = _sized(raw, at, ">h")
     if at != size or place != commitlog_offset or (body and zlib.crc32(body) & 0x7FFFFFFF != crc):
         raise _NoRecordError
-    pairs = (pair.split("\1", 1) for pair in properties.decode().split("\2"))
+    pairs = (pair.split("\1", 1) for pair in properties.decode(errors="replace").split("\2"))
     return RawRecord(
         place,
         size,
-        topic.decode(),
+        topic.decode(errors="replace"),
         queue_id,
         queue_offset,
         sys_flag,
         store_time_ms,
         body,
         {pair[0]: pair[1] for pair in pairs if len(pair) == 2},
+        b"\0" in topic + properties,
     )
 
 

@@ -1,17 +1,17 @@
 """Queues and index as they follow from the log alone, compared with those of a closed or released store.
 
 Read and rebuilt with `struct` and dictionaries, record by record (`raw_log.py`); no code of the engine's dispatch has a part in it.
-Compared are sets over the log's range, of each queue its last incarnation. Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue,
-CommitLogDispatcherBuildIndex, IndexService.buildIndex, IndexFile.putKey.
+Compared are sets over the log's range, of each queue its last incarnation.
+Java: CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex, IndexService.buildIndex, IndexFile.putKey.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage import StoreConfig
 from storage.config import find_configuration, load_config
@@ -54,7 +54,7 @@ def differences_from_rebuild(root: str | Path, config: StoreConfig | None = None
         keys = {key for key in _keys(records) if key[1] not in torn}
         there = _reachable_items(Path(root, "index"), config.index.max_hash_slot_num, config.index.max_index_num)
         in_log = {item for item in there if item[1] >= log.minimum and item[1] not in torn}
-        found += _compared("index", {key: "" for key in keys}, {item: "" for item in in_log})
+        found += _compared("index", dict.fromkeys(keys), dict.fromkeys(in_log))
     return found
 
 
@@ -72,9 +72,7 @@ def _of_queues(
         entries = expected[record.topic, record.queue_id]
         if entries and record.queue_offset <= max(entries):  # the topic was deleted and made again
             entries.clear()
-        entries[record.queue_offset] = Entry(
-            record.commitlog_offset, record.size_bytes, _tags_code(record, delays_ms)
-        )
+        entries[record.queue_offset] = Entry(record.commitlog_offset, record.size_bytes, _tags_code(record, delays_ms))
         if record.is_torn:
             torn.add(record.commitlog_offset)
     there = {queue: _entries_of(path, log_minimum) for queue, path in _queue_directories(directory)}
@@ -155,7 +153,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def _compared(what: str, expected: dict[object, object], there: dict[object, object]) -> Iterator[str]:
+def _compared(what: str, expected: Mapping[Any, Any], there: Mapping[Any, Any]) -> Iterator[str]:
     """Differences of two mappings, the first few of each sort."""
     missing = [name for name in expected if name not in there]
     extra = [name for name in there if name not in expected]

@@ -64,9 +64,13 @@ def stage_partition(
 ) -> StagedSegment:
     """One attempt of one task: its rows, durably staged. The same rows get the same unique keys and queues each time."""
     writer = _attempt(file_system, root, rows, partition)
-    for block in blocks(file_system, root, config, rows, partition, queue_count=queue_count):
-        writer.append(block)
-    segment = writer.finish()
+    try:
+        for block in blocks(file_system, root, config, rows, partition, queue_count=queue_count):
+            writer.append(block)
+        segment = writer.finish()
+    except BaseException:  # as a sink's task does
+        writer.discard()
+        raise
     assert segment is not None, "a partition has rows"
     return segment
 

@@ -28,6 +28,8 @@ class Decoder:
     inputs: int = 1_000
     """How many of a round's inputs go to it."""
     max_bytes: int = 1 << 16
+    memory_bytes: int = 64 << 20
+    """What any input may take, besides twenty times its own size."""
     bombs: Callable[[], Sequence[bytes]] = tuple
     """Great or deep inputs, each given once a round: brackets without end, a body that grows, a megabyte of separators."""
 

@@ -1,35 +1,37 @@
-"""The n-th operation on the disk fails: who was told that a message is stored finds it, now and after a power loss that follows.
+"""The n-th operation on the disk fails: whoever was told that a message is stored finds it, now and after a power loss that follows.
 
-A round is one story, a few steps of writers, a sink and a reader on a small store, told again and again while another operation fails,
-with one error, once or from then on. Each time the fault is then taken away, and the store is opened as a new process would open it.
+A round is one workload on a small store, run again and again while another operation of some kind fails, with one error, once or
+from then on. Each time the disk is well again afterwards, and the store is opened as a new process would open it: its history is
+judged, the work goes on, and from before and after that power is lost. The method is that of SQLite's I/O error tests.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from errno import EDQUOT, EINTR, EIO, EMFILE, ENOLCK, ENOSPC
 from pathlib import Path
 from random import Random
 
-from jobs.verify_store import verify_store
+from storage import open_store
 from storage.errors import StorageError
-from tests.crash.sink_store import QUEUE_COUNT, SinkStore
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
 from tests.support.queue_history import History, judge, see
-from tests.torture.failed_io_story import Story
+from tests.support.rebuilt_store import differences_from_rebuild
 from tests.torture.kind import Kind, Outcome
+from tests.torture.workload import StoreWorkload, broken_promises, reproducible
 
-STORY_STEPS = 14
-TRIALS = 60
+STEPS = 12
+STEPS_AFTER = 3
+TRIALS = 40
+"""How many operations of a workload fail in a round, each in a run of its own."""
 POWER_LOSSES = 2
-_TEXTS = 4
-"""How many of a trial's failures are told."""
+_SHOWN = 4
+_LOG_SYNC = "sync of /commitlog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,13 @@ class Mode:
 
     steps: frozenset[Step]
     error: int
-    for_good: bool
+    for_good: bool = False
 
     def at(self, number: int) -> Fault:
         return Fault(self.steps, self.error, number, self.for_good)
 
 
+_ANY = frozenset(Step)
 _ERRORS: dict[Step, tuple[int, ...]] = {
     Step.LOOK: (EIO,),
     Step.LIST: (EIO, EMFILE),
@@ -58,143 +61,216 @@ _ERRORS: dict[Step, tuple[int, ...]] = {
     Step.UNLINK: (EIO,),
     Step.LOCK: (EIO, ENOLCK, EMFILE, EINTR),
 }
-MODES = [
+MODES = (
     *(
         Mode(frozenset({step}), error, for_good)
         for step, errors in _ERRORS.items()
         for error in errors
         for for_good in (False, True)
     ),
-    *(Mode(frozenset(Step), error, for_good) for error in (EIO, EMFILE, EINTR) for for_good in (False, True)),
-]
-TELLING = [
-    Mode(frozenset({Step.SYNC}), EIO, False),
-    Mode(frozenset({Step.SYNC_DIRECTORY}), EIO, False),
-    Mode(frozenset({Step.WRITE}), ENOSPC, False),
-    Mode(frozenset({Step.WRITE}), SHORT, True),
-    Mode(frozenset(Step), EIO, True),
-]
-"""Modes of which each has broken something."""
+    *(Mode(_ANY, error, for_good) for error in (EIO, EMFILE, EINTR) for for_good in (False, True)),
+)
+TELLING = (
+    Mode(frozenset({Step.SYNC}), EIO),
+    Mode(frozenset({Step.SYNC}), EIO, for_good=True),
+    Mode(frozenset({Step.SYNC_DIRECTORY}), EIO),
+    Mode(frozenset({Step.WRITE}), ENOSPC),
+    Mode(frozenset({Step.WRITE}), SHORT, for_good=True),
+    Mode(_ANY, EIO, for_good=True),
+)
+"""The modes in which engines have most often been found wrong; they come up more often than the others."""
 
 
-def play(random: Random, directory: Path) -> Outcome:
-    """One story in one mode, with the fault at places all over it."""
-    mode = random.choice([*MODES, *TELLING])
-    return sweep(directory, mode, random.getrandbits(32), sync_flush=random.random() < 0.6, trials=TRIALS)
+class FailingWorkload(StoreWorkload):
+    """A workload on a failing disk, with readers that meet the faults too."""
+
+    file_system: FailingFileSystem
+
+    def __init__(self, root: Path, file_system: FailingFileSystem, random: Random, *, sync_flush: bool) -> None:
+        super().__init__(root, file_system, random, sync_flush=sync_flush)
+        self.wrong: list[str] = []
+        """What breaks a rule that a history does not know of."""
+        self.marks: list[str] = []
+        self.mark = self.marks.append
+        self._met = 0
+        self._choices[self._read] = 2
+
+    def _read(self) -> None:
+        if (self.root / "commitlog").is_dir():
+            with open_store(self.root, config=self.config, file_system=self.file_system) as reader:
+                self.history.consume(see(reader))
+
+    def _let_go(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and (error.errno is None or error.filename is None):
+            self.wrong.append(f"{self.steps[-1]}: an error without number or path: {error!r}")
+        met, self._met = self.file_system.met[self._met :], len(self.file_system.met)
+        if self._store is not None and any(_LOG_SYNC in what for what in met):
+            self._expect_refusal()
+        super()._let_go(error)
+
+    def _expect_refusal(self) -> None:
+        """A sync of the log has failed: this store takes nothing more, though the disk is well again."""
+        fault, self.file_system.fault = self.file_system.fault, None
+        sent = self._ask("orders", 0)
+        try:
+            self.store.put(sent.topic, sent.body, keys=sent.key, queue_id=0)
+        except StorageError:
+            self.history.refuse(sent)
+        else:
+            self.wrong.append(f"after a failed sync of the log in {self.steps[-1]} a put is taken")
+        finally:
+            self.file_system.fault = fault
 
 
-def sweep(directory: Path, mode: Mode, seed: int, *, sync_flush: bool, trials: int | None, steps: int = STORY_STEPS) -> Outcome:
-    """The story of that seed, told with the fault at every place, or at `trials` of them."""
-    outcome = Outcome()
-    trial = Trial(directory, mode, seed, sync_flush, steps)
-    count = trial.count_operations()
-    numbers = range(1, count + 1)
-    if trials is not None and count > trials:
-        numbers = sorted(Random(seed).sample(numbers, trials))
-    for number in numbers:
-        outcome.trials += 1
-        found = trial.run(number, outcome)
-        outcome.failures += [f"{text} [{trial.name} {mode.at(number)}]" for text in found]
-    outcome.figures["places in the stories"] += count
-    return outcome
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One workload, run with a fault at one place after the other."""
 
+    directory: Path
+    """Empty, and left so."""
+    mode: Mode
+    seed: int
+    sync_flush: bool
+    steps: int = STEPS
 
-class Trial:
-    """One story with one fault."""
-
-    def __init__(self, directory: Path, mode: Mode, seed: int, sync_flush: bool, steps: int) -> None:
-        self._directory = directory
-        self._mode = mode
-        self._seed = seed
-        self._sync_flush = sync_flush
-        self._steps = steps
+    def run(self, outcome: Outcome, trials: int | None = TRIALS) -> None:
+        """At every place of the workload, or at so many of them."""
+        count = self._count_places()
+        numbers: Sequence[int] = range(1, count + 1)
+        if trials is not None and count > trials:
+            numbers = sorted(Random(self.seed).sample(numbers, trials))
+        for number in numbers:
+            outcome.trials += 1
+            self._run_with(self.mode.at(number), outcome)
 
     @property
-    def name(self) -> str:
-        return f"story {self._seed} under {'SYNC_FLUSH' if self._sync_flush else 'ASYNC_FLUSH'}:"
+    def _name(self) -> str:
+        return f"workload {self.seed} under {'SYNC_FLUSH' if self.sync_flush else 'ASYNC_FLUSH'}"
 
-    def count_operations(self) -> int:
-        """How many operations of this mode's kind the story takes when none fails."""
-        with self._story(Fault(self._mode.steps, self._mode.error, 1 << 62)) as (story, files):
-            story.run()
-            assert not story.errors, story.errors
-            return files.counted
+    @property
+    def _root(self) -> Path:
+        return self.directory / "store"
 
-    @contextmanager
-    def _story(self, fault: Fault) -> Iterator[tuple[Story, FailingFileSystem]]:
-        place = self._directory / "told"
-        place.mkdir()
-        root = SinkStore.make_place(place)
-        files = FailingFileSystem(str(root), fault, seed=self._seed)
+    def _count_places(self) -> int:
+        workload = self._work(Fault(self.mode.steps, self.mode.error, 1 << 62))
+        assert not workload.errors, f"{self._name}: without any fault: {workload.errors}"
+        self._clean()
+        return workload.file_system.counted
+
+    def _work(self, fault: Fault) -> FailingWorkload:
+        self._root.mkdir()
+        files = FailingFileSystem(str(self._root), fault, seed=self.seed)
+        random = Random(self.seed)
+        with reproducible(random):
+            workload = FailingWorkload(self._root, files, random, sync_flush=self.sync_flush)
+            workload.run(self.steps)
+            workload.let_go()
+        return workload
+
+    def _clean(self) -> None:
+        Disk().write_to(str(self._root))
+
+    def _run_with(self, fault: Fault, outcome: Outcome) -> None:
+        before = _open_descriptors()
         try:
-            yield Story(root, files, self._seed, self._steps, sync_flush=self._sync_flush), files
-        finally:
-            Disk().write_to(str(root))
-            (place / "broker.conf").unlink()
-            for path in (root, place):
-                if path.exists():
-                    path.rmdir()
-
-    def run(self, number: int, outcome: Outcome) -> list[str]:
-        """What is wrong after a fault at that place."""
-        descriptors = _open_descriptors()
-        with self._story(self._mode.at(number)) as (story, files):
-            story.run()
-            found = list(story.wrong)
-            outcome.figures["errors met"] += len(story.errors)
-            if _open_descriptors() != descriptors:
-                found.append(f"{_open_descriptors() - descriptors} descriptors are left open")
+            workload = self._work(fault)
+            outcome.figures["steps that failed"] += len(workload.errors)
+            files, errors = workload.file_system, "; ".join(map(str, workload.errors[:2]))
+            trial = _Trial(self, f"{self._name}, {fault} ({', '.join(files.met[:3])}: {errors})", outcome)
+            trial.fail(workload.wrong)
+            if (now := _open_descriptors()) != before:
+                trial.fail([f"{now - before} descriptors are left open"])
             files.take_away()
-            left, history, choice = deepcopy(files.disk), deepcopy(story.history), Random(f"{self._seed}/{number}")
-            found += self._opened(story, files, history, "opened again", outcome)
-            for _ in range(POWER_LOSSES):
-                outcome.figures["power losses"] += 2
-                disk = CrashFileSystem(story.root, files.disk.after_power_loss(choice), boot=2)
-                found += self._opened(story, disk, deepcopy(history), "closed, after a power loss", outcome)
-                disk = CrashFileSystem(story.root, left.after_power_loss(choice), boot=2)
-                allowed = set() if self._sync_flush else story.not_durable()
-                history_then = deepcopy(story.history)
-                found += self._opened(story, disk, history_then, "after a power loss", outcome, allowed)
-            why = f"met: {', '.join(files.met[:3])}; {'; '.join(story.errors[:2])}"
-            return [f"{text} ({why})" for text in found[:_TEXTS]]
+            trial.judge(workload, Random(f"{self.seed}/{fault.number}"))
+            self._clean()
+        except Exception as error:
+            error.add_note(f"{self._name}, {fault}")
+            raise
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One fault, and what is found afterwards."""
+
+    sweep: Sweep
+    name: str
+    outcome: Outcome
+
+    def judge(self, failed: FailingWorkload, choice: Random) -> None:
+        """What the workload has left, opened again and gone on with; and what power losses leave of either."""
+        files, left = failed.file_system, deepcopy(failed.file_system.disk)
+        well = self._opened(failed, failed.history, files, "opened again", goes_on=True)
+        for _ in range(POWER_LOSSES):
+            closed = CrashFileSystem(files.root, files.disk.after_power_loss(choice), boot=2)
+            self._opened(failed, well.history, closed, f"opened again, {', '.join(well.steps)}, power lost")
+            torn = CrashFileSystem(files.root, left.after_power_loss(choice), boot=2)
+            self._opened(failed, failed.history, torn, "power lost", may_lose=not self.sweep.sync_flush)
 
     def _opened(
         self,
-        story: Story,
-        files: CrashFileSystem,
+        failed: FailingWorkload,
         history: History,
+        files: CrashFileSystem,
         when: str,
-        outcome: Outcome,
-        allowed: Collection[str] = (),
-    ) -> list[str]:
-        """The store is opened, judged, put to, closed and audited: what is wrong. Messages with `allowed` keys may be lost."""
-        found = []
+        *,
+        may_lose: bool = False,
+        goes_on: bool = False,
+    ) -> StoreWorkload:
+        """Recovered and judged; `goes_on`: put to and closed then."""
+        self.outcome.figures["openings judged"] += 1
+        workload = StoreWorkload(
+            failed.root,
+            files,
+            Random(failed.now_ms),
+            sync_flush=self.sweep.sync_flush,
+            history=deepcopy(history),
+            days=1,
+        )
+        workload.log_minimum = failed.log_minimum
+        workload.mark = failed.marks.append
         try:
-            with story.reopened(files) as store:
-                for violation in judge(history, see(store), log_minimum=store.log.minimum):
-                    if violation.is_loss and any(key in violation.text for key in allowed):
-                        outcome.figures["lost under ASYNC_FLUSH"] += 1
-                    elif allowed and "\0" in violation.text:  # no checksum covers properties
-                        outcome.figures["properties torn under ASYNC_FLUSH"] += 1
-                    else:
-                        found.append(str(violation))
-                sent = history.ask(f"one-more-{len(history.sent)}", "orders", 0, b"one more")
-                placed = store.put(sent.topic, sent.body, keys=[sent.key], queue_id=0, queue_count=QUEUE_COUNT)
-                history.acknowledge(sent, placed.queue_offset, placed.commitlog_offset)
-            found += [str(finding) for finding in verify_store(story.root).findings]
+            seen = workload.seen()
         except (StorageError, OSError) as error:
-            found.append(f"{type(error).__name__}: {error}")
-        return [f"{when}: {text}" for text in found]
+            self.fail([f"{when}: {error!r}"])
+            return workload
+        violations = judge(workload.history, seen, log_minimum=workload.log_minimum)
+        for violation in violations:
+            if may_lose and violation.is_loss:
+                self.outcome.figures[f"{violation.rule.value} under ASYNC_FLUSH"] += 1
+        self.fail([f"{when}: {one}" for one in violations if not (may_lose and one.is_loss)])
+        self.fail([f"{when}: {text}" for text in broken_promises(failed.root, failed.marks)])
+        if goes_on:
+            workload.history = workload.history.after(seen)
+            workload.run(STEPS_AFTER)
+            workload.close()
+            when += f", {', '.join(workload.steps)}"
+        else:
+            workload.let_go()
+        self.fail([f"{when}: {error!r}" for error in workload.errors])
+        self.fail([f"{when}: {text}" for text in differences_from_rebuild(failed.root, workload.config)])
+        return workload
+
+    def fail(self, texts: Sequence[str]) -> None:
+        self.outcome.failures += [f"{text} [{self.name}]" for text in texts[:_SHOWN]]
 
 
 def _open_descriptors() -> int:
-    gc.collect()  # what was mapped is closed with the last view of it
+    """Whatever is in no use any more is closed first."""
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def play(random: Random, directory: Path) -> Outcome:
+    """One round."""
+    outcome, mode = Outcome(), random.choice((*MODES, *TELLING, *TELLING))
+    Sweep(directory, mode, random.getrandbits(32), sync_flush=random.random() < 0.6).run(outcome)
+    return outcome
 
 
 KIND = Kind(
     name="failed-io",
-    claim="Whatever operation on the disk fails, once or for good, nothing is acknowledged that is not there afterwards, also after a power loss.",
-    unit="operations failed",
+    claim="Whatever operation on the disk fails, once or for good, nobody is told that a message is stored that is not there afterwards, "
+    "not even after a power loss, and the store can be opened and written again",
+    unit="failed operation, with the openings that follow",
     play=play,
 )

@@ -28,7 +28,7 @@ ROUND_SHARE = 4.0
 """How often a round of the torture gives each decoder its inputs."""
 
 _HANG_CPU_SECONDS = 60
-_MEMORY_BYTES, _MEMORY_PER_BYTE = 64 << 20, 20
+_MEMORY_PER_BYTE = 20
 _ADDRESS_SPACE_BYTES = 4 << 30
 """Beyond what the process has: an allocation of what a length field says fails at once."""
 _STRETCH = 200
@@ -117,7 +117,7 @@ class _Fuzzed:
         """Nothing of a stretch may have taken more than its greatest input allows."""
         greatest = max(map(len, stretch), default=0)
         grown = _peak_growth_bytes()
-        if grown > _MEMORY_BYTES + _MEMORY_PER_BYTE * greatest:
+        if grown > self._decoder.memory_bytes + _MEMORY_PER_BYTE * greatest:
             self._fail(max(stretch, key=len), f"grew by {grown >> 20} MiB over inputs of at most {greatest} bytes; the greatest")
 
     def _fail(self, content: bytes, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,22 @@ _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (record.MAGIC_V1, record.M
 _FILE_BYTES = 4096
 _SLOTS, _ITEMS = 10, 20
 _FILES = LocalFileSystem()
+
+
+class _Unsynced(LocalFileSystem):
+    """A sync takes longer than all the rest."""
+
+    def sync(self, path: str) -> None:
+        """Nothing here outlives its round."""
+
+
+def write_over(path: Path, content: bytes) -> None:
+    """Make or change a file; one of the same length keeps its pages."""
+    if not path.exists() or path.stat().st_size != len(content):
+        path.write_bytes(content)
+        return
+    with path.open("r+b") as file:
+        file.write(content)
 
 
 def _records(samples: Samples) -> list[bytes]:
@@ -150,8 +166,8 @@ def _read_log(content: bytes, directory: Path) -> bool:
     folder.mkdir(exist_ok=True)
     padded = content[: 2 * _FILE_BYTES].ljust(2 * _FILE_BYTES, b"\0")
     for start in (0, _FILE_BYTES):
-        (folder / f"{start:020d}").write_bytes(padded[start : start + _FILE_BYTES])
-    with closing(commit_log.CommitLog(_FILES, (str(folder),))) as log:
+        write_over(folder / f"{start:020d}", padded[start : start + _FILE_BYTES])
+    with closing(commit_log.CommitLog(_FILES, (str(folder),))) as log, _windows(256 if len(content) % 2 else 1 << 12):
         walk = log.walk(0)
         offsets = [place for window, _ in walk for place in window.tolist()]
         expected = _Walked(padded)
@@ -163,6 +179,16 @@ def _read_log(content: bytes, directory: Path) -> bool:
             except CorruptRecordError as error:
                 assert error.field == "physical offset"  # the walk does not look at it, as Java's does not
     return bool(offsets)
+
+
+@contextmanager
+def _windows(size_bytes: int) -> Iterator[None]:
+    """Let walks go in steps that records cross."""
+    before, commit_log.WINDOW_BYTES = commit_log.WINDOW_BYTES, size_bytes
+    try:
+        yield
+    finally:
+        commit_log.WINDOW_BYTES = before
 
 
 class _Walked:
@@ -215,7 +241,7 @@ def _read_queue(content: bytes, directory: Path) -> bool:
     """Entries over a sound log: those that count beside a look at each record."""
     folder = directory / "consumequeue"
     folder.mkdir(exist_ok=True)
-    (folder / f"{0:020d}").write_bytes(content[:400].ljust(400, b"\0"))
+    write_over(folder / f"{0:020d}", content[:400].ljust(400, b"\0"))
     log_folder = directory / "sound"
     if not log_folder.exists():
         log_folder.mkdir()
@@ -264,7 +290,7 @@ def _queues(samples: Samples) -> list[bytes]:
 def _read_ext(content: bytes, directory: Path) -> bool:
     folder = directory / "ext"
     folder.mkdir(exist_ok=True)
-    (folder / f"{0:020d}").write_bytes(content)
+    write_over(folder / f"{0:020d}", content)
     places = [0, 20, 32, len(content) // 2, max(0, len(content) - 20), max(0, len(content) - 19), len(content), 1 << 40]
     addresses = [place - 2**63 for place in places] + [entries_format.MAX_EXT_ADDRESS]
     with closing(consume_queue_ext.ConsumeQueueExt(_FILES, str(folder))) as ext:
@@ -284,13 +310,13 @@ def _read_index(content: bytes, directory: Path) -> bool:
     size = index_file_size(_SLOTS, _ITEMS)
     (directory / "index").mkdir(exist_ok=True)
     path = directory / "index" / "20261121000000000"
-    path.write_bytes(content[:size].ljust(size, b"\0"))
+    write_over(path, content[:size].ljust(size, b"\0"))
     with closing(index_store.IndexStore(_FILES, str(directory), _SLOTS, _ITEMS)) as store:
         (file,) = store.files()
         reachable = int(file.reachable_items().sum())
         hits = _look_up(file)
         if file.header().index_count <= _ITEMS and content[-1:] > b"\x80":
-            index_writer.IndexWriter(_FILES, store, lambda: 1)
+            index_writer.IndexWriter(_Unsynced(), store, lambda: 1)
             _look_up(file)
     return bool(hits and reachable)
 
@@ -326,7 +352,7 @@ def _read_timer_log(content: bytes, directory: Path) -> bool:
     (directory / "timerlog").mkdir(exist_ok=True)
     padded = content[: 2 * file_bytes].ljust(2 * file_bytes, b"\0")
     for start in (0, file_bytes):
-        (directory / "timerlog" / f"{start:020d}").write_bytes(padded[start : start + file_bytes])
+        write_over(directory / "timerlog" / f"{start:020d}", padded[start : start + file_bytes])
     with closing(timer_log.TimerLog(_FILES, str(directory), file_bytes)) as log:
         runs = list(log.walk(0))
         positions = np.concatenate([np.empty(0, np.int64), *(run.positions for run in runs)])
@@ -364,7 +390,15 @@ def _read_pages(content: bytes, directory: Path) -> bool:
 LOG_DECODERS: Sequence[Decoder] = (
     Decoder("one record and many", _records, _read_record, (CorruptRecordError,), inputs=2_500),
     Decoder("chains of candidates", lambda samples: [bytes(range(1, 60)), b"\x00\x00" * 40], _read_chain, inputs=500),
-    Decoder("compressed bodies", _compressed, _read_compressed, inputs=800, bombs=_compression_bombs, max_bytes=4 << 20),
+    Decoder(
+        "compressed bodies",
+        _compressed,
+        _read_compressed,
+        inputs=800,
+        bombs=_compression_bombs,
+        max_bytes=4 << 20,
+        memory_bytes=3 * compression.PLAIN_BODY_LIMIT_BYTES,
+    ),
     Decoder("walks over a log", _logs, _read_log, inputs=500),
     Decoder("queue entries over a log", _queues, _read_queue, inputs=300),
     Decoder("queue extensions", lambda samples: samples.files("consumequeue_ext/*/*/*", 300), _read_ext, inputs=300),

@@ -509,8 +509,7 @@ def reproducible(random: Random) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(storage.put, "secrets", chance))
         patches.enter_context(mock.patch.object(storage.opening, "secrets", chance))
-        patches.enter_context(mock.patch.object(os, "getpid", lambda: 4_711))
-        patches.enter_context(
-            mock.patch.object(tests.support.stage_rows, "uuid4", lambda: UUID(int=random.getrandbits(128)))
-        )
+        patches.enter_context(mock.patch.object(os, "getpid", return_value=4_711))
+        names = iter(lambda: UUID(int=random.getrandbits(128)), None)
+        patches.enter_context(mock.patch.object(tests.support.stage_rows, "uuid4", names.__next__))
         yield

@@ -12,7 +12,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /** Send OUT.jsonl topic=NAME [key=value ...]: a plain producer that writes one line for each acknowledged message.
  *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), queues (4), count (100), minBody (1), maxBody (400), seed (1), interval (0 ms between sends),
  *  keys (distinct keys, 50; 0 = none), onlyQueues (comma list of queue ids to send to; default all in turn), delayLevels and delaysMs (comma lists: message n
- *  gets element n modulo their length; 0 = none; delaysMs go through the timer).
+ *  gets element n modulo their length; 0 = none; delaysMs go through the timer), batch (so many messages by one request, 1).
  *  The topic is created first when it has no route. Bodies, tags and keys follow from the seed. Exit 0 when all were acknowledged, 1 at the first failure. */
 public class Send {
   public static void main(String[] a) throws Exception {
@@ -32,6 +32,7 @@ public class Send {
     if (opt.containsKey("onlyQueues")) { for (String q : opt.get("onlyQueues").split(",")) to.add(all.get(Integer.parseInt(q))); } else to = all;
     int status = 0;
     try (Writer out = new OutputStreamWriter(new FileOutputStream(a[0]), StandardCharsets.UTF_8)) {
+      List<Message> batch = new ArrayList<>(); List<JSONObject> lines = new ArrayList<>(); int size = number(opt, "batch", 1);
       for (int i = 0; i < count; i++) {
         byte[] body = new byte[minBody + random.nextInt(Math.max(1, maxBody - minBody + 1))]; random.nextBytes(body);
         Message m = new Message(topic, body);
@@ -41,13 +42,21 @@ public class Send {
         long level = turn(opt, "delayLevels", i), delayMs = turn(opt, "delaysMs", i);
         if (level > 0) m.setDelayTimeLevel((int) level);
         if (delayMs > 0) m.setDelayTimeMs(delayMs);
-        SendResult r = producer.send(m, to.get(i % to.size()));
-        JSONObject line = new JSONObject(); line.put("n", i); line.put("topic", topic); line.put("queueId", r.getMessageQueue().getQueueId()); line.put("queueOffset", r.getQueueOffset());
-        line.put("status", r.getSendStatus().name()); line.put("msgId", r.getMsgId()); line.put("offsetMsgId", r.getOffsetMsgId()); line.put("tags", m.getTags()); line.put("keys", m.getKeys());
+        JSONObject line = new JSONObject(); line.put("n", i); line.put("topic", topic); line.put("tags", m.getTags()); line.put("keys", m.getKeys());
         if (level > 0) line.put("delayLevel", level);
         if (delayMs > 0) line.put("delayMs", delayMs);
         line.put("bodyLen", body.length); line.put("bodySha256", sha256(body));
-        out.write(line.toJSONString()); out.write("\n"); out.flush();
+        batch.add(m); lines.add(line);
+        if (batch.size() < size && i + 1 < count) continue;
+        MessageQueue queue = to.get(i % to.size());
+        SendResult r = size == 1 ? producer.send(m, queue) : producer.send(batch, queue);
+        String[] msgIds = r.getMsgId().split(","), offsetMsgIds = r.getOffsetMsgId().split(",");
+        for (int j = 0; j < lines.size(); j++) {
+          JSONObject sent = lines.get(j); sent.put("queueId", r.getMessageQueue().getQueueId()); sent.put("queueOffset", r.getQueueOffset() + j);
+          sent.put("status", r.getSendStatus().name()); sent.put("msgId", msgIds[j]); sent.put("offsetMsgId", offsetMsgIds[j]);
+          out.write(sent.toJSONString()); out.write("\n");
+        }
+        out.flush(); batch.clear(); lines.clear();
         if (number(opt, "interval", 0) > 0) Thread.sleep(number(opt, "interval", 0));
       }
     } catch (Exception e) { System.err.println("stopped: " + e); status = 1; }
