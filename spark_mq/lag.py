@@ -217,7 +217,7 @@ def _loads(text: str | None) -> Any:
     """The JSON value of a source's offset; None where there is none, or where the source writes no JSON."""
     try:
         return None if text is None else json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

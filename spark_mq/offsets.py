@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -202,7 +203,7 @@ def with_brokers(named: Collection[NamedQueue], brokers: Collection[str], option
         for queue in named
     ]
     if len(set(queues)) != len(queues):
-        twice = sorted({str(queue) for queue in queues if queues.count(queue) > 1})
+        twice = sorted(str(queue) for queue, count in Counter(queues).items() if count > 1)
         raise OffsetJsonError(option, "", f"named twice, with and without the broker: {names(twice)}")
     return queues
 
@@ -213,14 +214,13 @@ def load_json(text: str, option: str) -> object:
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = sorted({key for key in keys if keys.count(key) > 1})
+            twice = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
             raise OffsetJsonError(option, "", f"given twice in one object: {names(twice)}")
         return found
 
     try:
         tree: object = json.loads(text, object_pairs_hook=unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, a number without end, brackets without end
         raise OffsetJsonError(option, "", f"not JSON: {error}") from error
     return tree
 

@@ -94,8 +94,9 @@ def commit_batch(
     `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last
     batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
-    `takeover`), TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full:
-    nothing is written then. Any other error after the commit point leaves the batch to the next opening.
+    `takeover`), TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full,
+    or where rows were staged without a sum that the store's records must end in by now: nothing is written then. Any other error after
+    the commit point leaves the batch to the next opening.
     """
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
@@ -109,6 +110,9 @@ def commit_batch(
         readers = [
             resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments
         ]
+        if writer.settings.appends_crc and not all(run.columns.has_crc for run in readers):
+            reason = "rows were staged without the property __CRC32# that the store's records must have by now"
+            raise StoreNotWritableError(writer.root, reason, "broker.conf was changed meanwhile: start the query again")
         _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics)
         writer.ensure_topics(topics)
         writer.reserve(_room(readers))
@@ -183,6 +187,10 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
                 f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and its rows are not to be had: {error}"
             )
             raise StoreNotWritableError(writer.root, reason, hint) from error
+        if writer.log.force_property_crc and not all(run.columns.has_crc for run in readers):
+            reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
+            hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
+            raise StoreNotWritableError(writer.root, reason, hint)
         begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
         writer.reserve(_room(readers))
         _append(writer, intent, readers, begun)

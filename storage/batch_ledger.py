@@ -96,9 +96,11 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
     try:
         document = json.loads(body)
         last = document.get("last")
+        batch = Batch(str(document["sink"]), str(document["query"]), int(document["batch"]))
+        _keys_text(batch).encode()  # half a surrogate names nobody
         return LedgerMessage(
             BEGIN if "from" in document else END,
-            Batch(str(document["sink"]), str(document["query"]), int(document["batch"])),
+            batch,
             int(document["rows"]),
             int(document.get("from", 0)),
             None if last is None else (int(last[0]), str(last[1])),

@@ -76,7 +76,6 @@ class CommitLogWriter:
         self._log = log
         self.end = end
         self.written_end = end
-        self.synced_end = end
         self.file_size_bytes = file_size_bytes
         self._directories = directories
         self._scratch = Scratch(), Scratch()
@@ -88,13 +87,15 @@ class CommitLogWriter:
         """What is to be written and where, in order."""
         self._unsynced = dict.fromkeys(unsynced, 0)
         """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
+        self.synced_end = 0 if self._unsynced else end
 
     def append(
         self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
     ) -> Placement:
         """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
 
-        With `hold` they stay in memory until `write_held`. Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
+        With `hold` they stay in memory until `write_held`.
+        Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
         """
         columns = run.columns
         placement = place(

@@ -104,11 +104,13 @@ class ConsumeQueueWriter:
     def _keep_file(self, start: int) -> None:
         """Make a full file durable before the next one is made: of a queue, a power loss takes from the last file only."""
         if start in self.queue.file_starts:
-            self._file_system.sync(self.queue.path_of(start))
+            path = self.queue.path_of(start)
+            self._file_system.sync(path)
             self._file_system.sync(self.queue.directory)
+            self.paths.discard(path)
 
     def is_worth_syncing(self, least_pages: int) -> bool:
-        """Whether the file in which unsynced entries begin is full, or has so many pages of them. Java: DefaultMappedFile.isAbleToFlush."""
+        """Whether the file in which unsynced entries begin is full, or has so many pages of them. Java: ConsumeQueue.flush."""
         done, until = self.synced_end * ENTRY_SIZE, self.end * ENTRY_SIZE
         start = done // self._file_size_bytes * self._file_size_bytes
         return is_worth_it(done, until, least_pages, start, self._file_size_bytes)

@@ -1,7 +1,7 @@
 """Syncing what is derived from the log, queues and index, while both go on growing. Java: FlushConsumeQueueService, IndexService.flush.
 
-`begin_sync` looks at what is not synced, `DerivedSync.run` syncs that, `end_sync` takes note of it. Whoever has the store to itself does
-the first and the last, the one in the middle takes the time.
+`begin_sync` looks at what is not synced, `DerivedSync.run` syncs that, `end_sync` takes note of it. The first and the last need the
+store for themselves, the one in the middle takes the time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ class DerivedSync:
 
     def run(self) -> None:
         """Returns when all is on the disk. Raises OSError; then nobody knows what is."""
-        for path in self.paths:
-            if self.file_system.exists(path):  # a file may have expired meanwhile
-                self.file_system.sync(path)
+        self.file_system.sync_all(self.paths)  # a file may have expired meanwhile
 
 
 def begin_sync(

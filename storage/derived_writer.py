@@ -1,4 +1,4 @@
-"""Entering records into what is derived from the log, queues and index, as they are appended. Java: ReputMessageService, IndexService."""
+"""Entering records into queues and index, which are derived from the log, as they are appended. Java: ReputMessageService."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """What to write again because a sync of it failed: ROOT/spark_mq/failed_sync.json.
 
-After a failed sync the kernel takes the pages for clean, though they are not on the disk (fsync(2), EIO): the next sync says that all is
-well and writes nothing. So recovery, which finds the bytes in the page cache, would serve and vouch for what a power loss takes away. Whoever
-sees a sync fail notes which files held something unsynced; the next opening writes what they hold in its place once more, syncs
-that, and only then recovers. The note is not synced: it is about the page cache, and lives as long. Java 5.3.3 goes on as if nothing had
-been (apache/rocketmq#2706, #9713).
+After a failed sync the kernel takes the pages for clean, though they are not on the disk (fsync(2), EIO): the next sync says that all
+is well and writes nothing. So recovery, which finds the bytes in the page cache, would serve and vouch for what a power loss takes
+away. Whoever sees a sync fail notes which files held something unsynced; the next opening writes what they hold in its place once more,
+syncs that, and only then recovers. The note is not synced: it is about the page cache, and lives as long. Java 5.3.3 goes on as if
+nothing had been (apache/rocketmq#2706, #9713).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def note_failed_sync(file_system: LocalFileSystem, root: str, paths: Iterable[str]) -> None:
-    """Note files and directories that were to be synced, besides those that are noted already. A disk that takes no note is left alone."""
+    """Note files and directories that were to be synced, besides those that are noted already. A disk may be too bad to take a note."""
     path = _path(root)
     with suppress(OSError):
         content = {"boot_id": file_system.boot_id(), "paths": sorted({*paths, *_noted(file_system, root)})}

@@ -4,8 +4,8 @@
     ASYNC_FLUSH     a put is acknowledged when it is written; syncs come in turns (FlushRealTimeService)
       with a pool   it is acknowledged when it is in memory; writes come in turns too (CommitRealTimeService)
 
-Under SYNC_FLUSH the pool of `transientStorePoolEnable` is not used: who waits for the disk waits for the write before it. Java keeps it, and
-loses to a killed process the messages for which nobody waits. A slave, for which Java uses no pool either, is not written here.
+Under SYNC_FLUSH the pool of `transientStorePoolEnable` is not used: who waits for the disk waits for the write before it. Java keeps
+it, and loses to a killed process the messages for which nobody waits. A slave, for which Java uses none either, is not written here.
 """
 
 from __future__ import annotations
@@ -131,5 +131,5 @@ def is_worth_it(done: int, until: int, least_pages: int, file_start: int, file_s
 
 
 def is_page_cache_busy(held_since_ms: int | None, now_ms: int, timeout_ms: int) -> bool:
-    """Whether the log has been held by one put for too long; None while nobody holds it. Java: DefaultMessageStore.isOSPageCacheBusy."""
+    """Whether one put has held the log for too long; None while none does. Java: DefaultMessageStore.isOSPageCacheBusy."""
     return held_since_ms is not None and timeout_ms < now_ms - held_since_ms < _LONGEST_HOLD_MS

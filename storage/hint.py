@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from storage.commit_log import CommitLog
@@ -54,7 +54,7 @@ def _path(root: str) -> str:
 def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
     """Replace the hint; not durable, and need not be."""
     path = _path(root)
-    content = json.dumps(asdict(hint), separators=(",", ":")).encode()
+    content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
     temporary = f"{path}.tmp"
     file_system.make_directories(f"{root}/spark_mq")
     if file_system.exists(temporary):

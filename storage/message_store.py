@@ -169,8 +169,10 @@ class MessageStore(StoreReader):
             else:
                 self._open_for_writing(writable, settings, truncate_damage)
         except BaseException:
-            self._let_go()
-            self._resources.close()
+            try:
+                self._let_go()
+            finally:
+                self._resources.close()
             raise
 
     # Opening and closing
@@ -309,35 +311,49 @@ class MessageStore(StoreReader):
 
         What was appended under ASYNC_FLUSH may not be on the disk yet.
         """
-        if self._writer is not None:
-            self._writer.checkpoint_if_due()
-            reach("before-release")
-            release(self._writer, self.index if self.config.index.message_index_enable else None)
-            self._writer = self._putter = None
-        self.close()
+        try:
+            if self._writer is not None:
+                self._writer.checkpoint_if_due()
+                reach("before-release")
+                self._let_go()
+        finally:
+            self._give_back()
 
     def close(self) -> None:
-        """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free."""
+        """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free.
+
+        Where that fails, everything is given back all the same, and the next opening recovers.
+        """
         try:
             if self._writer is not None:
                 if self._writer.failure is None:
                     settle(self._writer)
                 close_cleanly(self._writer)
-                self._writer = self._putter = None
         finally:
-            self.log.close()
-            self.queues.close()
-            self.index.close()
-            self._resources.close()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Descriptors, maps, the lock."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = self._putter = None
+        self.log.close()
+        self.queues.close()
+        self.index.close()
+        self._resources.close()
 
     def __enter__(self) -> MessageStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes; where an error is on its way, only lets go, so that it is not hidden by another."""
-        if kind is not None:
+        if kind is None:
+            self.close()
+            return
+        try:
             self._let_go()
-        self.close()
+        finally:
+            self._give_back()
 
     def _let_go(self) -> None:
         """Append nothing more, and leave the rest to the next opening."""

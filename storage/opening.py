@@ -108,15 +108,16 @@ def open_for_writing(
             index,
             checkpoint,
             delays_ms=parse_delay_levels(config.delay.message_delay_level),
-            queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
+            queue_file_size_bytes=queue_file_size(
+                file_system, root, config.consume_queue.mapped_file_size_consume_queue
+            ),
             clock=clock,
             save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
             trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
             truncate_damage=truncate_damage,
             quarantine=quarantine,
         )
-        queues.discover()
-        ends = {(queue.topic, queue.queue_id): queue.written_end() for queue in queues}
+        ends = report.queue_ends
         plan = replace(plan, visible_ends=ends, greatest_end=plan.log_end, last_places={})
         _write_checkpoint(file_system, root, plan, index)
         drop_index_trust(file_system, root)

@@ -14,9 +14,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import RowIllegalError
+from storage.errors import MessageIllegalError, RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
+from storage.format.record import BLANK_SIZE
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
@@ -154,6 +155,9 @@ class InnerPut:
         self._host = settings.host
         self._parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
         self._blocks = [settings.encode(part) for part in self._parts]
+        limit, largest = settings.log_file_size_bytes - BLANK_SIZE, max(map(_largest_record, self._blocks), default=0)
+        if largest > limit:
+            raise MessageIllegalError("record", limit, largest)
 
     def append_to(self, writer: StoreWriter, append: Append | None = None) -> pa.RecordBatch:
         """Append them; returns for each, in their order, the fields of `PutResult`. All or none, as far as the process lives.
@@ -161,7 +165,7 @@ class InnerPut:
         Raises StoreNotWritableError, OSError.
         """
         if not self._parts:
-            return _NO_RESULTS
+            return NO_RESULTS
         writer.reserve(sum(len(block.data) for block in self._blocks))
         placements = (append or writer.append)(self._blocks, index_lease_ms=INDEX_LEASE_MS)
         last = writer.ends.last_record
@@ -171,6 +175,10 @@ class InnerPut:
             for part, placement in zip(self._parts, placements, strict=True)
         ]
         return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
+
+
+def _largest_record(block: RecordBlock) -> int:
+    return int(block.columns.sizes_bytes.max())
 
 
 def _results(
@@ -195,7 +203,7 @@ def _results(
     return pa.record_batch(list(columns), names=list(PutResult._fields))
 
 
-_NO_RESULTS = pa.record_batch(
+NO_RESULTS = pa.record_batch(
     {
         "topic": pa.array([], pa.string()),
         "queue_id": pa.array([], pa.int32()),

@@ -88,6 +88,8 @@ class RecoveryReport:
     """The directory to which what was cut was copied first; None where nothing of it may have been a message."""
     quarantined_records: int = 0
     """Intact records in it."""
+    queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Where the queues end."""
     torn_records: int = 0
     """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
 
@@ -224,6 +226,7 @@ def apply_recovery(
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
+    report.queue_ends = dict(plan.visible_ends)
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
@@ -262,10 +265,12 @@ def apply_recovery(
 
 def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
     """What a killed writer left of queues in the page cache: the checkpoint to come vouches for all of it."""
-    for queue in queues:
-        if queue.file_starts and queue.greatest_end(queue.written_end()) > plan.walk_start:
-            file_system.sync(queue.path_of(queue.file_starts[-1]))
-            file_system.sync(queue.directory)
+    paths = set()
+    for name, place in plan.last_places.items():
+        queue = queues.get(*name) if place > plan.walk_start else None
+        if queue is not None and queue.file_starts:
+            paths |= {queue.path_of(queue.file_starts[-1]), queue.directory, posixpath.dirname(queue.directory)}
+    file_system.sync_all(paths | {queues.directory} if paths else ())
 
 
 def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
@@ -366,14 +371,13 @@ class _QueueWriters:
         self._report.rebuilt_queues.extend(sorted(self.broken))
 
     def finish(self) -> None:
-        directories = set()
+        paths = set()
         for (topic, queue_id), writer in self._writers.items():
-            writer.sync()
             directory = writer.queue.directory
-            directories |= {directory, posixpath.dirname(directory), self._queues.directory}
+            paths |= {*writer.paths, directory, posixpath.dirname(directory), self._queues.directory}
+            writer.paths.clear()
+            self._report.queue_ends[topic, queue_id] = writer.end
             self._report.added_entries += writer.appended
             self._report.holes.extend((topic, queue_id, *hole) for hole in writer.holes)
-        for directory in sorted(directories, reverse=True):  # made and unlinked files, from the inside out
-            if self._file_system.exists(directory):
-                self._file_system.sync(directory)
+        self._file_system.sync_all(paths)
         self._file_system.sync(posixpath.dirname(self._queues.directory))

@@ -307,7 +307,7 @@ def decode_columns(encoded: np.ndarray) -> BlockColumns:
             arrays[name] = np.frombuffer(encoded, dtype, count, position)
             position += arrays[name].nbytes
         queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
-        return BlockColumns(queues=queues, host_size=head["hostSize"], **arrays)
+        return BlockColumns(queues=queues, host_size=head["hostSize"], has_crc=bool(head.get("crc")), **arrays)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptRecordError("columns", 0, "those of a staged segment of this version", error) from error
 

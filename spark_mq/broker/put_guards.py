@@ -34,11 +34,14 @@ class BrokerState:
     is_writable: bool = True
     is_os_page_cache_busy: bool = False
     """The log has been locked by one put for longer than `osPageCacheBusyTimeOutMills`."""
+    is_transient_store_pool_deficient: bool = False
+    """The memory in which puts wait to be written is full."""
 
     @property
     def rejects_requests(self) -> bool:
         """Whether sends are turned away unread. Java: SendMessageProcessor.rejectRequest."""
-        return (self.is_slave and not self.acts_as_master) or self.is_os_page_cache_busy
+        is_congested = self.is_os_page_cache_busy or self.is_transient_store_pool_deficient
+        return (self.is_slave and not self.acts_as_master) or is_congested
 
 
 def check_before_put(topic: str, body: bytes | None, state: BrokerState) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
+from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.message_store import MessageStore
+from storage.put_service import PutReceipt, PutService
 from storage.put_status import PutStatus
 
 _LOG = logging.getLogger(__name__)
@@ -16,12 +19,12 @@ _LOG = logging.getLogger(__name__)
 Put = Callable[[PutPlan], PutOutcome]
 
 
-def put_into(store: MessageStore) -> Put:
-    """The put of a store that is open for writing."""
+def put_into(store: MessageStore | PutService) -> Put:
+    """The put of a store that is open for writing: for one thread, or by its service for many."""
 
     def put(plan: PutPlan) -> PutOutcome:
         try:
-            places = store.put_inner(plan.messages)
+            receipt = _put(store, plan)
         except MessageIllegalError as error:
             is_of_properties = error.what == "properties"
             status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
@@ -29,8 +32,27 @@ def put_into(store: MessageStore) -> Put:
         except StoreNotWritableError as error:
             return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
         except OSError as error:  # a part may stand in the log; nobody may take that for stored
-            _LOG.exception("a put into %s failed", store.root)
+            _LOG.exception("a put of %d messages failed", plan.messages.row_count)
             return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
-        return PutOutcome(PutStatus.PUT_OK, Appended.of(places, plan.size_bytes))
+        if not receipt.status.is_stored:
+            return PutOutcome(receipt.status)
+        return PutOutcome(receipt.status, Appended.of(receipt.places, plan.size_bytes))
 
     return put
+
+
+def _put(store: MessageStore | PutService, plan: PutPlan) -> PutReceipt:
+    if isinstance(store, PutService):
+        return store.put_inner(plan.messages)
+    return PutReceipt(PutStatus.PUT_OK, store.put_inner(plan.messages))
+
+
+def state_of(service: PutService, state: BrokerState = BrokerState()) -> BrokerState:  # noqa: B008 (a frozen value)
+    """What a handler must know of the store behind it at the moment, besides what its broker says in `state`."""
+    return replace(
+        state,
+        is_shut_down=state.is_shut_down or service.is_closed,
+        is_writable=state.is_writable and service.failure is None,
+        is_os_page_cache_busy=service.is_os_page_cache_busy,
+        is_transient_store_pool_deficient=service.is_pool_deficient,
+    )

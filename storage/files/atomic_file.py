@@ -1,23 +1,25 @@
 """A small state file that is replaced whole, with its predecessor beside it as NAME.bak.
 
 Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak, fsync of the directory · NAME.tmp (new content), fsync,
-rename to NAME, fsync of the directory. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
+rename to NAME, fsync of the directory. Old content that no reader takes for a table goes to NAME.bad instead of NAME.bak. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
 it the new one (or, where the directory was not synced yet, either); never half of one. Temporary files that a
 crash leaves are ignored by a broker and overwritten by the next write.
 
 Java: ConfigManager.load and persist, MixAll.string2File. Departures: Java overwrites NAME and NAME.bak in
-place and does not sync; here an empty NAME (which only a crash of such a write leaves) does not replace a
-good NAME.bak.
+place and does not sync, and an empty or torn NAME, as a crash of such a write leaves it, takes the place of a
+good NAME.bak with the next write.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from storage.errors import StateFileError
 from storage.files.file_system import LocalFileSystem
+from storage.format import fastjson
 
 _T = TypeVar("_T")
 
@@ -69,12 +71,26 @@ def read_with_backup(
 def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None = None) -> None:
     """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
     needed.
+
+    Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad, and nothing of an empty file: `path`.bak stays.
     """
     files = file_system or LocalFileSystem()
     old = files.read_file(path)
-    if old:
-        files.replace(path + ".bak", old)
+    if old and old.strip():
+        files.replace(path + (".bak" if _is_table(old) else ".bad"), old)
     files.replace(path, text.encode("utf-8"))
+
+
+def _is_table(content: bytes) -> bool:
+    text = _decode(content)
+    try:
+        return isinstance(json.loads(text), dict)  # as written here
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return isinstance(fastjson.parse(text), dict)  # as a broker writes it
+    except StateFileError:
+        return False
 
 
 def read_file(path: str) -> bytes | None:

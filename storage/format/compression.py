@@ -49,7 +49,9 @@ def _decompressed(body: bytes | memoryview, stream: _Decompressor) -> bytes:
         pieces.append(stream.decompress(bytes(body[start : start + _STEP_BYTES])))
         size += len(pieces[-1])
         if size > PLAIN_BODY_LIMIT_BYTES:
-            raise CorruptRecordError("body", 0, f"at most {PLAIN_BODY_LIMIT_BYTES} bytes decompressed", f"{size} or more")
+            raise CorruptRecordError(
+                "body", 0, f"at most {PLAIN_BODY_LIMIT_BYTES} bytes decompressed", f"{size} or more"
+            )
         if stream.eof:
             return b"".join(pieces)
     raise CorruptRecordError("body", 0, "a whole compressed stream", "one that is cut short")

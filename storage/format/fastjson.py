@@ -17,14 +17,16 @@ import bisect
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 from typing import Any
 
 from storage.errors import StateFileError
 
 _TOKEN = re.compile(
     r"""(?P<blank>\s+)
-      | (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<single>'(?:[^'\\]|\\.)*')
+      | (?P<string>"(?:[^"\\]++|\\.)*+")
+      | (?P<single>'(?:[^'\\]++|\\.)*+')
       | (?P<mark>[{}\[\]:,])
       | (?P<word>[^\s{}\[\]:,"']+)
       | (?P<open>["'])""",
@@ -46,24 +48,26 @@ def parse(text: str, file: str | None = None) -> Any:
     Raises StateFileError with the line and column of `text` (`file` is for its message) where it is no JSON
     of the dialect.
     """
-    pieces, output_starts, source_starts = [], [], []
-    output_length = level = 0
+    level, pieces = 0, []
     for token in _tokens(text, file):
-        level += _LEVEL_CHANGES.get(token.group(), 0)
+        piece = _as_json(token, text, file)
+        level += _LEVEL_CHANGES.get(piece, 0)
         if level > _LEVELS:
             raise _error(text, token.start(), file, f"it is nested more than {_LEVELS} levels deep")
-        piece = _as_json(token, text, file)
-        output_starts.append(output_length)
-        source_starts.append(token.start())
         pieces.append(piece)
-        output_length += len(piece)
     try:
         return json.loads("".join(pieces), strict=False)
     except json.JSONDecodeError as error:
-        token_index = bisect.bisect_right(output_starts, error.pos) - 1
-        inside_text = output_starts and error.pos < output_length
-        position = source_starts[token_index] if inside_text else len(text)
-        raise _error(text, position, file, error.msg) from None
+        raise _error(text, _source_position(text, pieces, error.pos), file, error.msg) from None
+
+
+def _source_position(text: str, pieces: Sequence[str], position: int) -> int:
+    """Where in `text` the token begins that gave the plain JSON at a position; its end where there is none."""
+    ends = list(accumulate(map(len, pieces)))
+    if not ends or position >= ends[-1]:
+        return len(text)
+    number = bisect.bisect_right(ends, position)
+    return next(islice(_tokens(text, None), number, None)).start()
 
 
 def to_text(value: Any) -> str:
@@ -74,17 +78,15 @@ def to_text(value: Any) -> str:
     return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def _tokens(text: str, file: str | None) -> list[re.Match[str]]:
-    tokens = []
+def _tokens(text: str, file: str | None) -> Iterator[re.Match[str]]:
     position = 1 if text.startswith("\ufeff") else 0  # a byte order mark, which fastjson passes over too
     while position < len(text):
         token = _TOKEN.match(text, position)
         assert token is not None  # every character begins one of the alternatives
         if token.lastgroup == "open":
             raise _error(text, position, file, "a string begins here and does not end")
-        tokens.append(token)
+        yield token
         position = token.end()
-    return tokens
 
 
 def _as_json(token: re.Match[str], text: str, file: str | None) -> str:

@@ -54,7 +54,9 @@ def ended_halves(op_offsets: np.ndarray, records: Records) -> EndedHalves:
     texts, rows = lists.flatten(), np.asarray(pc.list_parent_indices(lists))
     is_number = pc.match_substring_regex(texts, _OFFSET)
     numbers = texts.filter(is_number).cast(pa.large_string()).cast(pa.int64())
-    return EndedHalves(op_offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]], np.asarray(numbers, np.int64))
+    return EndedHalves(
+        op_offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]], np.asarray(numbers, np.int64)
+    )
 
 
 def read_ended_since(store: StoreReader, commitlog_offset: int) -> np.ndarray:

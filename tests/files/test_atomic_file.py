@@ -75,30 +75,62 @@ def test_a_write_makes_directory_and_file_and_the_next_keeps_the_old_content_bes
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "store" / "config" / "topics.json"
-    write_with_backup(str(path), "one")
+    write_with_backup(str(path), OLDER)
     assert sorted(os.listdir(path.parent)) == ["topics.json"]
-    write_with_backup(str(path), "two \u6d88")
-    assert path.read_text(encoding="utf-8") == "two \u6d88"
-    assert path.with_suffix(".json.bak").read_text() == "one"
+    write_with_backup(str(path), '{"a":"\u6d88"}')
+    assert path.read_text(encoding="utf-8") == '{"a":"\u6d88"}'
+    assert path.with_suffix(".json.bak").read_text() == OLDER
     assert sorted(os.listdir(path.parent)) == ["topics.json", "topics.json.bak"]
 
 
-def test_an_empty_file_does_not_replace_a_good_backup(tmp_path: Path) -> None:
-    path = tmp_path / "topics.json"
-    path.write_text("")
-    (tmp_path / "topics.json.bak").write_text("good")
-    write_with_backup(str(path), "new")
-    assert (tmp_path / "topics.json.bak").read_text() == "good"
+TABLE = b'{\n\t"dataVersion":{"counter":7},\n\t"offsetTable":{"T@G":{0:12,1:13}}\n}\n'
+"""As fastjson writes it."""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [TABLE[:cut] for cut in range(len(TABLE.rstrip()))]
+    + [
+        b" \n\t",
+        b"\0" * len(TABLE),
+        TABLE[:30] + bytes(20) + TABLE[50:],
+        b"[]",
+        b"7",
+        b'"text"',
+        b"\xff\xfe{}",
+        b"[" * 100_000,
+        b"{}{}",
+    ],
+)
+def test_what_is_no_table_does_not_replace_a_good_backup(tmp_path: Path, bad: bytes) -> None:
+    """Cut at each byte, empty, zeros, garbage. What Java would have copied over the .bak (MixAll.string2File)."""
+    path, backup = tmp_path / "consumerOffset.json", tmp_path / "consumerOffset.json.bak"
+    path.write_bytes(bad)
+    backup.write_bytes(TABLE)
+    write_with_backup(str(path), GOOD)
+    assert (path.read_text(), backup.read_bytes()) == (GOOD, TABLE)
+    aside = tmp_path / "consumerOffset.json.bad"
+    assert (aside.read_bytes() if aside.exists() else b"").strip() == bad.strip()
+
+
+@pytest.mark.parametrize("good", [TABLE, TABLE.rstrip(), b"{}", b"\xef\xbb\xbf" + TABLE, b"{'a':'\xff'}"])
+def test_what_a_broker_reads_as_a_table_is_kept_beside_the_next(tmp_path: Path, good: bytes) -> None:
+    path, backup = tmp_path / "consumerOffset.json", tmp_path / "consumerOffset.json.bak"
+    path.write_bytes(good)
+    backup.write_text(OLDER)
+    write_with_backup(str(path), GOOD)
+    assert (path.read_text(), backup.read_bytes()) == (GOOD, good)
+    assert sorted(os.listdir(tmp_path)) == [path.name, backup.name]
 
 
 def test_left_over_temporary_files_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
-    path.write_text("one")
+    path.write_text(OLDER)
     (tmp_path / "topics.json.tmp").write_text("half of a longer file that a crash left")
     (tmp_path / "topics.json.bak.tmp").write_text("another")
-    write_with_backup(str(path), "two")
+    write_with_backup(str(path), GOOD)
     assert sorted(os.listdir(tmp_path)) == ["topics.json", "topics.json.bak"]
-    assert path.read_text() == "two"
+    assert path.read_text() == GOOD
 
 
 def test_every_byte_is_synced_before_its_rename_and_the_directory_after_the_last(
@@ -106,7 +138,7 @@ def test_every_byte_is_synced_before_its_rename_and_the_directory_after_the_last
 ) -> None:
     """The order of docstring `Write:`. A crash at any point of it leaves one whole version."""
     path = tmp_path / "topics.json"
-    path.write_text("one")
+    path.write_text(OLDER)
     steps: list[str] = []
     real_sync, real_replace = os.fsync, os.replace
 
@@ -118,11 +150,11 @@ def test_every_byte_is_synced_before_its_rename_and_the_directory_after_the_last
     def rename(source: str, target: str) -> None:
         steps.append(f"rename {os.path.basename(source)} {os.path.basename(target)}")
         real_replace(source, target)
-        assert path.read_text() in ("one", "two")
+        assert path.read_text() in (OLDER, GOOD)
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", rename)
-    write_with_backup(str(path), "two")
+    write_with_backup(str(path), GOOD)
     assert steps == [
         "sync topics.json.bak.tmp",
         "rename topics.json.bak.tmp topics.json.bak",
@@ -137,12 +169,12 @@ def test_an_error_of_the_disk_is_the_callers_and_leaves_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "topics.json"
-    path.write_text("one")
+    path.write_text(OLDER)
 
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="Input/output"):
-        write_with_backup(str(path), "two")
-    assert path.read_text() == "one"
+        write_with_backup(str(path), GOOD)
+    assert path.read_text() == OLDER

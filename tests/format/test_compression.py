@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from random import Random
 
 import lz4.frame
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecordError
-from storage.format.compression import decompress
+from storage.format.compression import PLAIN_BODY_LIMIT_BYTES, decompress
 from storage.format.record import Message, decode_record
 from tests.support.fixture_stores import Fixture, golden_lines
 
@@ -66,3 +68,23 @@ def test_other_bytes_are_corrupt_or_happen_to_be_of_the_type(kind: int, body: by
 def test_an_unknown_type_is_corrupt(kind: int) -> None:
     with pytest.raises(CorruptRecordError):
         decompress(b"body", kind | 1)
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_that_grows_beyond_the_limit_is_corrupt_before_it_has_grown(kind: int) -> None:
+    bomb = COMPRESSORS[kind](bytes(4 * PLAIN_BODY_LIMIT_BYTES))
+    assert len(bomb) < 4 << 20, "a broker takes it"
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="at most 67108864 bytes"):
+            decompress(bomb, kind | 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * PLAIN_BODY_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_of_many_steps_comes_out_whole_and_what_stands_behind_it_is_passed_over(kind: int) -> None:
+    plain = Random(5).randbytes(40_000)
+    assert decompress(COMPRESSORS[kind](plain) + b"behind", kind | 1) == plain

@@ -101,6 +101,10 @@ def test_the_dialect(text: str, value: object) -> None:
         ("{0:1,1:2 3:4}", 1, 10),
         ('{"a":"\\q"}', 1, 6),
         ("\x00", 1, 1),
+        ('{"a":\n1' + "0" * 4_300 + "}", 2, 1),
+        ('{"a":1e999}', 1, 6),
+        ("[" * 100_000, 1, 513),
+        ('{"a":' * 100_000, 1, 5 * 512 + 1),
     ],
 )
 def test_an_error_names_line_and_column_of_the_text_as_it_stands_in_the_file(text: str, line: int, column: int) -> None:
@@ -147,3 +151,11 @@ def test_plain_json_means_the_same_in_the_dialect(value: Any) -> None:
 def test_bare_keys_beside_strings_that_look_like_json(value: dict[int, str]) -> None:
     text = "{" + ",".join(f"{key}:{json.dumps(item)}" for key, item in value.items()) + "}"
     assert fastjson.parse(text) == {str(key): item for key, item in value.items()}
+
+
+def test_what_is_nested_as_deep_as_javas_parser_goes_is_read_and_written() -> None:
+    """Java: DefaultJSONParser.parseArray, "array level > 512"."""
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        text = opening * 511 + "[]" + closing * 511
+        value = fastjson.parse(text)
+        assert fastjson.parse(fastjson.to_text(value)) == value

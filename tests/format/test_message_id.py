@@ -64,3 +64,10 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 def test_rows_of_bytes_become_hex(shape: tuple[int, int]) -> None:
     rows = np.arange(shape[0] * shape[1], dtype=np.uint8).reshape(shape) * 7
     assert hex_strings(rows).to_pylist() == [row.tobytes().hex().upper() for row in rows]
+
+
+def test_a_negative_offset_is_written_as_java_writes_a_long() -> None:
+    """A record's physical offset is under no checksum. Java: MessageDecoder.createMessageId, ByteBuffer.putLong."""
+    encoded = encode_offset_message_id(bytes([127, 0, 0, 1]), 10911, -2)
+    assert encoded == "7F000001" + "00002A9F" + "FFFFFFFFFFFFFFFE"
+    assert decode_offset_message_id(encoded) == (bytes([127, 0, 0, 1]), 10911, -2)

@@ -154,3 +154,14 @@ def test_any_bytes_read_as_something(raw: bytes) -> None:
     properties = decode_properties(raw)
     assert all(name and value for name, value in properties.items())
     assert decoded_together([raw]) == [properties]
+
+
+def test_thousands_of_equal_names_are_read_in_one_go() -> None:
+    """Not by a search for each among those behind it, which took a minute for a few records."""
+    raw = [(f"name{row}\1v\2" + "a\1b\2" * 200_000).encode() for row in range(2)]
+    maps = decode_property_maps(pa.array(raw, pa.binary()))
+    assert maps.values_of("a").to_pylist() == ["b", "b"]
+    whole = getattr(maps, "maps", maps)
+    assert [dict(found) for found in whole.map_array().to_pylist()] == [
+        {f"name{row}": "v", "a": "b"} for row in range(2)
+    ]

@@ -20,6 +20,7 @@ import pytest
 from spark_mq.dump import dump_queue
 from storage import MessageStore, open_store
 from storage.files.file_system import LocalFileSystem
+from tests.oracle.damage import flip, stale
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle
 
@@ -218,6 +219,34 @@ def test_a_broker_carries_on_with_a_store_that_we_recovered(
         assert after[place]["bodySha256"] == line["bodySha256"]
     java = oracle.dump(store.root, broker.conf)
     assert by_place(of_type(java, "message")) == after
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_store_whose_damage_a_broker_has_cut_twice_opens_once_it_has_written_to_it(
+    oracle: Oracle, fixture_store: Callable[[str], Fixture], tmp_path: Path
+) -> None:
+    """It cuts what its own checkpoint vouches for, without a word and without a byte erased, and writes over a part of it."""
+    store = fixture_store("damaged-unclean")
+    sizes = {"maxHashSlotNum": 1000, "maxIndexNum": 2000}
+    with oracle.namesrv() as name_server:
+        for turn, count in enumerate((12, 2)):
+            with oracle.broker(
+                store.root, name_server, commitlog_file_size_bytes=262_144, consume_queue_file_size_bytes=6_000, **sizes
+            ) as broker:
+                oracle.send(tmp_path / f"sent-{turn}.jsonl", broker, "TopicTail", queues=1, count=count)
+            if turn == 0:
+                flip(store.root, 6)
+    (tmp_path / "broker.conf").write_text(broker.conf.read_text("utf-8"), "utf-8")
+    java = oracle.dump(store.root, broker.conf, strict=False)
+    (summary,) = of_type(java, "summary")
+    assert stale(store.root, summary["maxPhyOffset"])["staleRecords"]
+    with open_store(store.root, config=str(broker.conf), read_only=False) as ours:
+        assert ours.log_end == summary["maxPhyOffset"]
+        assert by_place(dump_all(ours)) == sound_messages(of_type(java, "message"))
+        assert ours.recovery is not None
+        assert ours.recovery.was_clean
+        assert ours.recovery.quarantine is None
 
 
 # What is compared

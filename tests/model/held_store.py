@@ -15,6 +15,8 @@ from storage.format.record import Message
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
 START_MS = 1_795_000_000_000
+PowerLoss = tuple[Random, str]
+"""By what chance, and which extreme (`crash_file_system.EXTREMES`) or none."""
 
 
 class HeldStore:
@@ -22,7 +24,9 @@ class HeldStore:
 
     def __init__(self, directory: Path) -> None:
         settings = StoreConfig.tiny().settings
-        (directory / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "ascii")
+        (directory / "broker.conf").write_text(
+            "".join(f"{name}={value}\n" for name, value in settings.items()), "ascii"
+        )
         self._root = directory / "store"
         self._root.mkdir()
         self.root = str(self._root)
@@ -81,11 +85,11 @@ class HeldStore:
         """Whether so many operations before now is inside of the last step."""
         return steps_back > 0 and len(self.files.operations) > self._step_began
 
-    def crash(self, steps_back: int, power_loss: Random | None) -> None:
-        """The process is gone, so many operations of the last step before its end; with `power_loss` what was not synced, by chance."""
+    def crash(self, steps_back: int, power_loss: PowerLoss | None) -> None:
+        """The process is gone, so many operations of the last step before its end; with `power_loss` what was not synced, too."""
         disk = self._disk(max(self._step_began, len(self.files.operations) - steps_back))
         if power_loss is not None:
-            disk = disk.after_power_loss(power_loss)
+            disk = disk.after_power_loss(*power_loss)
         if self._store is not None:  # what that writes is not on the disk that is left
             self._store.__exit__(RuntimeError, RuntimeError(), None)
             self._store = None

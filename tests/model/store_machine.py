@@ -7,19 +7,19 @@ lost is its end, and what is left is each message once, in its place. Rows of a 
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jobs.rebuild_queues import rebuild_queues
 from jobs.verify_store import verify_store
@@ -39,14 +39,19 @@ from storage.transaction import check
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.half_messages import HALF_TOPIC, TransactionState, half_message
 from storage.transaction.op_messages import OP_TOPIC
-from tests.model.held_store import HeldStore, served
+from tests.model.held_store import HeldStore, PowerLoss, served
 from tests.model.store_model import Asked, Half, Parked, Queue, Stored, StoreModel
+from tests.support.crash_file_system import EXTREMES
+from tests.support.rebuilt_store import differences_from_rebuild
 from tests.support.stage_rows import BatchRows, stage
+from tests.torture.workload import reproducible
 
 TOPICS = ("orders", "bills")
 QUEUE_COUNT = 2
 UNSEEN = {HALF_TOPIC, OP_TOPIC, LEDGER_TOPIC}
 """Topics for the engine's own use, of which the model knows only what comes of them."""
+SHARED = "shared"
+"""A key that many messages have."""
 GROUP = "readers"
 PRODUCERS = "producers"
 PATIENT = 10_000
@@ -59,6 +64,9 @@ sizes = st.sampled_from((5, 80, 700, 2_800))
 tags = st.sampled_from((None, "red", "blue"))
 messages = st.tuples(topics, queue_ids, sizes, tags, st.booleans())
 some_messages = st.lists(messages, min_size=1, max_size=6)
+flushes = st.sampled_from((False, False, False, True))
+"""Whether the store is opened under SYNC_FLUSH; there is more to lose under ASYNC_FLUSH."""
+steps_back = st.one_of(st.just(0), st.integers(1, 60))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -71,25 +79,29 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._directory = Path(tempfile.mkdtemp(prefix="model-", dir=self.place))
-        self.held = HeldStore(self._directory)
+        self._resources = ExitStack()
+        self._resources.enter_context(reproducible(Random(0)))
+        self._directory = self._resources.enter_context(TemporaryDirectory(prefix="model-", dir=self.place))
+        self.figures["scripts"] += 1
+        self.held = HeldStore(Path(self._directory))
         self.held.open()
         self.model = self.before = StoreModel()
         self._key_count = 0
+        self._is_index_new = False
         self._rows_in_doubt: int | None = None
         """The number of the batch that the last step committed."""
 
     def teardown(self) -> None:
-        try:
-            if sys.exc_info()[0] is not None:  # a rule has failed already
-                return
-            self.held.let_go(close=True)
-            self._compare_everything()
-            report = verify_store(self.held.root)
-            assert self.model.holes or report.findings == (), report.findings
-            assert report.undispatched_bytes == 0
-        finally:
-            shutil.rmtree(self._directory)
+        """Where no rule has failed, the store is closed, and its files must agree with each other."""
+        with self._resources:
+            if sys.exc_info()[0] is None:
+                self.held.let_go(close=True)
+                self._is_index_new = True
+                self._compare_everything()
+                report = verify_store(self.held.root)
+                assert self.model.holes or report.findings == (), report.findings
+                assert report.undispatched_bytes == 0
+                assert differences_from_rebuild(self.held.root) == []
 
     # Putting
 
@@ -135,6 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.parked[one.keys[0]] = Parked(level, delay_ms, one.topic, one.queue_id)
         self._expect([one._replace(topic=SCHEDULE_TOPIC, queue_id=level - 1) for one in asked])
 
+    @precondition(lambda self: self.model.parked)
     @rule(leap_ms=st.sampled_from((0, 1_000, 5_000, 20_000)))
     def deliver(self, leap_ms: int) -> None:
         store = self._begin()
@@ -160,13 +173,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.batch_count += 1
         self.model.has_open_intent = not self.held.sync_flush
 
+    @precondition(lambda self: self.model.batch_count)
     @rule(ago=st.integers(1, 2))
     def commit_again(self, ago: int) -> None:
         """A batch that is there, as Spark brings it after a restart."""
-        if self.model.batch_count < ago:
-            return
         store = self._begin()
-        rows = self._batch(self.model.batch_count - ago, (3,))
+        rows = self._batch(max(0, self.model.batch_count - ago), (3,))
         assert self._commit(store, rows).already_done, f"{rows.batch} is taken for new"
         self._expect([])
 
@@ -189,13 +201,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.halves[asked.keys[0]] = Half(asked, commits, place)
         self._expect([])
 
+    @precondition(lambda self: self._open_halves())
     @rule(choice=st.integers(0, 7))
     def end(self, choice: int) -> None:
         """A producer says what became of one of its open transactions."""
-        open_halves = self._open_halves()
-        if not open_halves:
-            return
-        store = self._begin()
+        store, open_halves = self._begin(), self._open_halves()
         half = open_halves[choice % len(open_halves)]
         flag = TRANSACTION_COMMIT if half.commits else TRANSACTION_ROLLBACK
         request = request_for(store.message_by_commitlog_offset(half.commitlog_offset), flag)
@@ -204,6 +214,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert response.code is ResponseCode.SUCCESS, response
         self._ended([half], self._expect([half.asked] if half.commits else []))
 
+    @precondition(lambda self: self.model.halves)
     @rule(is_known=st.booleans())
     def check_halves(self, is_known: bool) -> None:
         """The producers are asked; they know the answers or not."""
@@ -221,9 +232,7 @@ class StoreMachine(RuleBasedStateMachine):
         sure = self._open_halves() if is_known else []
         copies = [half for half in self.model.halves.values() if half.ended_at is None and half not in sure]
         expected = [half.asked for half in sure if half.commits]
-        stored = self._expect(
-            expected, [half.asked for half in copies if half.commits and is_known], in_order=False
-        )
+        stored = self._expect(expected, [half.asked for half in copies if half.commits and is_known], in_order=False)
         self._ended([*sure, *copies] if is_known else [], stored)
 
     def _open_halves(self) -> list[Half]:
@@ -239,11 +248,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Keeping house
 
-    @rule()
-    def flush(self) -> None:
-        self._begin().flush()
-        self._expect([], is_durable=True)
-
     @rule(count=st.integers(1, 4))
     def expire(self, count: int) -> None:
         """The log's oldest files go, so many at most."""
@@ -257,17 +261,22 @@ class StoreMachine(RuleBasedStateMachine):
         assert plan.minimum == self.model.log_minimum + min(count, whole) * size
         retention.apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self.model.expire(plan.minimum)
+        self._is_index_new = True
         self._expect([], is_durable=not plan.is_empty)
 
-    @rule(close=st.booleans(), sync_flush=st.booleans())
-    def let_go(self, close: bool, sync_flush: bool) -> None:
-        if self.held.is_open:
-            self._begin()
-            self.held.let_go(close=close)
-            if close:
-                self.model.durable_end = self.model.log_end
-                self.model.has_open_intent = False
+    @rule(how=st.sampled_from(("flush", "release", "close")), sync_flush=flushes)
+    def pause(self, how: str, sync_flush: bool) -> None:
+        """The store is flushed, or let go of and opened by the next step, as it says."""
+        store = self._begin()
+        if how == "flush":
+            store.flush()
+            self._expect([], is_durable=True)
+            return
+        self.held.let_go(close=how == "close")
         self.held.sync_flush = sync_flush
+        if how == "close":
+            self.model.durable_end = self.model.log_end
+            self.model.has_open_intent = False
 
     @rule(topic=topics, queue_id=queue_ids, offset=st.integers(0, 30))
     def commit_group_offset(self, topic: str, queue_id: int, offset: int) -> None:
@@ -278,29 +287,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.group_offsets |= offsets
 
     @rule(
-        names=st.sets(st.sampled_from(("consumequeue", "index", "checkpoint", "spark_mq/hint.json")), min_size=1),
+        names=st.sets(st.sampled_from(("consumequeue", "index", "checkpoint", "spark_mq/hint.json"))),
         close=st.booleans(),
     )
     def lose_derived_files(self, names: set[str], close: bool) -> None:
-        """What is made of the log can be made again."""
+        """What is made of the log is made again: where it is missing, or because the job is told to."""
         store = self._begin()
-        if "consumequeue" in names and self._has_expired_queue(store):
+        if self._has_expired_queue(store):
             return
         self.held.let_go(close=close)
         for name in sorted(names):
             self.held.forget(name)
+        if not names:
+            rebuild_queues(self.held.root)
+            self.held.found_changed()
         self._begin()
         self._expect([], is_durable=True)
-
-    @rule()
-    def rebuild(self) -> None:
-        """The job does it on purpose."""
-        if self._has_expired_queue(self._begin()):
-            return
-        self.held.let_go(close=True)
-        rebuild_queues(self.held.root)
-        self.held.found_changed()
-        self.model.durable_end = self.model.log_end
+        self._is_index_new = True
 
     def _has_expired_queue(self, store: MessageStore) -> bool:
         """Whether the log says nothing any more of where some queue ended."""
@@ -309,21 +312,27 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Crashes
 
-    @rule(steps_back=st.integers(0, 60), sync_flush=st.booleans())
+    @rule(steps_back=steps_back, sync_flush=flushes)
     def kill(self, steps_back: int, sync_flush: bool) -> None:
         """The process is killed, so many operations before the end of the last step, and the store opened again."""
         self._crash(steps_back, sync_flush, None)
 
-    @rule(steps_back=st.integers(0, 60), sync_flush=st.booleans(), seed=st.integers(0, 2**16))
-    def lose_power(self, steps_back: int, sync_flush: bool, seed: int) -> None:
-        self._crash(steps_back, sync_flush, Random(seed))
+    @rule(
+        steps_back=steps_back,
+        sync_flush=flushes,
+        what_is_left=st.sampled_from((*EXTREMES, "torn")),
+        seed=st.integers(0, 2**16),
+    )
+    def lose_power(self, steps_back: int, sync_flush: bool, what_is_left: str, seed: int) -> None:
+        """By chance, or one of the extremes."""
+        self._crash(steps_back, sync_flush, (Random(seed), what_is_left if what_is_left in EXTREMES else ""))
 
-    def _crash(self, steps_back: int, sync_flush: bool, power_loss: Random | None) -> None:
+    def _crash(self, steps_back: int, sync_flush: bool, power_loss: PowerLoss | None) -> None:
         is_amid = self.held.is_amid_step(steps_back)
         begun = self.before if is_amid else self.model
         self.held.crash(steps_back, power_loss)
         self.held.sync_flush = sync_flush
-        store = self.held.open()
+        store, self._is_index_new = self.held.open(), True
         cut = store.log_end if store.recovery is None else store.recovery.log_end
         certain = begun.log_end if power_loss is None else begun.durable_end
         assert cut >= certain, f"the log ends at {cut}, and all up to {certain} was certain"
@@ -358,7 +367,7 @@ class StoreMachine(RuleBasedStateMachine):
             stretch = [m for m in self.model.serves(queue, offset) if m.queue_offset < result.next_begin_offset]
             wanted = [message for message in stretch if tag in (None, message.asked.tags)]
             assert offset < result.next_begin_offset <= maximum
-            assert [_asked(message) for message in result.messages] == [message.asked for message in wanted]
+            assert [_asked(message) for message in result.messages] == [message.as_served.asked for message in wanted]
             assert len(wanted) <= count
         else:
             assert result.messages == ()
@@ -378,13 +387,6 @@ class StoreMachine(RuleBasedStateMachine):
             found = store.offset_by_time(topic, queue_id, time_ms, upper=upper)
         assert found == self.model.offset_at((topic, queue_id), time_ms, upper=upper)
 
-    @rule(topic=topics, key=st.sampled_from(("shared", "nobody's")))
-    def query(self, topic: str, key: str) -> None:
-        with self.held.look() as store:
-            found = store.query(topic, key, 1_000)
-        expected = self.model.with_key(topic, key)
-        assert [message.commitlog_offset for message in found] == [message.commitlog_offset for message in expected]
-
     # What always holds
 
     @invariant()
@@ -392,24 +394,32 @@ class StoreMachine(RuleBasedStateMachine):
         self._compare_everything()
 
     def _compare_everything(self) -> None:
-        if not self.model.ends:
-            return
         with self.held.look() as store:
             for queue in self._queues(store):
                 self._compare_queue(store, queue)
             for topic in UNSEEN & set(store.topics()):
                 for offset, message in served(store, topic, 0, store.min_offset(topic, 0)):
                     assert message is not None or (topic, 0, offset) in self.model.holes, f"{topic}: a hole at {offset}"
-            for message in self.model.messages():
+            for message in self._to_look_up():
                 hits = [hit.commitlog_offset for hit in store.query(message.asked.topic, message.name, 1_000)]
                 assert hits == [message.commitlog_offset], f"a look-up of {message} finds {hits}"
+            for topic in TOPICS:
+                shared = [hit.commitlog_offset for hit in store.query(topic, SHARED, 1_000)]
+                assert shared == [message.commitlog_offset for message in self.model.with_key(topic, SHARED)]
+                assert store.query(topic, "nobody's") == []
             assert self._group_offsets(store, self.model) == self.model.group_offsets
+
+    def _to_look_up(self) -> list[Stored]:
+        """What is new; behind a step that may have changed the index, everything."""
+        known = sorted(self.model.messages(), key=lambda message: message.commitlog_offset)
+        everything, self._is_index_new = self._is_index_new, False
+        return known if everything else known[-5:]
 
     def _compare_queue(self, store: MessageStore, queue: Queue) -> None:
         ends = store.min_offset(*queue), store.max_offset(*queue)
         assert ends == (self.model.minimum(queue), self.model.ends.get(queue, 0)), f"{queue} goes from {ends}"
         found = [_stored(message) for _, message in served(store, *queue, ends[0]) if message is not None]
-        expected = [message._replace(asked=message.asked._replace(batch_id=None)) for message in self.model.serves(queue, 0)]
+        expected = [message.as_served for message in self.model.serves(queue, 0)]
         assert found == expected, f"{queue}: {_first_difference(found, expected)}"
 
     # How the steps are made of
@@ -419,6 +429,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.before = self.model.copy()
         self.held.begin_step()
         self._rows_in_doubt = None
+        self._is_index_new |= not self.held.is_open
         return self.held.open()
 
     def _expect(
@@ -500,7 +511,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _asked(self, topic: str, queue_id: int, size: int, tag: str | None, is_shared: bool) -> Asked:
         self._key_count += 1
         key = f"k{self._key_count}"
-        return Asked(topic, queue_id, f"{key} ".encode().ljust(size, b"."), (key, *["shared"] * is_shared), tag)
+        return Asked(topic, queue_id, f"{key} ".encode().ljust(size, b"."), (key, *[SHARED] * is_shared), tag)
 
     def _inner(self, asked: Asked) -> InnerMessage:
         assert asked.queue_id is not None

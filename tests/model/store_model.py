@@ -47,6 +47,11 @@ class Stored(NamedTuple):
     def name(self) -> str:
         return self.asked.keys[0]
 
+    @property
+    def as_served(self) -> Stored:
+        """Nobody sees of a message what batch it came with."""
+        return self._replace(asked=self.asked._replace(batch_id=None))
+
 
 class Parked(NamedTuple):
     """Where a message goes when its delay is over."""

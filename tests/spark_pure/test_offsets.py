@@ -145,6 +145,8 @@ def test_a_users_offsets_are_read_in_both_shapes(text: str, expected: dict[tuple
         ('{"T": {"a": 12}}', "/T/a: expected a queue id"),
         ('{"T": {"a": {"b": 12}}}', "/T/a/b: expected a queue id"),
         ('{"T": {"0": 12, "0": 13}}', "given twice in one object: 0"),
+        ('{"T": ' * 100_000, "not JSON"),
+        ('{"T": ' + "9" * 5_000 + "}", "not JSON"),
     ],
 )
 def test_wrong_offsets_of_a_user_are_refused_at_their_place(text: str, words: str) -> None:
@@ -201,3 +203,10 @@ def test_a_name_without_a_broker_is_refused_where_there_are_several() -> None:
 def test_a_queue_named_with_and_without_its_broker_is_refused() -> None:
     with pytest.raises(OffsetJsonError, match=r"named twice.*T/a/0"):
         with_brokers([NamedQueue("T", None, 0), NamedQueue("T", "a", 0)], {"a"}, "assign")
+
+
+def test_many_names_given_twice_are_found_in_one_go() -> None:
+    """Not by a search for each, which takes minutes."""
+    text = "{" + ",".join(f'"{number % 100_000}":{{}}' for number in range(200_000)) + "}"
+    with pytest.raises(OffsetJsonError, match="given twice"):
+        parse_positions(text, "startingOffsets")

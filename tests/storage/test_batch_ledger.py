@@ -169,6 +169,8 @@ CLAIMS = [
     b"",
     b"\xff\xfe",
     b"no json",
+    b"[" * 100_000,
+    b'{"sink": "\\ud800", "query": "q", "batch": 1, "rows": 0, "last": null}',
     [],
     17,
     None,
@@ -185,7 +187,7 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=str)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim)[:60])
 def test_what_strangers_send_to_the_topic_is_passed_over(claim: Any, store: MessageStore) -> None:
     commit(store, "s", "q", 0)
     write_claim(store, claim)

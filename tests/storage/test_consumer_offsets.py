@@ -102,6 +102,8 @@ def test_negative_numbers_are_refused(queue_id: int, offset: int) -> None:
         ('{"offsetTable":{"T@G":[1]}}', "T@G: an object"),
         ('{"offsetTable":{"T@G":{"x":1}}}', "T@G: a queue id"),
         ('{"offsetTable":{"T@G":{0:true}}}', "0: a whole number"),
+        ('{"offsetTable":{"T@G":{0:9223372036854775808}}}', "0: a whole number"),
+        ('{"offsetTable":{"T@G":{' + "9" * 5_000 + ":1}}}", "T@G: a queue id"),
         ('{"offsetTable":{"T@G":{0:1}', "line 1, column 28"),
     ],
 )

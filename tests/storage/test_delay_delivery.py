@@ -456,8 +456,9 @@ def test_a_mark_is_nothing_once_a_broker_has_moved_the_offsets(park: Park, stop_
     assert not (park.root / "spark_mq" / "delivery.json").exists()
 
 
-def test_a_mark_that_is_none_is_refused_by_name(park: Park) -> None:
+@pytest.mark.parametrize("text", ["[]", '{"log_end":1e999,"ranges":[]}', '{"log_end":1,"ranges":[[1]]}', "[" * 100_000])
+def test_a_mark_that_is_none_is_refused_by_name(text: str, park: Park) -> None:
     park.send(1)
-    (park.root / "spark_mq" / "delivery.json").write_text("[]")
+    (park.root / "spark_mq" / "delivery.json").write_text(text)
     with pytest.raises(StateFileError, match=r"delivery\.json"):
         park.deliver()

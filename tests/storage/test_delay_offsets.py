@@ -56,7 +56,11 @@ def test_what_names_no_level_names_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}', '{"offsetTable":{1:"x"}}', "{"]
+    "text",
+    [
+        *("[]", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}', '{"offsetTable":{1:"x"}}', "{"),
+        *('{"offsetTable":{' + "9" * 5_000 + ":1}}", '{"offsetTable":{1:9223372036854775808}}', "[" * 100_000),
+    ],
 )
 def test_what_is_no_table_is_refused_by_name(text: str) -> None:
     with pytest.raises(StateFileError, match=r"delayOffset\.json"):

@@ -145,10 +145,10 @@ def test_a_crash_between_two_files_leaves_no_offset_without_group_and_no_group_w
 ) -> None:
     done: list[str] = []
 
-    def write_until_the_crash(path: str, text: str) -> None:
+    def write_until_the_crash(path: str, text: str, files: LocalFileSystem) -> None:
         if len(done) == writes:
             raise SystemExit("crash")
-        write_with_backup(path, text)
+        write_with_backup(path, text, files)
         done.append(path)
 
     with monkeypatch.context() as patched:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -387,3 +390,17 @@ def test_another_opening_in_between_makes_a_hint_of_its_own(released: Path) -> N
     store = opened(released)
     assert store.recovery is not None
     store.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"log_end": None}, {"queue_ends": []}, {"last_record": 5}, {"unsynced": 5}], ids=str
+)
+def test_a_hint_of_another_version_is_none(change: dict[str, object], tmp_path: Path) -> None:
+    """Its checksum is right. Without a hint the store is recovered."""
+    document = {**asdict(HINT), **change}
+    documents = (document, {name: value for name, value in document.items() if name not in change}, [document], 5)
+    for wrong in documents[1:] if "log_end" in change else documents:
+        content = json.dumps(wrong).encode()
+        (tmp_path / "spark_mq").mkdir(exist_ok=True)
+        (tmp_path / "spark_mq" / "hint.json").write_bytes(b"%08x" % zlib.crc32(content) + content)
+        assert load_hint(FILES, str(tmp_path)) is None

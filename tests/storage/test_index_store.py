@@ -138,6 +138,13 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     assert places(index, 20) == []
 
 
+@pytest.mark.parametrize("previous", [-(2**31), -1, 2, 3, 2**31 - 1])
+def test_an_item_that_points_nowhere_ends_its_chain(previous: int, tmp_path: Path) -> None:
+    index = made(tmp_path, [2], [(20, 100, 0, 0), (20, 200, 0, previous)])
+    assert places(index, 20) == [200]
+    assert index.files()[0].reachable_items().tolist() == [False, True]
+
+
 @pytest.mark.parametrize("name", ["x", "2024010100000000", "202401010000000000", "²" * 17, "20240101000000000.bak"])
 def test_other_names_are_ignored_as_java_ignores_them(tmp_path: Path, name: str) -> None:
     index = made(tmp_path, [1], [(20, 100, 0, 0)])

@@ -89,7 +89,11 @@ def test_dropped_trust_leaves_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"{}", b'{"bootId": "x"}', b'{"bootId": "x", "indexSyncedTime": "soon"}', b"\xff", b"null"],
+    [
+        *(b"", b"{", b"[]", b"{}", b'{"bootId": "x"}', b'{"bootId": "x", "indexSyncedTime": "soon"}', b"\xff", b"null"),
+        *(b'{"bootId": "x", "indexSyncedTime": 1e999}', b'{"bootId": "x", "indexSyncedTime": NaN}', b"[" * 100_000),
+    ],
+    ids=lambda content: content[:50].decode(errors="replace"),
 )
 def test_a_file_that_says_nothing_trusts_nothing(content: bytes, tmp_path: Path) -> None:
     trust_file(tmp_path).parent.mkdir()

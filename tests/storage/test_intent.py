@@ -151,6 +151,9 @@ def test_an_intent_under_another_ones_name_is_not_taken(tmp_path: Path) -> None:
         {"dead_letters": [["only one"]]},
         {"new_field": 1},
         {"batch_id": None},
+        {"lower_bound": "0"},
+        {"mirrored": 1},
+        {"decided_ms": 1e999},
     ],
     ids=str,
 )

@@ -43,6 +43,8 @@ from storage.java_properties import parse_properties
         (b"a=1\x0b2\x852\x1c3", [("a", "1\x0b2\x852\x1c3")]),
         (b"", []),
         (b"\\", []),
+        (b"\\\n\\\na=b", [("a", "b")]),
+        (b"a=b\\\n\\\n#c", [("a", "b#c")]),
     ],
 )
 def test_a_file_is_read_as_java_reads_it(content: bytes, settings: list[tuple[str, str]]) -> None:

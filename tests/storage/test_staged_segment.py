@@ -21,6 +21,7 @@ from storage.staged_segment import (
     SegmentReader,
     SegmentWriter,
     StagedSegment,
+    decode_columns,
     delete_orphans,
     list_segments,
     sink_digest,
@@ -300,3 +301,12 @@ def test_sinks_and_queries_have_directories_of_their_own() -> None:
     named = {sink_digest(sink, query) for sink, query in [("a", "b"), ("b", "a"), ("ab", ""), ("a", "b2")]}
     assert len(named) == 4
     assert all(len(digest) == 8 for digest in named)
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"{}", b"[]", b"5", b'{"rows": 9, "keys": 0, "hostSize": 8, "queues": []}', b"[" * 90_000]
+)
+def test_columns_of_another_version_are_named(head: bytes) -> None:
+    encoded = np.frombuffer(len(head).to_bytes(4, "little") + head, np.uint8)
+    with pytest.raises(CorruptRecordError, match="columns"):
+        decode_columns(encoded)

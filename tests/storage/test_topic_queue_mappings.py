@@ -110,6 +110,7 @@ MAPPING = TopicQueueMapping(
     },
 )
 
+_NO_QUEUES = ('"0":[{"gen":1}]', '"0":null', '"0":5', '"0":{}', '"x":[]', '"99999999999":[]')
 PHYSICAL = (0, 4, 5, 7, 9, 10, 12_345, 12_346)
 # (logicOffset, startOffset, endOffset) → computeStaticQueueOffsetLoosely, …Strictly, computePhysicalQueueOffset of PHYSICAL
 COMPUTED = {
@@ -182,7 +183,13 @@ def test_a_topic_that_goes_leaves_the_others() -> None:
     assert table.without_topic("Missing", now_ms=2) is table
 
 
-@pytest.mark.parametrize("text", ['{"topicQueueMappingInfoMap":{"T":{"hostedQueues":{"0":[{"gen":1}]}}}}', "[]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"topicQueueMappingInfoMap":{"T":{"hostedQueues":{' + queues + "}}}}" for queues in _NO_QUEUES),
+        "[]",
+    ],
+)
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(StateFileError):
         TopicQueueMappingTable.load(text, "config/topicQueueMapping.json")

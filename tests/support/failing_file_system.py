@@ -8,8 +8,8 @@ Linux does it:
     create    the name may be there, without a length
     others    nothing has happened
 
-A signal is an InterruptedError here, which real calls never show (PEP 475): it stands for what a signal's handler may raise. A page of a
-map that cannot be read ends a process by SIGBUS, and cannot be planted: of mapped files opening fails, and reading by `preadv`.
+A signal is an InterruptedError here, which real calls never show (PEP 475): it stands for what a signal's handler may raise. A page of
+a map that cannot be read ends a process by SIGBUS, and cannot be planted: of mapped files opening fails, and reading by `preadv`.
 """
 
 from __future__ import annotations

@@ -176,6 +176,15 @@ class History:
                 known.sent.append(replace(sent))
         return known
 
+    @classmethod
+    def begun_with(cls, known: History, note: Callable[[str], object]) -> History:
+        """One that goes on from what is known; `note` hears all of that first."""
+        history = cls(note)
+        history.sent, history.consumed = list(known.sent), list(known.consumed)
+        for line in history.to_lines():
+            note(line)
+        return history
+
     def to_lines(self) -> list[str]:
         """All of it, without newlines."""
         lines = [_sent_line(number, sent) for number, sent in enumerate(self.sent)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage import StoreConfig
 from storage.batch_ledger import Batch
 from storage.files.file_system import LocalFileSystem
-from storage.format.record_block import RecordBlock, encode_block
+from storage.format.record_block import RecordBlock
 from storage.message_rows import MessageRows
 from storage.message_rules import MessageRules
 from storage.put_settings import put_settings
@@ -106,6 +106,7 @@ def blocks(
         queue_count=queue_count,
         broker_name=settings.broker_name,
         log_file_size=settings.log_file_size_bytes,
+        appends_crc=settings.appends_crc,
     )
     digest = sink_digest(rows.batch.sink_id, rows.batch.query_id)
     key_prefix = digest[:4] + partition.to_bytes(2, "big") + rows.batch.batch_id.to_bytes(4, "big")
@@ -114,7 +115,7 @@ def blocks(
     for start in range(0, len(staged), block_rows):
         prepared = messages.prepare(_table(staged[start : start + block_rows]), BORN_MS)
         assert prepared.rejected == ()
-        yield encode_block(prepared.messages, settings.host)
+        yield settings.encode(prepared.messages)
 
 
 def stage(

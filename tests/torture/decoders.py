@@ -39,12 +39,15 @@ def nested(*pairs: tuple[bytes, bytes], depth: int = 100_000) -> tuple[bytes, ..
     return tuple(part for opening, closing in pairs for part in (opening * depth, opening * depth + closing * depth))
 
 
-JSON_BOMBS = (
+JSON_TOWERS = (
     *nested((b"[", b"]"), (b'{"a":', b"}"), (b"{0:[", b"]}")),
     *nested((b"[", b"]"), (b'{"a":', b"}"), depth=400),
     b'{"a":' + b"9" * 1_000_000 + b"}",
     b'"' + b"\\" * 1_000_001,
     b"'" + b'"' * 1_000_000 + b"'",
-    b"{" + b",".join(b'"%d":%d' % (number % 50_000, number) for number in range(100_000)) + b"}",
     b" " * 1_000_000 + b"{}",
+)
+JSON_BOMBS = (
+    *JSON_TOWERS,
+    b"{" + b",".join(b'"%d":%d' % (number % 50_000, number) for number in range(100_000)) + b"}",
 )

@@ -20,7 +20,7 @@ from storage import open_store
 from storage.errors import StorageError
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
-from tests.support.queue_history import History, judge, see
+from tests.support.queue_history import judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
 from tests.torture.kind import Kind, Outcome
 from tests.torture.workload import StoreWorkload, broken_promises, reproducible
@@ -81,7 +81,18 @@ TELLING = (
 """The modes in which engines have most often been found wrong; they come up more often than the others."""
 
 
-class FailingWorkload(StoreWorkload):
+class MarkedWorkload(StoreWorkload):
+    """A workload that keeps its marks."""
+
+    def __init__(
+        self, root: Path, file_system: CrashFileSystem, random: Random, *, sync_flush: bool, days: int = 0
+    ) -> None:
+        super().__init__(root, file_system, random, sync_flush=sync_flush, days=days)
+        self.marks: list[str] = []
+        self.mark = self.marks.append
+
+
+class FailingWorkload(MarkedWorkload):
     """A workload on a failing disk, with readers that meet the faults too."""
 
     file_system: FailingFileSystem
@@ -90,8 +101,6 @@ class FailingWorkload(StoreWorkload):
         super().__init__(root, file_system, random, sync_flush=sync_flush)
         self.wrong: list[str] = []
         """What breaks a rule that a history does not know of."""
-        self.marks: list[str] = []
-        self.mark = self.marks.append
         self._met = 0
         self._choices[self._read] = 2
 
@@ -164,7 +173,7 @@ class Sweep:
         with reproducible(random):
             workload = FailingWorkload(self._root, files, random, sync_flush=self.sync_flush)
             workload.run(self.steps)
-            workload.let_go()
+            workload.do(workload.let_go)
         return workload
 
     def _clean(self) -> None:
@@ -176,6 +185,7 @@ class Sweep:
             workload = self._work(fault)
             outcome.figures["steps that failed"] += len(workload.errors)
             files, errors = workload.file_system, "; ".join(map(str, workload.errors[:2]))
+            workload.errors.clear()  # their tracebacks hold open what failed
             trial = _Trial(self, f"{self._name}, {fault} ({', '.join(files.met[:3])}: {errors})", outcome)
             trial.fail(workload.wrong)
             if (now := _open_descriptors()) != before:
@@ -199,56 +209,47 @@ class _Trial:
     def judge(self, failed: FailingWorkload, choice: Random) -> None:
         """What the workload has left, opened again and gone on with; and what power losses leave of either."""
         files, left = failed.file_system, deepcopy(failed.file_system.disk)
-        well = self._opened(failed, failed.history, files, "opened again", goes_on=True)
+        may_lose = not self.sweep.sync_flush
+        well = self._opened(failed, files, "opened again")
+        if well is None:
+            return
+        when = f"opened again, {', '.join(well.steps)}"
+        self._close(well, when)
         for _ in range(POWER_LOSSES):
             closed = CrashFileSystem(files.root, files.disk.after_power_loss(choice), boot=2)
-            self._opened(failed, well.history, closed, f"opened again, {', '.join(well.steps)}, power lost")
+            self._opened(well, closed, f"{when}, power lost")
             torn = CrashFileSystem(files.root, left.after_power_loss(choice), boot=2)
-            self._opened(failed, failed.history, torn, "power lost", may_lose=not self.sweep.sync_flush)
+            self._opened(failed, torn, "power lost", may_lose=may_lose)
 
     def _opened(
-        self,
-        failed: FailingWorkload,
-        history: History,
-        files: CrashFileSystem,
-        when: str,
-        *,
-        may_lose: bool = False,
-        goes_on: bool = False,
-    ) -> StoreWorkload:
-        """Recovered and judged; `goes_on`: put to and closed then."""
+        self, before: MarkedWorkload, files: CrashFileSystem, when: str, *, may_lose: bool = False
+    ) -> MarkedWorkload | None:
+        """What another process finds, judged; None where it cannot open the store."""
         self.outcome.figures["openings judged"] += 1
-        workload = StoreWorkload(
-            failed.root,
-            files,
-            Random(failed.now_ms),
-            sync_flush=self.sweep.sync_flush,
-            history=deepcopy(history),
-            days=1,
-        )
-        workload.log_minimum = failed.log_minimum
-        workload.mark = failed.marks.append
+        workload = MarkedWorkload(before.root, files, Random(before.now_ms), sync_flush=self.sweep.sync_flush, days=1)
+        workload.log_minimum = before.log_minimum
+        workload.marks += before.marks
         try:
             seen = workload.seen()
         except (StorageError, OSError) as error:
             self.fail([f"{when}: {error!r}"])
-            return workload
-        violations = judge(workload.history, seen, log_minimum=workload.log_minimum)
+            return None
+        violations = judge(before.history, seen, log_minimum=workload.log_minimum)
         for violation in violations:
             if may_lose and violation.is_loss:
                 self.outcome.figures[f"{violation.rule.value} under ASYNC_FLUSH"] += 1
         self.fail([f"{when}: {one}" for one in violations if not (may_lose and one.is_loss)])
-        self.fail([f"{when}: {text}" for text in broken_promises(failed.root, failed.marks)])
-        if goes_on:
-            workload.history = workload.history.after(seen)
-            workload.run(STEPS_AFTER)
-            workload.close()
-            when += f", {', '.join(workload.steps)}"
-        else:
-            workload.let_go()
-        self.fail([f"{when}: {error!r}" for error in workload.errors])
-        self.fail([f"{when}: {text}" for text in differences_from_rebuild(failed.root, workload.config)])
+        self.fail([f"{when}: {text}" for text in broken_promises(before.root, before.marks)])
+        workload.history = before.history.after(seen)
+        workload.let_go()
+        self.fail([f"{when}: {text}" for text in differences_from_rebuild(before.root, workload.config)])
+        workload.run(STEPS_AFTER)
+        self.fail([f"{when}, {', '.join(workload.steps)}: {error!r}" for error in workload.errors])
         return workload
+
+    def _close(self, workload: MarkedWorkload, when: str) -> None:
+        workload.close()
+        self.fail([f"{when}, closed: {text}" for text in differences_from_rebuild(workload.root, workload.config)])
 
     def fail(self, texts: Sequence[str]) -> None:
         self.outcome.failures += [f"{text} [{self.name}]" for text in texts[:_SHOWN]]
@@ -269,8 +270,8 @@ def play(random: Random, directory: Path) -> Outcome:
 
 KIND = Kind(
     name="failed-io",
-    claim="Whatever operation on the disk fails, once or for good, nobody is told that a message is stored that is not there afterwards, "
-    "not even after a power loss, and the store can be opened and written again",
+    claim="Whatever operation on the disk fails, once or for good, nobody is told that a message is stored that is not there "
+    "afterwards, not even after a power loss, and the store can be opened and written again",
     unit="failed operation, with the openings that follow",
     play=play,
 )

@@ -11,37 +11,48 @@ import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from types import FrameType
 
 from tests.torture.decoders import Decoder
+from tests.torture.file_decoders import FILE_DECODERS
 from tests.torture.kind import Kind, Outcome
-from tests.torture.log_decoders import LOG_DECODERS
 from tests.torture.message_decoders import MESSAGE_DECODERS
 from tests.torture.mutations import Mutator, smallest
+from tests.torture.own_decoders import OWN_DECODERS
+from tests.torture.record_decoders import RECORD_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.state_decoders import STATE_DECODERS
 
-DECODERS: tuple[Decoder, ...] = (*LOG_DECODERS, *MESSAGE_DECODERS, *STATE_DECODERS)
+DECODERS: tuple[Decoder, ...] = (
+    *RECORD_DECODERS,
+    *MESSAGE_DECODERS,
+    *FILE_DECODERS,
+    *STATE_DECODERS,
+    *OWN_DECODERS,
+)
 ROUND_SHARE = 4.0
 """How often a round of the torture gives each decoder its inputs."""
 
-_HANG_CPU_SECONDS = 60
+_HANG_CPU_SECONDS: float = 60
 _MEMORY_PER_BYTE = 20
 _ADDRESS_SPACE_BYTES = 4 << 30
 """Beyond what the process has: an allocation of what a length field says fails at once."""
 _STRETCH = 200
 _CUTS = 150
 _FAILURES_SHOWN = 3
-_SHOWN_BYTES = 600
+_SHOWN_BYTES, _SHORTENED_BYTES = 600, 1 << 16
 
 
 class HangError(BaseException):
     """An input took more processor time than any may; no decoder's handler of exceptions takes it for its own."""
 
 
-def play(random: Random, directory: Path, *, share: float = ROUND_SHARE, decoders: Sequence[Decoder] = DECODERS) -> Outcome:
+def play(
+    random: Random, directory: Path, *, share: float = ROUND_SHARE, decoders: Sequence[Decoder] = DECODERS
+) -> Outcome:
     """Every decoder gets `share` times its inputs."""
     outcome = Outcome()
     samples = Samples(directory / "samples")
@@ -56,7 +67,7 @@ def _inputs(decoder: Decoder, random: Random, samples: Samples, share: float) ->
     made = [sample[: decoder.max_bytes] for sample in decoder.samples(samples)]
     mutator = Mutator(random, made, decoder.words, max_bytes=decoder.max_bytes)
     count = max(1, round(share * decoder.inputs))
-    yield from made[: max(1, count // 4)]
+    yield from made
     yield from mutator.cuts(min(_CUTS, max(1, count // 4)))
     yield from decoder.bombs()
     for _ in range(count):
@@ -76,7 +87,7 @@ class _Fuzzed:
         count = valid = 0
         stretch: list[bytes] = []
         with _limits():
-            for content in inputs:
+            for content in takewhile(lambda _: self._failed < _FAILURES_SHOWN, inputs):
                 count += 1
                 valid += self._try(content)
                 stretch.append(content)
@@ -87,7 +98,7 @@ class _Fuzzed:
         self._outcome.trials += count
         self._outcome.figures[self._decoder.name] += count
         self._outcome.figures["inputs taken for valid"] += valid
-        assert valid, f"{self._decoder.name}: no input is valid, so nothing was looked into"
+        assert valid or self._failed, f"{self._decoder.name}: no input is valid, so nothing was looked into"
 
     def _try(self, content: bytes) -> bool:
         try:
@@ -97,9 +108,10 @@ class _Fuzzed:
         except HangError:
             self._fail(content, f"took more than {_HANG_CPU_SECONDS} s of processor time")
         except Exception as error:  # everything else is what is looked for
-            text = "".join(traceback.format_exception(error, limit=-6))
-            shorter = smallest(content, lambda other: self._fails(other, type(error))) if len(content) < 1 << 16 else content
-            self._fail(shorter, f"let {type(error).__name__} out\n{text}")
+            kind, text = type(error), "".join(traceback.format_exception(error, limit=-6))
+            if self._failed < _FAILURES_SHOWN and len(content) < _SHORTENED_BYTES:
+                content = smallest(content, lambda other: self._fails(other, kind))
+            self._fail(content, f"let {kind.__name__} out\n{text}")
         finally:
             _rewind_clock()
         return False
@@ -118,13 +130,15 @@ class _Fuzzed:
         greatest = max(map(len, stretch), default=0)
         grown = _peak_growth_bytes()
         if grown > self._decoder.memory_bytes + _MEMORY_PER_BYTE * greatest:
-            self._fail(max(stretch, key=len), f"grew by {grown >> 20} MiB over inputs of at most {greatest} bytes; the greatest")
+            self._fail(
+                max(stretch, key=len),
+                f"grew by {grown >> 20} MiB over inputs of at most {greatest} bytes; the greatest",
+            )
 
     def _fail(self, content: bytes, what: str) -> None:
         self._failed += 1
-        if self._failed <= _FAILURES_SHOWN:
-            shown = repr(content[:_SHOWN_BYTES]) + (f"… ({len(content)} bytes)" if len(content) > _SHOWN_BYTES else "")
-            self._outcome.failures.append(f"{self._decoder.name} {what}\ninput {shown}")
+        shown = repr(content[:_SHOWN_BYTES]) + (f"… ({len(content)} bytes)" if len(content) > _SHOWN_BYTES else "")
+        self._outcome.failures.append(f"{self._decoder.name} {what}\ninput {shown}")
 
 
 @contextmanager

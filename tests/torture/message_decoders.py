@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +55,13 @@ def _read_properties(content: bytes, directory: Path) -> bool:
 
 def _property_rows(samples: Samples) -> list[bytes]:
     strings = samples.property_strings
-    return [*strings, b"\n".join(strings[:8]), b"\n".join(strings[8:16]), b"TAGS\x01a\x02KEYS\x01b\x02TAGS\x01c", b"\n\n"]
+    return [
+        *strings,
+        b"\n".join(strings[:8]),
+        b"\n".join(strings[8:16]),
+        b"TAGS\x01a\x02KEYS\x01b\x02TAGS\x01c",
+        b"\n\n",
+    ]
 
 
 # What a broker's duties read out of properties
@@ -120,7 +127,9 @@ def _duty_rows(samples: Samples) -> list[bytes]:
     strings = samples.property_strings
     parked = b"REAL_TOPIC\x01TopicA\x02REAL_QID\x012\x02UNIQ_KEY\x017F0001\x02TIMER_OUT_MS\x011700000001000\x02"
     deleting = parked + b"TIMER_DEL_UNIQKEY\x017F0001\x02TIMER_ROLL_TIMES\x013\x02"
-    half = b"REAL_TOPIC\x01TopicA\x02REAL_QID\x010\x02TRANSACTION_CHECK_TIMES\x012\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160"
+    half = (
+        b"REAL_TOPIC\x01TopicA\x02REAL_QID\x010\x02TRANSACTION_CHECK_TIMES\x012\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160"
+    )
     return [b"\n".join((parked, deleting, half)), parked, half, b"\n".join(strings[:6]), b"\n".join(strings[6:12])]
 
 
@@ -170,14 +179,16 @@ def _read_batch(content: bytes, directory: Path) -> bool:
 
 def _batches(samples: Samples) -> list[bytes]:
     rows = [batch_body.BatchedMessage(message.body, message.raw_properties) for message in samples.messages[:12]]
-    return [batch_body.encode_batch(rows[start : start + 4]) for start in (0, 4, 8)] + [batch_body.encode_batch(rows[:1])]
+    return [batch_body.encode_batch(rows[start : start + 4]) for start in (0, 4, 8)] + [
+        batch_body.encode_batch(rows[:1])
+    ]
 
 
 def _read_request(content: bytes, directory: Path) -> bool:
-    """A send request made of the input: numbers, topic, properties, body. What passes every rule becomes the records that it asks for."""
+    """A send request made of the input: numbers, topic, properties, body. What passes every rule becomes records."""
     random = Random(content)
     head, _, body = content.partition(b"\n\n")
-    numbers = {name: random.choice((0, 0, 0, *EXTREMES)) for name in _NUMBERS}
+    numbers: dict[str, Any] = {name: random.choice((0, 0, 0, *EXTREMES)) for name in _NUMBERS}
     request = SendRequest(
         topic=random.choice(("TopicA", "TopicA", "%RETRY%g", head[:20].decode(errors="replace"))),
         body=random.choice((body, body, b"", None)),
@@ -187,7 +198,9 @@ def _read_request(content: bytes, directory: Path) -> bool:
         **numbers,
     )
     rules = PutRules(config=StoreConfig(), host=HOST_V4, now_ms=_NOW_MS)
-    topic = message_check.check_topic(request, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address).config
+    topic = message_check.check_topic(
+        request, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
+    ).config
     message = put_plan.requested_message(request, 0, request.properties)
     keys = (f"{number:032X}" for number in count())
     if request.is_batch:
@@ -204,7 +217,12 @@ _NUMBERS = ("queue_id", "flag", "sys_flag", "born_time_ms", "reconsume_times", "
 
 def _requests(samples: Samples) -> list[bytes]:
     body = _batches(samples)[0]
-    heads = [b"DELAY\x013\x02", b"TIMER_DELIVER_MS\x011700000005000\x02", b"TRAN_MSG\x01true\x02PGROUP\x01g\x02", b"TAGS\x01a\x02"]
+    heads = [
+        b"DELAY\x013\x02",
+        b"TIMER_DELIVER_MS\x011700000005000\x02",
+        b"TRAN_MSG\x01true\x02PGROUP\x01g\x02",
+        b"TAGS\x01a\x02",
+    ]
     return [head + string[:200] + b"\n\n" + body for head in heads for string in samples.property_strings[:4]]
 
 
@@ -242,14 +260,29 @@ _REFUSALS = (ValueError, RequestRefusedError, PutRefusedError)
 _MEGABYTE = (b"\x01" * 1_000_000, b"\x02" * 1_000_000, b"a\x01b\x02" * 250_000, b"a" * 1_000_000, b"\n" * 1_000_000)
 
 MESSAGE_DECODERS: Sequence[Decoder] = (
-    Decoder("property strings", _property_rows, _read_properties, words=PROPERTY_WORDS, inputs=1_000, bombs=lambda: _MEGABYTE),
+    Decoder(
+        "property strings",
+        _property_rows,
+        _read_properties,
+        words=PROPERTY_WORDS,
+        inputs=1_000,
+        bombs=lambda: _MEGABYTE,
+    ),
     Decoder("records of the timer", _duty_rows, _read_timed, words=PROPERTY_WORDS, inputs=200),
     Decoder("delayed records", _duty_rows, _read_delayed, words=PROPERTY_WORDS, inputs=250),
     Decoder("half messages", _duty_rows, _read_halves, words=PROPERTY_WORDS, inputs=250),
-    Decoder("op messages", lambda samples: [b"0,1,2,17,", b"5,"], _read_ops, words=(b",", b",,", b"1" * 19, b"\xff"), inputs=400),
+    Decoder(
+        "op messages",
+        lambda samples: [b"0,1,2,17,", b"5,"],
+        _read_ops,
+        words=(b",", b",,", b"1" * 19, b"\xff"),
+        inputs=400,
+    ),
     Decoder("ledger messages", _ledger_bodies, _read_ledger, words=JSON_WORDS, inputs=1_500, bombs=lambda: JSON_BOMBS),
     Decoder("client batches", _batches, _read_batch, (ValueError,), inputs=1_500),
     Decoder("send requests", _requests, _read_request, _REFUSALS, words=PROPERTY_WORDS, inputs=500),
-    Decoder("message ids", lambda samples: [b"7F00000100002A9F0000000000000400", b"0" * 56], _read_message_id, (ValueError,)),
+    Decoder(
+        "message ids", lambda samples: [b"7F00000100002A9F0000000000000400", b"0" * 56], _read_message_id, (ValueError,)
+    ),
     Decoder("names", lambda samples: [b"TopicA", b"%RETRY%group", b"broker-a.b"], _read_name, words=PROPERTY_WORDS),
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tests.torture import faults
 from tests.torture.rounds import PROJECT, command, from_line
 
 ENVIRONMENT = "SPARK_MQ_MUTANT"
@@ -35,8 +36,49 @@ class Mutant:
     """What the failure's text must hold, a regular expression."""
 
 
-MUTANTS: Mapping[str, Mutant] = MappingProxyType({})
-"""What is wrong → how to make it so."""
+_STALLED = "tests/crash/test_stalled_sync.py"
+_LOST = r"\b(lost|phantom|hole|wrong pointer)\b"
+
+MUTANTS: Mapping[str, Mutant] = MappingProxyType(
+    {
+        "the log is never synced": Mutant(faults.log_is_never_synced, ("power-loss",), _LOST),
+        "a put is acknowledged before its sync": Mutant(faults.acknowledged_before_the_sync, ("power-loss",), _LOST),
+        "a failed sync is taken for a success": Mutant(faults.failed_sync_is_success, ("failed-io",), _LOST),
+        "a new log file's directory is not synced": Mutant(
+            faults.directory_of_new_log_file_is_not_synced, ("power-loss",), _LOST
+        ),
+        "a full log file is not synced": Mutant(faults.full_log_file_is_not_synced, ("power-loss",), _LOST),
+        "queue entries come before the log's sync": Mutant(
+            faults.queue_entries_before_the_sync, (_STALLED,), "phantom"
+        ),
+        "a queue entry points one byte further": Mutant(
+            faults.queue_entries_one_off, ("power-loss",), "pointer|rebuild"
+        ),
+        "recovery dispatches nothing": Mutant(faults.recovery_dispatches_nothing, ("power-loss",), _LOST),
+        "recovery enters no index keys": Mutant(faults.recovery_enters_no_keys, ("power-loss",), "index"),
+        "recovery believes every queue entry": Mutant(
+            faults.recovery_believes_every_entry, ("power-loss",), "pointer|duplicated|hole|lost"
+        ),
+        "recovery checks no body": Mutant(faults.recovery_checks_no_body, ("bit-flips", "power-loss"), "body|pointer"),
+        "recovery does not sync what a killed writer left": Mutant(
+            faults.recovery_does_not_sync, ("power-loss",), "lost|index|queue"
+        ),
+        "what is cut stays in the file": Mutant(
+            faults.cut_log_keeps_its_bytes, ("power-loss",), "pointer|lost|duplicated|phantom"
+        ),
+        "a hint is believed after a start of the machine": Mutant(
+            faults.hint_outlives_the_machine, ("power-loss",), _LOST
+        ),
+        "an intent goes before the log is synced": Mutant(faults.intent_goes_before_the_sync, ("power-loss",), _LOST),
+        "a batch is redone without a look": Mutant(faults.batch_is_redone_blindly, ("power-loss",), "duplicated"),
+        "state files are overwritten in place": Mutant(
+            faults.state_is_overwritten_in_place, ("power-loss",), "json|config|lost"
+        ),
+        "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
+        "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
+    }
+)
+"""What is wrong → who must see it."""
 
 
 def planted(name: str | None) -> AbstractContextManager[Any]:

@@ -9,7 +9,26 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-EXTREMES = (0, 1, -1, 2, 19, 20, 91, 127, 128, 255, 256, 32_767, 32_768, 65_535, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+EXTREMES = (
+    0,
+    1,
+    -1,
+    2,
+    19,
+    20,
+    91,
+    127,
+    128,
+    255,
+    256,
+    32_767,
+    32_768,
+    65_535,
+    2**31 - 1,
+    -(2**31),
+    2**63 - 1,
+    -(2**63),
+)
 """What fields of a length are set to."""
 
 JSON_WORDS = (
@@ -33,7 +52,8 @@ PROPERTY_WORDS = (
 PROPERTIES_FILE_WORDS = (
     *(b"\n", b"\r", b"\r\n", b"\\\n", b"\\", b"\\u", b"\\u00zz", b"\\u0000", b"=", b":", b"#", b"!", b" ", b"\t", b"\x0c", b"\xff"),
     *(b"mappedFileSizeCommitLog=", b"maxMessageSize=-1\n", b"messageDelayLevel=", b"1s 2", b"9" * 5_000, b"-1", b"NaN", b"1e999"),
-    *(b"storePathCommitLog=a,b,,\n", b"deleteWhen=", b"99;", b"flushDiskType=", b"brokerId=9223372036854775808\n", b"1d", b"9" * 40 + b"d"),
+    *(b"storePathCommitLog=a,b,,\n", b"deleteWhen=", b"99;", b"flushDiskType=", b"brokerId=9223372036854775808\n", b"1d"),
+    b"9" * 40 + b"d",
 )  # fmt: skip
 """What breaks readers of java.util.Properties."""
 
@@ -41,7 +61,9 @@ PROPERTIES_FILE_WORDS = (
 class Mutator:
     """An endless row of inputs."""
 
-    def __init__(self, random: Random, samples: Sequence[bytes], words: Sequence[bytes] = (), *, max_bytes: int) -> None:
+    def __init__(
+        self, random: Random, samples: Sequence[bytes], words: Sequence[bytes] = (), *, max_bytes: int
+    ) -> None:
         """`words` are put in whole; no input has more than `max_bytes`."""
         assert samples, "an input is made from something"
         self._random = random

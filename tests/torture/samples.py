@@ -34,7 +34,13 @@ class Samples:
         for root in self.stores.values():
             for message, raw in log_records(root):
                 if len(raw) <= _RECORD_LIMIT:
-                    kind = message.topic, message.sys_flag, message.magic, len(message.store_host), tuple(message.properties)
+                    kind = (
+                        message.topic,
+                        message.sys_flag,
+                        message.magic,
+                        len(message.store_host),
+                        tuple(message.properties),
+                    )
                     found.setdefault(kind, message)
         return [*found.values(), make_message(body=b""), make_message("T" * 200, magic=0xDAA320AB, sys_flag=0x30)]
 
@@ -55,6 +61,15 @@ class Samples:
 
     def broker_conf(self) -> list[bytes]:
         return [root.parent.joinpath("broker.conf").read_bytes() for root in self.stores.values()]
+
+
+def write_over(path: Path, content: bytes) -> None:
+    """Make or change a file; one of the same length keeps its pages."""
+    if not path.exists() or path.stat().st_size != len(content):
+        path.write_bytes(content)
+        return
+    with path.open("r+b") as file:
+        file.write(content)
 
 
 def as_json(value: object) -> bytes:

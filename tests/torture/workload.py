@@ -90,6 +90,9 @@ class StoreWorkload:
         self.file_system = file_system
         self.random = random
         self.sync_flush = sync_flush
+        """The flush type of the next opening."""
+        self.is_mixed = False
+        """Each opening chooses its flush type anew."""
         self.history = history or History()
         self.config = config or StoreConfig.tiny()
         self.now_ms = FIRST_MS + days * DAY_MS
@@ -151,6 +154,8 @@ class StoreWorkload:
     def store(self) -> MessageStore:
         """Open for writing."""
         if self._store is None:
+            if self.is_mixed:
+                self.sync_flush = self.random.random() < 0.5
             self._store = open_store(
                 self.root,
                 config=self.config,
@@ -208,7 +213,7 @@ class StoreWorkload:
             for sent in asked:
                 self.history.refuse(sent)
             raise
-        if self.sync_flush:
+        if self.sync_flush:  # also what others have left that promised nothing: records are synced in their order
             self.history.promise()
 
     def _acknowledge(self, asked: Sequence[Sent], places: pa.RecordBatch) -> None:
@@ -233,7 +238,7 @@ class StoreWorkload:
     def _put_inner(self) -> None:
         asked = [self._ask(*self._queue()) for _ in range(self.random.randint(1, 4))]
         with self._asking(*asked):
-            self.store.save_topic(TopicConfig(TOPICS[0], QUEUES, QUEUES))
+            self._make_topics(*TOPICS)
             self._acknowledge(asked, self.store.put_inner([self._inner(sent) for sent in asked]))
 
     def _inner(self, sent: Sent) -> InnerMessage:
@@ -251,6 +256,7 @@ class StoreWorkload:
     def _prepare(self) -> None:
         asked = [self._ask(*self._queue(), transaction="prepared") for _ in range(self.random.randint(1, 3))]
         with self._asking(*asked):
+            self._make_topics(*TOPICS)
             halves = [half_message(self._inner(sent), PRODUCER_GROUP) for sent in asked]
             self._acknowledge(asked, self.store.put_inner(halves))
 
@@ -404,9 +410,13 @@ class StoreWorkload:
     # Tables
 
     def _make_topic(self) -> None:
-        topic = f"made-{self.now_ms}"
-        self.store.save_topic(TopicConfig(topic, QUEUES, QUEUES))
-        self.mark(f"topic {topic}")
+        self._make_topics(f"made-{self.now_ms}")
+
+    def _make_topics(self, *topics: str) -> None:
+        """Before what makes none by itself."""
+        for topic in topics:
+            self.store.save_topic(TopicConfig(topic, QUEUES, QUEUES))
+            self.mark(f"topic {topic}")
 
     def _save_offsets(self) -> None:
         """Ever greater ones."""
@@ -457,6 +467,10 @@ def _table(asked: Sequence[Sent]) -> pa.RecordBatch:
             "body": pa.array([sent.body for sent in asked], pa.binary()),
             "keys": pa.array([sent.key for sent in asked], pa.string()),
             "tags": pa.array(["a" if number % 2 else "b" for number in range(len(asked))], pa.string()),
+            "properties": pa.array(
+                [[("filler", "x" * (1 + len(sent.body) % 7 * 100))] for sent in asked],
+                pa.map_(pa.string(), pa.string()),
+            ),
         }
     )
 

@@ -1,0 +1,76 @@
+"""A slice of the scripts, always the same ones; and that the model notices what is wrong. `python -m tests.torture state-machine` runs others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage.opening
+from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.dispatch import QueueEntries
+from storage.index_writer import IndexWriter
+from storage.recovery import RecoveryPlan
+from tests.torture import state_machine
+
+SEED = 6
+FEW = 12
+"""Scripts in which each of the planted faults shows."""
+
+
+@pytest.mark.slow
+def test_a_store_is_as_its_model_says_after_every_step(tmp_path: Path) -> None:
+    outcome = state_machine.run(SEED, tmp_path, scripts=24)
+
+    assert outcome.failures == []
+    assert outcome.trials >= 24
+    assert outcome.figures["crashes"] > 50
+    assert outcome.figures["bytes lost"] > 0, "the disk forgets nothing"
+
+
+def test_a_dispatch_that_drops_an_entry_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = ConsumeQueueWriter.append
+
+    def append_some(writer: ConsumeQueueWriter, new: QueueEntries) -> None:
+        append(writer, new.rows(new.queue_offsets != 3))
+
+    monkeypatch.setattr(ConsumeQueueWriter, "append", append_some)
+
+    assert "is served" in _failure(tmp_path) or "not there" in _failure(tmp_path)
+
+
+def test_a_recovery_that_cuts_one_record_too_many_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = storage.opening.read_plan
+
+    def plan_too_short(*arguments: Any) -> RecoveryPlan:
+        found = plan(*arguments)
+        if found.was_clean or found.last_record is None:
+            return found
+        return replace(found, log_end=found.last_record.commitlog_offset)
+
+    monkeypatch.setattr(storage.opening, "read_plan", plan_too_short)
+
+    assert "was certain" in _failure(tmp_path)
+
+
+def test_keys_that_are_not_entered_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IndexWriter, "append", lambda writer, keys: None)
+
+    assert "a look-up of" in _failure(tmp_path)
+
+
+def test_a_log_that_is_not_synced_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync: Callable[..., None] = storage.files.file_system.LocalWriter.sync
+    monkeypatch.setattr("tests.support.crash_file_system._RecordingWriter.sync", lambda writer: None)
+
+    assert "was certain" in _failure(tmp_path)
+    assert sync
+
+
+def _failure(directory: Path) -> str:
+    outcome = state_machine.run(SEED, directory, scripts=FEW, shrinks=False)
+    assert outcome.failures
+    return outcome.failures[0]

@@ -1,0 +1,186 @@
+"""How to plant faults into the engine: each function makes one, as a context. What they stand for, `mutants.py` says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import storage.batch_commit
+import storage.opening
+import storage.recovery
+from storage.commit_log_writer import CommitLogWriter, LogSync
+from storage.consume_queue import ConsumeQueue
+from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.files.file_system import LocalFileSystem
+from storage.flush import AsyncFlush, SyncFlush
+from storage.format.record_batch import Records
+from storage.index_recovery import Indexer
+from storage.intent import drop_intent, load_intents
+from storage.redo import NOTHING
+from storage.store_writer import StoreWriter
+
+
+def log_is_never_synced() -> AbstractContextManager[Any]:
+    return mock.patch.object(LogSync, "run")
+
+
+def acknowledged_before_the_sync() -> AbstractContextManager[Any]:
+    """A put under SYNC_FLUSH takes its sync for done; the next flush or close makes up for it."""
+
+    def take_for_done(self: StoreWriter) -> None:
+        self._log_writer.synced_end = self._log_writer.written_end
+
+    return mock.patch.object(StoreWriter, "_sync_records", take_for_done)
+
+
+def failed_sync_is_success() -> AbstractContextManager[Any]:
+    original = LogSync.run
+
+    def run(self: LogSync) -> None:
+        with suppress(OSError):
+            original(self)
+
+    return mock.patch.object(LogSync, "run", run)
+
+
+def directory_of_new_log_file_is_not_synced() -> AbstractContextManager[Any]:
+    def keep(self: CommitLogWriter, path: str) -> None:
+        self._file_system.sync(path)
+        self._log.list_files()
+
+    return mock.patch.object(CommitLogWriter, "_keep", keep)
+
+
+def full_log_file_is_not_synced() -> AbstractContextManager[Any]:
+    """A sync reaches only the file that is written."""
+    original = CommitLogWriter.begin_sync
+
+    def begin_sync(self: CommitLogWriter) -> LogSync:
+        sync = original(self)
+        return replace(sync, paths=sync.paths[-1:])
+
+    return mock.patch.object(CommitLogWriter, "begin_sync", begin_sync)
+
+
+def queue_entries_before_the_sync() -> AbstractContextManager[Any]:
+    """As in apache/rocketmq#8239."""
+    original = StoreWriter._sync_records
+
+    def dispatch_first(self: StoreWriter) -> None:
+        with mock.patch.object(SyncFlush, "readable_end", AsyncFlush.readable_end):
+            self.dispatch()
+        original(self)
+
+    return mock.patch.object(StoreWriter, "_sync_records", dispatch_first)
+
+
+def recovery_dispatches_nothing() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery._QueueWriters, "append")
+
+
+def recovery_enters_no_keys() -> AbstractContextManager[Any]:
+    return mock.patch.object(Indexer, "append")
+
+
+def recovery_believes_every_entry() -> AbstractContextManager[Any]:
+    def visible_end(self: ConsumeQueue, end: int, log: object, log_end: int) -> int:
+        return end
+
+    return mock.patch.object(ConsumeQueue, "visible_end", visible_end)
+
+
+def recovery_checks_no_body() -> AbstractContextManager[Any]:
+    def crc_agrees(self: Records) -> np.ndarray:
+        return np.ones(len(self), bool)
+
+    return mock.patch.object(Records, "crc_agrees", crc_agrees)
+
+
+def cut_log_keeps_its_bytes() -> AbstractContextManager[Any]:
+    """As Java does: the position is moved, the records stay."""
+    return mock.patch.object(LocalFileSystem, "zero")
+
+
+def recovery_does_not_sync() -> AbstractContextManager[Any]:
+    """What a killed writer left in the page cache is vouched for as it is."""
+    return mock.patch.object(storage.recovery, "_sync_unflushed")
+
+
+def hint_outlives_the_machine() -> AbstractContextManager[Any]:
+    original = storage.opening.holds
+
+    def holds(hint: Any, files: LocalFileSystem, *arguments: Any) -> bool:
+        return original(hint._replace(boot_id=files.boot_id()), files, *arguments)
+
+    return mock.patch.object(storage.opening, "holds", holds)
+
+
+def intent_goes_before_the_sync() -> AbstractContextManager[Any]:
+    def settle(writer: StoreWriter) -> None:
+        for intent in load_intents(writer.file_system, writer.root):
+            drop_intent(writer.file_system, writer.root, intent)
+
+    return _everywhere("settle", settle)
+
+
+def batch_is_redone_blindly() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.batch_commit, "progress_behind", return_value=NOTHING)
+
+
+def state_is_overwritten_in_place() -> AbstractContextManager[Any]:
+    """As MixAll.string2File does."""
+
+    def overwrite(self: LocalFileSystem, path: str, content: bytes) -> None:
+        self.make_directories(os.path.dirname(path))
+        if self.identity(path) is None:
+            self.create_file(path, 0)
+        writer = self.open_for_writing(path)
+        writer.write(0, content)
+        writer.close()
+
+    return mock.patch.object(LocalFileSystem, "replace", overwrite)
+
+
+def abort_goes_before_the_sync() -> AbstractContextManager[Any]:
+    def close_cleanly(writer: StoreWriter) -> None:
+        writer.file_system.unlink(f"{writer.root}/abort")
+        writer.file_system.sync(writer.root)
+        writer.close()
+
+    return _everywhere("close_cleanly", close_cleanly)
+
+
+def writer_goes_on_after_a_failure() -> AbstractContextManager[Any]:
+    return mock.patch.object(StoreWriter, "fail")
+
+
+def queue_entries_one_off() -> AbstractContextManager[Any]:
+    """Every hundredth block of entries points a byte further."""
+    original = ConsumeQueueWriter._write
+    count = 0
+
+    def write(self: ConsumeQueueWriter, first: int, block: np.ndarray) -> None:
+        nonlocal count
+        count += 1
+        if count % 100 == 0:
+            block["commitlog_offset"][-1] += 1
+        original(self, first, block)
+
+    return mock.patch.object(ConsumeQueueWriter, "_write", write)
+
+
+@contextmanager
+def _everywhere(name: str, function: Any) -> Iterator[None]:
+    """In every module of the engine that holds a function of that name."""
+    with ExitStack() as stack:
+        for module in [module for key, module in sys.modules.items() if key.split(".")[0] in ("storage", "jobs")]:
+            if hasattr(module, name):
+                stack.enter_context(mock.patch.object(module, name, function))
+        yield
