@@ -76,6 +76,8 @@ def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:
         yield f"{verb} {len(plan.log_files)} log files, {plan.log_bytes} bytes; the log begins at {plan.minimum}"
     elif plan.occasion.reasons:
         yield "no log file has expired"
+    if plan.occasion.is_full:
+        yield "the disk is fuller than diskSpaceWarningLevelRatio: a broker would take no message now"
     for topic, count in plan.messages_of_topics.items():
         yield f"topic {topic}: {count} messages"
     queue_files = sum(len(queue.paths) for queue in plan.queues)

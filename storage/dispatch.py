@@ -40,6 +40,22 @@ class DispatchBatch:
     def __len__(self) -> int:
         return len(self.commitlog_offsets)
 
+    @property
+    def is_queued(self) -> np.ndarray:
+        """Which records have a queue entry: those that are prepared or rolled back have none."""
+        transaction = self.sys_flags & TRANSACTION_MASK
+        return np.asarray((transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK))
+
+    @property
+    def queue_codes(self) -> np.ndarray:
+        """For each record a number that stands for its queue: `queue_name` says which one it is."""
+        return self.topic_codes.astype(np.int64) << 32 | self.queue_ids.astype(np.uint32)
+
+    def queue_name(self, code: int) -> tuple[str, int]:
+        """The topic and the queue id of a code."""
+        queue_id = code & 0xFFFFFFFF
+        return self.topics[code >> 32], queue_id - (queue_id >> 31 << 32)
+
 
 class QueueEntries(NamedTuple):
     """Entries for one queue, with the queue offsets that their records claim, in log order."""
@@ -118,24 +134,22 @@ def _set_deliver_times(
     tags_codes[rows[due]] = (store_times_ms[rows] + delays)[due]
 
 
-def queue_entries(batch: DispatchBatch) -> Iterator[QueueEntries]:
-    """The entries by queue; records that are prepared or rolled back have none."""
-    transaction = batch.sys_flags & TRANSACTION_MASK
-    rows = np.flatnonzero((transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK))
+def queue_entries(batch: DispatchBatch, wanted: np.ndarray | None = None) -> Iterator[QueueEntries]:
+    """The entries by queue, of the `wanted` records only (a mask); records that are prepared or rolled back have none."""
+    rows = np.flatnonzero(batch.is_queued if wanted is None else batch.is_queued & wanted)
     if not len(rows):
         return
-    queue = batch.topic_codes[rows].astype(np.int64) << 32 | batch.queue_ids[rows].astype(np.uint32)
+    queue = batch.queue_codes[rows]
     order = np.argsort(queue, kind="stable")
     rows, queue = rows[order], queue[order]
+    entries = np.empty(len(rows), ENTRY)
+    entries["commitlog_offset"] = batch.commitlog_offsets[rows]
+    entries["size_bytes"] = batch.sizes_bytes[rows]
+    entries["tags_code"] = batch.tags_codes[rows]
+    offsets, times = batch.queue_offsets[rows], batch.store_times_ms[rows]
     bounds = [0, *(np.flatnonzero(queue[1:] != queue[:-1]) + 1).tolist(), len(rows)]
-    for start, end in pairwise(bounds):
-        part = rows[start:end]
-        entries = np.empty(len(part), ENTRY)
-        entries["commitlog_offset"] = batch.commitlog_offsets[part]
-        entries["size_bytes"] = batch.sizes_bytes[part]
-        entries["tags_code"] = batch.tags_codes[part]
-        topic, queue_id = batch.topics[batch.topic_codes[part[0]]], int(batch.queue_ids[part[0]])
-        yield QueueEntries(topic, queue_id, batch.queue_offsets[part], entries, batch.store_times_ms[part])
+    for (start, end), code in zip(pairwise(bounds), queue[bounds[:-1]].tolist(), strict=True):
+        yield QueueEntries(*batch.queue_name(code), offsets[start:end], entries[start:end], times[start:end])
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:

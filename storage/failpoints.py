@@ -1,7 +1,8 @@
 """Named points at which a test kills the process: `SPARK_MQ_FAILPOINT=name` or `name:n` for the n-th time it is reached.
 
 The process ends by SIGKILL, as a crash ends it: nothing is flushed, no handler runs. With `SPARK_MQ_FAILPOINT_PAUSE=PATH` it
-makes that file instead and waits to be killed together with its driver. Without the first variable nothing happens.
+makes that file instead, which holds its process id then, and waits until somebody kills it or makes PATH.go; who comes later finds the
+file and passes. Without the first variable nothing happens.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 ENVIRONMENT = "SPARK_MQ_FAILPOINT"
 ENVIRONMENT_PAUSE = "SPARK_MQ_FAILPOINT_PAUSE"
@@ -36,6 +38,7 @@ STAGING = ("amid-staging", "after-staging")
 """The points of a task."""
 
 _reached: dict[str, int] = {}
+_POLL_SECONDS = 0.02
 
 
 def reach(name: str) -> None:
@@ -53,7 +56,17 @@ def reach(name: str) -> None:
     if pause is None:
         os.kill(os.getpid(), signal.SIGKILL)
     else:
-        with open(pause, "w", encoding="ascii") as file:
-            file.write(str(os.getpid()))
-        while True:
-            time.sleep(60)
+        with suppress(FileExistsError):
+            _wait_at(pause)
+
+
+def _wait_at(pause: str) -> None:
+    """Make the file, and wait for PATH.go. FileExistsError where another has waited there."""
+    with open(f"{pause}.{os.getpid()}", "w", encoding="ascii") as file:
+        file.write(str(os.getpid()))
+    try:
+        os.link(file.name, pause)  # whole at once, for one process only
+    finally:
+        os.unlink(file.name)
+    while not os.path.exists(f"{pause}.go"):
+        time.sleep(_POLL_SECONDS)

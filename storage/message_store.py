@@ -65,8 +65,8 @@ def open_store(
     not configured are found from the files. `clock` gives milliseconds.
 
     Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery.py`) and finishes
-    batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, `create`
-    makes an empty store where none is. `store_host` (address:port) is for a store without configuration and records, `broker_name`
+    batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
+    copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store without configuration and records, `broker_name`
     and `flush_disk_type` come before the configuration's.
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError,
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
@@ -139,6 +139,8 @@ class MessageStore(StoreReader):
         self._writer: StoreWriter | None = None
         self._putter: Putter | None = None
         self._queue_ends: QueueEnds | None = None
+        self._followed_end = 0
+        """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
         try:
             self._refuse_foreign_stores()
             writable = None
@@ -396,7 +398,9 @@ class MessageStore(StoreReader):
     def _ends(self) -> QueueEnds:
         if self._queue_ends is None:
             self._queue_ends = self._ends_of_plan()
-        if self._writer is not None and self._queue_ends.log_end < self._writer.log_end:
+            self._followed_end = self._queue_ends.log_end
+        if self._writer is not None and self._followed_end < self._writer.dispatched_end:
+            self._followed_end = self._writer.dispatched_end
             self._queue_ends.follow()
         return self._queue_ends
 

@@ -346,7 +346,7 @@ class _QueueWriters:
         """Enter the records of a batch that lie at or behind `start`."""
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
-        for new in queue_entries(batch):
+        for new in queue_entries(batch, self._may_change_queues(batch, start)):
             if "\0" in new.topic:
                 self._report.torn_records += len(new.entries)
                 continue
@@ -357,6 +357,28 @@ class _QueueWriters:
                 if (first > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
                     self.broken.add((new.topic, new.queue_id))
                 writer.append(new.rows(late))
+
+    def _may_change_queues(self, batch: DispatchBatch, start: int) -> np.ndarray:
+        """The records of those queues that lack one of them, or that they do not continue: after a crash, of very few."""
+        is_late = batch.is_queued & (batch.commitlog_offsets >= start)
+        rows = np.flatnonzero(is_late)
+        codes, first, numbers = np.unique(batch.queue_codes[rows], return_index=True, return_inverse=True)
+        known = np.array([self._known(batch.queue_name(code)) for code in codes.tolist()], np.int64).reshape(-1, 3)
+        ends, greatest_ends, first_file_offsets = known.T
+        offsets = batch.queue_offsets[rows[first]]
+        changes = (offsets < first_file_offsets) | ((offsets > ends) & (start > self._log_minimum))
+        is_new = batch.commitlog_offsets[rows] + batch.sizes_bytes[rows] > greatest_ends[numbers]
+        changes[numbers[is_new]] = True
+        is_late[rows] = changes[numbers]
+        return is_late
+
+    def _known(self, name: tuple[str, int]) -> tuple[int, int, int]:
+        """Of a queue its end, where in the log its last message ends, and the offset at which its first file begins."""
+        if writer := self._writers.get(name):
+            return writer.end, writer.greatest_end, writer.queue.first_file_offset
+        queue = self._queues.get(*name)
+        last_place = self._plan.last_places.get(name, -1)
+        return self._plan.visible_ends.get(name, 0), last_place, queue.first_file_offset if queue is not None else 0
 
     def rebuild_broken_queues(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
         """A queue whose new records did not continue it lost files, or all: build it again from the whole log."""

@@ -12,7 +12,9 @@ Log files go when it is the hour for it (deleteWhen) or when a disk is fuller th
 one is nearly full. The decisions are pure; `apply_expiry` only unlinks, so that readers keep what they have mapped, and a reader
 that comes later gets OffsetOutOfRangeError. Each deletion is durable before the next, in an order that leaves no gap: the log's
 files, oldest first, then what points to them. A crash in between leaves files that the next run finds expired.
-The timer's log is the timer's own duty (`delay/timer_log.py`). Not supported: replicasPerDiskPartition, and DLedger's log.
+The timer's log is the timer's own duty (`delay/timer_log.py`). Java lets a file that somebody reads be for a while, and tries again
+(destroyMapedFileIntervalForcibly, redeleteHangedFileInterval); here nobody has to wait. Not supported: replicasPerDiskPartition,
+and DLedger's log.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Occasion(NamedTuple):
     reasons: tuple[str, ...]
     whatever_age: bool = False
     """A disk is so full that files go before their time."""
+    is_full: bool = False
+    """A disk is so full that a broker takes no message until there is room again. Java: RunningFlags.getAndMakeDiskFull."""
 
 
 def plan_occasion(
@@ -76,7 +80,8 @@ def plan_occasion(
             share = f"{used} % full" if used >= 0 else "of unknown use"
             reasons.append(f"the disk of the {what} is {share}")
         whatever_age |= is_nearly_full
-    return Occasion(tuple(reasons), whatever_age and config.clean_file_forcibly_enable)
+    is_full = max(log_used_percent, queues_used_percent) > warning
+    return Occasion(tuple(reasons), whatever_age and config.clean_file_forcibly_enable, is_full)
 
 
 def written_directories(directories: tuple[str, ...], config: CommitLogConfig) -> tuple[str, ...]:

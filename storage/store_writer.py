@@ -81,6 +81,8 @@ class StoreWriter:
         self._undispatched: deque[AppendedRun] = deque()
         last_ms = ends.last_record.store_time_ms if ends.last_record else 0
         self._written_ms = self._dispatched_ms = last_ms
+        self.dispatched_end = ends.log_end
+        """Up to where queues and index know the log."""
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
         self._trust_is_saved = False
@@ -172,6 +174,7 @@ class StoreWriter:
             if runs:
                 self._derived.enter(runs)
                 self._dispatched_ms = runs[-1].store_time_ms
+                self.dispatched_end = runs[-1].placement.end
         except BaseException as error:
             self.fail(error)
             raise

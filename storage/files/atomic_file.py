@@ -1,9 +1,10 @@
 """A small state file that is replaced whole, with its predecessor beside it as NAME.bak.
 
 Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak, fsync of the directory · NAME.tmp (new content), fsync,
-rename to NAME, fsync of the directory. Old content that no reader takes for a table goes to NAME.bad instead of NAME.bak. Commit point: the rename to NAME. A crash before it leaves the old file, a crash after
-it the new one (or, where the directory was not synced yet, either); never half of one. Temporary files that a
-crash leaves are ignored by a broker and overwritten by the next write.
+rename to NAME, fsync of the directory. Old content that no reader takes for a table goes to NAME.bad instead of NAME.bak.
+Commit point: the rename to NAME. A crash before it leaves the old file, a crash after it the new one (or, where the directory was
+not synced yet, either); never half of one. Temporary files that a crash leaves are ignored by a broker and overwritten by the next
+write.
 
 Java: ConfigManager.load and persist, MixAll.string2File. Departures: Java overwrites NAME and NAME.bak in
 place and does not sync, and an empty or torn NAME, as a crash of such a write leaves it, takes the place of a
@@ -72,7 +73,8 @@ def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None 
     """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
     needed.
 
-    Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad, and nothing of an empty file: `path`.bak stays.
+    Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad, and of an empty file nothing: `path`.bak
+    stays.
     """
     files = file_system or LocalFileSystem()
     old = files.read_file(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -147,6 +147,13 @@ class DriverChain:
 
     def prepare(self, death: Death | None) -> Driver:
         """The next driver, which is to die like this, or is to come to the source's end. It waits for `begin`."""
+        is_paused = death is not None and death.victim is Victim.ALL
+        return self.driver(death, is_paused=is_paused)
+
+    def driver(
+        self, death: Death | None, *, is_paused: bool, master: str = "local[1]", config: Mapping[str, str] | None = None
+    ) -> Driver:
+        """The same with a cluster of its own. With `is_paused` the first process at the failpoint waits there."""
         self._drivers += 1
         query = Query(
             str(self.source),
@@ -156,12 +163,14 @@ class DriverChain:
             ROWS_A_BATCH,
             "ASYNC_FLUSH" if death is None else death.flush_disk_type,
             "availableNow" if death is None else death.trigger,
+            master,
+            config or {},
         )
         return Driver(
             query,
             self._directory / f"driver-{self._drivers}",
             failpoint=None if death is None else death.failpoint,
-            paused=death is not None and death.victim is Victim.ALL,
+            paused=is_paused,
         )
 
     def finish(self, driver: Driver) -> None:

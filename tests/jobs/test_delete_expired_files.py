@@ -83,9 +83,11 @@ def test_nothing_goes_at_another_hour(fixture: Fixture) -> None:
 
 def test_a_full_disk_takes_younger_files_too(fixture: Fixture) -> None:
     files = log_files(fixture.root)
-    run(fixture, used_percent=lambda path: 80)
+    plan, _ = run(fixture, used_percent=lambda path: 80)
+    assert not plan.occasion.is_full
     assert log_files(fixture.root) == files[OLD_FILES:]
-    run(fixture, used_percent=lambda path: 95)
+    plan, _ = run(fixture, used_percent=lambda path: 95)
+    assert plan.occasion.is_full, "a broker would take no message now"
     assert log_files(fixture.root) == files[-1:]
     assert verify_store(str(fixture.root)).findings == ()
 

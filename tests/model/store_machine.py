@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pyarrow as pa
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -195,8 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
     def prepare(self, message: tuple[str, int, int, str | None, bool], commits: bool) -> None:
         store = self._begin()
         asked = self._asked(*message)
-        half = half_message(self._inner(asked), PRODUCERS)
-        place = store.put_inner([half])["commitlog_offset"][0].as_py()
+        place = store.put_inner([self._half_of(asked)])["commitlog_offset"][0].as_py()
         assert place >= self.model.log_end
         self.model.halves[asked.keys[0]] = Half(asked, commits, place)
         self._expect([])
@@ -234,6 +234,9 @@ class StoreMachine(RuleBasedStateMachine):
         expected = [half.asked for half in sure if half.commits]
         stored = self._expect(expected, [half.asked for half in copies if half.commits and is_known], in_order=False)
         self._ended([*sure, *copies] if is_known else [], stored)
+
+    def _half_of(self, asked: Asked) -> InnerMessage:
+        return half_message(self._inner(asked), PRODUCERS)
 
     def _open_halves(self) -> list[Half]:
         """Those whose first copy has not expired."""
@@ -411,7 +414,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _to_look_up(self) -> list[Stored]:
         """What is new; behind a step that may have changed the index, everything."""
-        known = sorted(self.model.messages(), key=lambda message: message.commitlog_offset)
+        known = sorted(
+            (message for message in self.model.messages() if message.name), key=lambda message: message.commitlog_offset
+        )
         everything, self._is_index_new = self._is_index_new, False
         return known if everything else known[-5:]
 
@@ -482,20 +487,23 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _take_torn(self, store: MessageStore, certain: int) -> None:
         """No checksum covers topic and properties: where a power loss tore those of a record behind what was certain, take it as it is."""
+        for half in self.model.halves.values():
+            if half.commitlog_offset >= max(certain, self.model.log_minimum):
+                found = _message_at(store, half.commitlog_offset)
+                assume(found is not None and found.properties == self._half_of(half.asked).properties)
         for queue, known in self.model.queues.items():
             for number in reversed(range(len(known))):
                 message = known[number]
                 if message.commitlog_offset < certain or message.asked.batch_id is not None:
                     continue
-                try:
-                    found = store.message_by_commitlog_offset(message.commitlog_offset)
-                except CorruptRecordError:
-                    found = None
+                found = _message_at(store, message.commitlog_offset)
+                is_torn = found is None or _asked(found) != message.asked
+                assume(not is_torn or queue[0] != SCHEDULE_TOPIC)  # whether it can still be delivered is another story
                 if found is None or found.topic != message.asked.topic:
                     del known[number]
                     self.model.holes[(*queue, message.queue_offset)] = message.commitlog_offset
                     self.figures["torn topics"] += 1
-                elif _asked(found) != message.asked:
+                elif is_torn:
                     assert found.body == message.asked.body
                     known[number] = message._replace(asked=_asked(found))
                     self.figures["torn properties"] += 1
@@ -546,6 +554,13 @@ def _asked_rows(rows: BatchRows) -> list[Asked]:
         for partition in range(len(rows.counts))
         for number, row in enumerate(rows.of_partition(partition))
     ]
+
+
+def _message_at(store: MessageStore, commitlog_offset: int) -> Message | None:
+    """None: its topic is torn."""
+    with suppress(CorruptRecordError):
+        return store.message_by_commitlog_offset(commitlog_offset)
+    return None
 
 
 def _asked(message: Message) -> Asked:

@@ -45,7 +45,8 @@ class Stored(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.asked.keys[0]
+        """Its own key; empty if a power loss has torn it off."""
+        return self.asked.keys[0] if self.asked.keys else ""
 
     @property
     def as_served(self) -> Stored:

@@ -187,7 +187,7 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim)[:60])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim)[:100])
 def test_what_strangers_send_to_the_topic_is_passed_over(claim: Any, store: MessageStore) -> None:
     commit(store, "s", "q", 0)
     write_claim(store, claim)

@@ -123,6 +123,28 @@ def test_ratios_are_held_within_their_bounds(
     assert (bool(occasion.reasons), occasion.whatever_age) == (deletes, whatever_age)
 
 
+@pytest.mark.parametrize(
+    ("settings", "log_used", "queues_used", "is_full"),
+    [
+        pytest.param({}, [90], 90, False, id="diskSpaceWarningLevelRatio"),
+        pytest.param({}, [91], 10, True, id="log beyond it"),
+        pytest.param({}, [10], 91, True, id="queues beyond it"),
+        pytest.param({}, [99, 90], 10, False, id="the least full of several paths counts"),
+        pytest.param({}, [-1], -1, False, id="not known"),
+        pytest.param({"disk_space_warning_level_ratio": 95}, [91], 10, True, id="it is at most 90"),
+        pytest.param({"disk_space_warning_level_ratio": 1}, [35], 10, False, id="it is at least 35"),
+        pytest.param({"clean_file_forcibly_enable": False}, [91], 10, True, id="whatever is deleted"),
+    ],
+)
+def test_beyond_the_warning_level_a_broker_takes_no_message(
+    settings: dict[str, Any], log_used: list[int], queues_used: int, is_full: bool
+) -> None:
+    """isSpaceToDelete: getAndMakeDiskFull, which HookUtils.checkBeforePutMessage asks for by RunningFlags.isWriteable"""
+    config = RetentionConfig(**settings)
+    occasion = plan_occasion(config, hour=5, log_used_percents=log_used, queues_used_percent=queues_used)
+    assert occasion.is_full == is_full
+
+
 def test_disks_that_are_only_read_do_not_count() -> None:
     """isSpaceToDelete asks about storePathCommitLog alone, an empty archive must not keep a full disk from being cleared"""
     config = CommitLogConfig(store_path_commit_log="/a,/b", read_only_commit_log_store_paths="/old/,/older")

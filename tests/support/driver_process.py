@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -46,6 +47,8 @@ class Query:
     flush_disk_type: str = "ASYNC_FLUSH"
     trigger: str = "availableNow"
     """Or a processing time, with which the query does not end."""
+    master: str = "local[1]"
+    config: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def run(query: Query, ready: Path) -> None:
@@ -59,8 +62,11 @@ def run(query: Query, ready: Path) -> None:
         "spark.local.dir": temporary,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _SHORT_LIFE,
+        **query.config,
     }
-    session = build_session("a driver to be killed", master="local[1]", config=config)
+    session = build_session("a driver to be killed", master=query.master, config=config)
     source = session.readStream.format("spark_mq").option("topic", query.topic).option("startingOffsets", "earliest")
     rows = source.option("maxOffsetsPerTrigger", str(query.rows_a_batch)).load(query.source)
     writer = rows.writeStream.format("spark_mq").option("flushDiskType", query.flush_disk_type).outputMode("append")
@@ -135,6 +141,35 @@ class Driver:
         return self._pause.exists()
 
     @property
+    def paused_pid(self) -> int:
+        """The process that waits at the failpoint."""
+        return int(self._pause.read_text("ascii"))
+
+    def resume(self) -> None:
+        """Let the process at the failpoint go on."""
+        self._pause.with_name(f"{self._pause.name}.go").touch()
+
+    def wait_for_end(self) -> int:
+        """Until the driver has ended, whatever waits at a failpoint; its exit code. AssertionError if it does not end."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(PATIENCE_SECONDS)
+        raise AssertionError(f"the driver does not end\n{self.output}")
+
+    def kill_paused_worker(self) -> None:
+        """SIGKILL for the one process at the failpoint; its task fails."""
+        _kill(self.paused_pid)
+
+    def kill_paused_executor(self) -> None:
+        """SIGKILL for the JVM that runs the task at the failpoint, with the task. It is not the driver's."""
+        pids = [self.paused_pid]
+        while _program(pids[-1]) != "java":
+            pids.append(_parent(pids[-1]))
+        drivers = [pid for pid in self._pids() if _program(pid) == "java" and _parent(pid) == self._process.pid]
+        assert pids[-1] not in drivers, "the task runs in the driver's own JVM"
+        for pid in reversed(pids):
+            _kill(pid)
+
+    @property
     def output(self) -> str:
         """What its processes have said."""
         return self._log.read_text("utf-8")
@@ -187,6 +222,10 @@ def _session(pid: int) -> int | None:
         state, _, _, session = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[:4]
         return int(session) if state not in "ZX" else None
     return None
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
 
 
 def _program(pid: int) -> str | None:
