@@ -67,7 +67,7 @@ class ConsumeQueueStore:
                     queue_id = int(queue.name)
                     if queue_id not in known:
                         new.append((topic.name, queue_id))
-                    queues[queue_id] = known.pop(queue_id, None) or self.make(topic.name, queue_id)
+                    queues[queue_id] = known.pop(queue_id) if queue_id in known else self.make(topic.name, queue_id)
             _close(known)
             if queues:
                 self._topics[topic.name] = dict(sorted(queues.items()))

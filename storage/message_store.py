@@ -66,8 +66,8 @@ def open_store(
 
     Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery.py`) and finishes
     batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
-    copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store without configuration and records, `broker_name`
-    and `flush_disk_type` come before the configuration's.
+    copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
+    without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError,
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
     """

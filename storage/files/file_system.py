@@ -30,7 +30,10 @@ _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
 SYNCED_TOGETHER = 256
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 8)
+_REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (
+    5,
+    8,
+)
 """Older kernels do not tell syncfs(2) of pages that could not be written."""
 
 

@@ -128,7 +128,7 @@ def served(store: MessageStore, topic: str, queue_id: int, start: int) -> Iterat
         assert result.next_begin_offset > offset, f"{topic} queue {queue_id}: a get from {offset} leads to {result}"
         found = {message.queue_offset: message for message in result.messages}
         assert (result.status is GetStatus.FOUND) == bool(found), (topic, queue_id, offset, result)
-        for offset in range(offset, result.next_begin_offset):
-            yield offset, found.pop(offset, None)
-        assert not found, f"{topic} queue {queue_id}: offsets {sorted(found)} in a get that goes on at {offset + 1}"
-        offset += 1
+        for at in range(offset, result.next_begin_offset):
+            yield at, found.pop(at, None)
+        offset = result.next_begin_offset
+        assert not found, f"{topic} queue {queue_id}: offsets {sorted(found)} in a get that goes on at {offset}"

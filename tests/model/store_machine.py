@@ -1,4 +1,4 @@
-"""The whole store against a model: rules put, commit, deliver, expire, read, let go and crash; after each the store serves what the model says.
+"""The whole store against a model: rules put, commit, deliver, expire, read, let go and crash; then the model says what is served.
 
 A crash comes behind a step or amid one, and is a killed process (what was written is there) or a power loss (what was not synced is
 there by chance). Then the log must begin where it began, end at or behind all that is certain, and hold everything up to there: what is
@@ -445,7 +445,7 @@ class StoreMachine(RuleBasedStateMachine):
         in_order: bool = True,
         is_durable: bool = False,
     ) -> list[Stored]:
-        """These messages are new in the store, and of the possible ones any; returns them as they are stored, in the order of the log."""
+        """These messages are new in the store, and of the possible ones any; returns them as they are stored, in log order."""
         store = self.held.open()
         new = [
             _stored(message)
@@ -486,7 +486,7 @@ class StoreMachine(RuleBasedStateMachine):
         return all(message.asked.batch_id != row.batch_id for message in self.model.messages())
 
     def _take_torn(self, store: MessageStore, certain: int) -> None:
-        """No checksum covers topic and properties: where a power loss tore those of a record behind what was certain, take it as it is."""
+        """No checksum covers topic and properties: where a power loss tore those of a record that was not certain, take it as is."""
         for half in self.model.halves.values():
             if half.commitlog_offset >= max(certain, self.model.log_minimum):
                 found = _message_at(store, half.commitlog_offset)

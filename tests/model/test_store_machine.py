@@ -1,7 +1,11 @@
-"""A slice of the scripts, always the same ones; and that the model notices what is wrong. `python -m tests.torture state-machine` runs others."""
+"""A slice of the scripts, always the same ones; and that the model notices what is wrong.
+
+`python -m tests.torture state-machine` runs others.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +27,11 @@ FEW = 12
 
 @pytest.mark.slow
 def test_a_store_is_as_its_model_says_after_every_step(tmp_path: Path) -> None:
-    outcome = state_machine.run(SEED, tmp_path, scripts=20)
+    outcome = state_machine.run(SEED, tmp_path, scripts=12)
 
     assert outcome.failures == []
-    assert outcome.trials >= 20
-    assert outcome.figures["crashes"] > 50
+    assert outcome.trials >= 12
+    assert outcome.figures["crashes"] > 30
     assert outcome.figures["bytes lost"] > 0, "the disk forgets nothing"
 
 
@@ -39,7 +43,7 @@ def test_a_dispatch_that_drops_an_entry_is_noticed(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(ConsumeQueueWriter, "append", append_some)
 
-    assert "not there" in _failure(tmp_path)
+    assert re.search("not there|a hole at", _failure(tmp_path))
 
 
 def test_a_recovery_that_cuts_one_record_too_many_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

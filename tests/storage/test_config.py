@@ -312,7 +312,15 @@ def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(l
     assert [reason.split(":")[0] for reason in refuse_for_reading(config)] == ([line] if for_reading else [])
 
 
-@pytest.mark.parametrize("conf", [b"", b"forceVerifyPropCRC=true", b"enabledAppendPropCRC=true", b"brokerRole=SYNC_MASTER\nstoreType=default\nconfigManagerVersion=v1"])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        b"",
+        b"forceVerifyPropCRC=true",
+        b"enabledAppendPropCRC=true",
+        b"brokerRole=SYNC_MASTER\nstoreType=default\nconfigManagerVersion=v1",
+    ],
+)
 def test_an_ordinary_store_is_not_refused(conf: bytes) -> None:
     assert refuse_for_writing(parse_config(conf)) == []
     assert refuse_for_writing(parse_config(BROKER_CONF.read_bytes())) == []

@@ -31,7 +31,6 @@ from storage.errors import (
     StoreNotWritableError,
 )
 from storage.files.file_system import LocalFileSystem
-from storage.format.message_id import hex_strings
 from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
 from storage.inner_messages import InnerMessage, encode_properties
@@ -53,7 +52,12 @@ BOTH = ("enabledAppendPropCRC", "forceVerifyPropCRC")
 
 def conf_in(directory: Path, *names: str, **settings: str) -> Path:
     """A broker.conf beside the store, with these settings true."""
-    lines = {"mappedFileSizeCommitLog": 8_192, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 20, "maxIndexNum": 60}
+    lines = {
+        "mappedFileSizeCommitLog": 8_192,
+        "mappedFileSizeConsumeQueue": 400,
+        "maxHashSlotNum": 20,
+        "maxIndexNum": 60,
+    }
     path = directory / "broker.conf"
     path.write_text("".join(f"{k}={v}\n" for k, v in {**lines, **dict.fromkeys(names, "true"), **settings}.items()))
     return path
@@ -109,7 +113,9 @@ def staged(store: MessageStore, batch: Batch, bodies: list[bytes], name: str, **
 def commit(store: MessageStore, batch_id: int, bodies: list[bytes]) -> None:
     batch = Batch("sink", "query", batch_id)
     half = len(bodies) // 2
-    segments = [staged(store, batch, part, f"{batch_id}-{n}-0") for n, part in enumerate((bodies[:half], bodies[half:]))]
+    segments = [
+        staged(store, batch, part, f"{batch_id}-{n}-0") for n, part in enumerate((bodies[:half], bodies[half:]))
+    ]
     commit_batch(store.writer, batch, segments, topics={"T": 2})
 
 
@@ -201,6 +207,7 @@ def test_either_setting_makes_us_write_it(tmp_path: Path, name: str) -> None:
 def test_properties_have_20_bytes_less_room(root: Path) -> None:
     own = len(encode_properties({"n": ""}))
     with writing(root) as store:
+
         def inner(size: int) -> InnerMessage:
             return InnerMessage(topic="T", queue_id=0, body=b"", properties={"n": "v" * (size - own), SUM: "1" * 10})
 
@@ -228,8 +235,7 @@ def test_rows_have_20_bytes_less_room(tmp_path: Path) -> None:
                 try:
                     store.put("T", b"", properties={"n": "v" * middle})
                     low = middle
-                except RowIllegalError as error:
-                    assert error.column == "properties"
+                except RowIllegalError:
                     high = middle
         return low
 
@@ -429,4 +435,3 @@ def test_verify_reports_a_record_with_another_sum(tmp_path: Path) -> None:
     (finding,) = verify_store(str(root)).findings
     assert (finding.kind, finding.count) == (Kind.BAD_RECORD, 2)
     assert str(places[7]) in finding.example
-    assert hex_strings  # noqa: B018

@@ -21,7 +21,9 @@ from typing import Self
 
 import pyspark
 
+from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
+from tests.support.spark_cluster import TWO_HOSTS, two_hosts
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300  # for a loaded machine; nothing waits longer than it has to
@@ -48,11 +50,21 @@ class Query:
     trigger: str = "availableNow"
     """Or a processing time, with which the query does not end."""
     master: str = "local[1]"
+    """Or TWO_HOSTS."""
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def run(query: Query, ready: Path) -> None:
     """Run the query to its end, once there is a session and standard input has said to. Raises what the query raises."""
+    if query.master != TWO_HOSTS:
+        _run(query, query.master, ready)
+        return
+    prepare_environment(os.environ, local=True)
+    with two_hosts(Path(os.environ["TMPDIR"]), _SHORT_LIFE) as master:
+        _run(query, master, ready)
+
+
+def _run(query: Query, master: str, ready: Path) -> None:
     from spark_mq import build_session
 
     temporary = os.environ["TMPDIR"]  # a killed JVM leaves things behind
@@ -66,7 +78,7 @@ def run(query: Query, ready: Path) -> None:
         "spark.executor.extraJavaOptions": _SHORT_LIFE,
         **query.config,
     }
-    session = build_session("a driver to be killed", master=query.master, config=config)
+    session = build_session("a driver to be killed", master=master, config=config)
     source = session.readStream.format("spark_mq").option("topic", query.topic).option("startingOffsets", "earliest")
     rows = source.option("maxOffsetsPerTrigger", str(query.rows_a_batch)).load(query.source)
     writer = rows.writeStream.format("spark_mq").option("flushDiskType", query.flush_disk_type).outputMode("append")
