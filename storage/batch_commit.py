@@ -126,9 +126,15 @@ def commit_batch(
             writer.clock(),
         )
         reach("before-intent")
-        save_intent(writer.file_system, writer.root, intent)
-        reach("after-intent")
-        _append(writer, intent, readers)
+        try:
+            save_intent(writer.file_system, writer.root, intent)
+            reach("after-intent")
+            _append(writer, intent, readers)
+        except BaseException as error:
+            writer.fail(
+                error
+            )  # the batch may be decided: nobody must settle its intent before the next opening has finished it
+            raise
     _finish(writer, intent)
     return CommitOutcome(False, intent.row_count)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from storage.failpoints import reach
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 
@@ -19,4 +20,5 @@ def write_checkpoint(file_system: LocalFileSystem, root: str, checkpoint: Checkp
         file_system.create_file(path, len(page))
         file_system.sync(root)
     file_system.write(path, 0, page)
+    reach("checkpoint-written")
     file_system.sync(path)

@@ -135,6 +135,8 @@ class CommitLogWriter:
 
     def write_held(self) -> None:
         """Write out what is held in memory. Java: MappedFileQueue.commit."""
+        if self._held:
+            reach("before-pool-write")
         for start, data in self._held:
             self._write(start, data)
         self._held.clear()
@@ -252,6 +254,7 @@ class CommitLogWriter:
 
     def _keep(self, path: str) -> None:
         """Make a new file durable with its length, before a later one is made: a power loss leaves no gap between files."""
+        reach("log-file-made")
         self._file_system.sync(path)
         self._file_system.sync(posixpath.dirname(path))
         self._log.list_files()

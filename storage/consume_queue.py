@@ -191,8 +191,13 @@ class ConsumeQueue:
     def visible_end(self, end: int, log: CommitLog, log_end: int) -> int:
         """How many of the entries before `end` are messages of the validated log: `end` without its stale tail.
 
-        Entries behind the log's end go first; then, from the back, those whose record is another's.
+        Entries behind the log's end go first; then, from the back, those whose record is another's. Where the last entry is sound there
+        is no such tail, and a wrong entry before it hides none of the others.
         """
+        if end > self.first_file_offset:
+            last = self.entries(end - 1, end)
+            if valid_entries(last, self.topic, self.queue_id, log, log_end)[0]:
+                return end
         end, block_size = self.first_offset_at(log_end, end), 16
         while end > self.first_file_offset:
             start = max(self.first_file_offset, end - block_size)

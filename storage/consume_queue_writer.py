@@ -8,9 +8,10 @@ import numpy as np
 from storage.consume_queue import ConsumeQueue
 from storage.dispatch import QueueEntries
 from storage.errors import CorruptRecordError
+from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.flush import is_worth_it
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry, may_be_torn
 
 MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
 
@@ -78,6 +79,15 @@ class ConsumeQueueWriter:
         self.end, self.greatest_end = last + 1, int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
         self.appended += len(entries)
 
+    def mend_last(self, new: QueueEntries) -> None:
+        """Write the queue's last entry again, if it is that of one of these records and a crash has left its tags code out."""
+        rows = np.flatnonzero(new.entries["commitlog_offset"] + new.entries["size_bytes"] == self.greatest_end)
+        if len(rows) != 1 or new.queue_offsets[rows[0]] != self.end - 1:
+            return
+        there, whole = self.queue.entries(self.end - 1, self.end)["tags_code"], new.entries["tags_code"][rows]
+        if may_be_torn(there)[0] and there[0] != whole[0]:
+            self.rewrite(self.end - 1, new.entries[rows])
+
     def rewrite(self, queue_offset: int, entries: np.ndarray) -> None:
         """Put entries in place of those that stand at queue offsets before `end`."""
         self._write(queue_offset, entries)
@@ -94,6 +104,7 @@ class ConsumeQueueWriter:
             if start not in self.queue.file_starts:
                 self._keep_file(start - self._file_size_bytes)
                 self._file_system.create_file(path, self._file_size_bytes)
+                reach("queue-file-made")
                 self.has_new_file = True
                 self.queue.list_files()
             part = data[: start + self._file_size_bytes - position]

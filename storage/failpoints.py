@@ -36,6 +36,32 @@ TRANSACTIONS = ("after-halves", "before-ops")
 """Those of a commit of transactions besides."""
 STAGING = ("amid-staging", "after-staging")
 """The points of a task."""
+UPKEEP = (
+    "file-staged",
+    "file-replaced",
+    "state-backed-up",
+    "abort-set",
+    "before-cut",
+    "log-cut",
+    "queues-recovered",
+    "index-recovered",
+    "hint-dropped",
+    "before-records",
+    "log-file-made",
+    "queue-file-made",
+    "index-file-made",
+    "amid-index",
+    "log-synced",
+    "before-pool-write",
+    "checkpoint-written",
+    "hint-saved",
+    "before-abort-drop",
+    "after-abort-drop",
+    "file-expired",
+    "log-expired",
+    "queues-expired",
+)
+"""Those of whatever a writer does besides: small files replaced, recovery, files that roll, checkpoint, release, close, expiry."""
 
 _reached: dict[str, int] = {}
 _POLL_SECONDS = 0.02

@@ -16,6 +16,7 @@ from datetime import datetime
 import numpy as np
 
 from storage.dispatch import IndexKeys
+from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
 from storage.index_store import IndexFile, IndexHeader, IndexStore
@@ -128,6 +129,7 @@ class IndexWriter:
         if self._path is None or not self._dirty_pages.any():
             return
         _write_header(self._file_system, self._path, self._header)
+        reach("amid-index")
         _write_slots(self._file_system, self._path, self._slots, np.flatnonzero(self._dirty_pages))
         self._dirty_pages[:] = False
 
@@ -154,6 +156,7 @@ class IndexWriter:
         self._path = f"{self._store.directory}/{name}"
         self._last_name = name
         self._file_system.create_file(self._path, index_file_size(self._store.slot_count, self._store.item_count))
+        reach("index-file-made")
         before = self._header
         self._header = IndexHeader(
             before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1

@@ -21,6 +21,7 @@ from storage.config import StoreConfig
 from storage.consume_queue_store import ConsumeQueueStore, queue_file_size
 from storage.errors import CorruptRecordError
 from storage.failed_sync import noting_failed_syncs, write_again
+from storage.failpoints import reach
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
@@ -84,6 +85,7 @@ def open_for_writing(
     hint = load_hint(file_system, root)
     if hint is not None and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
+        reach("hint-dropped")
         return _opening_of_hint(hint)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     plan = read_plan(root, config, file_system, log, queues)
@@ -96,6 +98,7 @@ def open_for_writing(
     if file_system.exists(f"{root}/config"):  # a process that was killed may have renamed a table and not synced that
         file_system.sync(f"{root}/config")
     file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    reach("abort-set")
     write_again(file_system, root)
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
         torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
@@ -118,7 +121,7 @@ def open_for_writing(
             quarantine=quarantine,
         )
         ends = report.queue_ends
-        plan = replace(plan, visible_ends=ends, greatest_end=plan.log_end, last_places={})
+        plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
         _write_checkpoint(file_system, root, plan, index)
         drop_index_trust(file_system, root)
     return Opening(
@@ -221,6 +224,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         save_hint(files, writer.root, hint)
     except OSError:  # a full disk: what was committed stays so, and the next opening recovers
         drop_hint(files, writer.root)
+    reach("hint-saved")
 
 
 def close_cleanly(writer: StoreWriter) -> None:
@@ -228,7 +232,9 @@ def close_cleanly(writer: StoreWriter) -> None:
     if writer.failure is None:
         writer.checkpoint()
         drop_hint(writer.file_system, writer.root)
+        reach("before-abort-drop")
         writer.file_system.unlink(_abort(writer.root))
+        reach("after-abort-drop")
         writer.file_system.sync(writer.root)
     writer.close()
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank, may_be_torn
 
 QueueName = tuple[str, int]
 
@@ -48,6 +48,11 @@ class QueueTails:
     def places_by_name(self) -> dict[QueueName, int]:
         """`greatest_ends`, of each queue."""
         return _by_name(self.queues, self.greatest_ends())
+
+    def maybe_torn(self) -> frozenset[QueueName]:
+        """Queues of whose last entry a crash may have left place and size only."""
+        torn = is_entry(self.last) & ~is_pre_blank(self.last) & may_be_torn(self.last["tags_code"])
+        return frozenset((self.queues[row].topic, self.queues[row].queue_id) for row in np.flatnonzero(torn).tolist())
 
     def visible(self, log: CommitLog, log_end: int) -> QueueTails:
         """The tails without stale entries (`ConsumeQueue.visible_end`).

@@ -28,8 +28,10 @@ from storage.consume_queue_store import ConsumeQueueStore
 from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.dispatch import DispatchBatch, dispatch, queue_entries
 from storage.errors import CorruptRecordError, StoreDamagedError
+from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, end_of_data
 from storage.format.checkpoint import Checkpoint
+from storage.format.consume_queue import may_be_torn
 from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -63,6 +65,8 @@ class RecoveryPlan:
     visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     last_places: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where in the log the last message before a visible end ends, −1 of a queue without messages; of queues of which it is known."""
+    maybe_torn: frozenset[tuple[str, int]] = frozenset()
+    """After an unclean stop: queues of whose last entry place and size may be there, and not the tags code."""
 
     @property
     def last_store_time_ms(self) -> int:
@@ -90,6 +94,8 @@ class RecoveryReport:
     """Intact records in it."""
     queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where the queues end."""
+    dispatched_end: int = 0
+    """Where in the log the last record ends that any queue knows."""
     torn_records: int = 0
     """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
 
@@ -131,7 +137,17 @@ def plan_recovery(
     greatest = int(max(visible.greatest_ends(), default=-1))
     visible_ends, last_places = visible.ends_by_name(), visible.places_by_name()
     return RecoveryPlan(
-        was_clean, start, walk.end, greatest, last, walk.failure, damage, written_ends, visible_ends, last_places
+        was_clean,
+        start,
+        walk.end,
+        greatest,
+        last,
+        walk.failure,
+        damage,
+        written_ends,
+        visible_ends,
+        last_places,
+        frozenset() if was_clean else visible.maybe_torn(),
     )
 
 
@@ -226,7 +242,7 @@ def apply_recovery(
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
-    report.queue_ends = dict(plan.visible_ends)
+    report.queue_ends, report.dispatched_end = dict(plan.visible_ends), plan.greatest_end
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
@@ -238,7 +254,9 @@ def apply_recovery(
     )
     if honest != checkpoint:
         save_checkpoint(honest)
+    reach("before-cut")
     report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
+    reach("log-cut")
     if not plan.was_clean:  # before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)
         for file in log.files:
             if file.end > plan.walk_start:
@@ -255,9 +273,11 @@ def apply_recovery(
         save_checkpoint(honest._replace(logics_msg_timestamp=0))
         writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
     writers.finish()
+    reach("queues-recovered")
     if indexer is not None:
         report.indexed_keys = indexer.finish()
         report.removed_files += indexer.removed
+    reach("index-recovered")
     if not plan.was_clean:
         _sync_unflushed(plan, file_system, queues)
     return report
@@ -356,29 +376,39 @@ class _QueueWriters:
                 first = new.queue_offsets[late][0]
                 if (first > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
                     self.broken.add((new.topic, new.queue_id))
+                writer.mend_last(new)
                 writer.append(new.rows(late))
 
     def _may_change_queues(self, batch: DispatchBatch, start: int) -> np.ndarray:
-        """The records of those queues that lack one of them, or that they do not continue: after a crash, of very few."""
+        """The records of those queues that lack one of them, that they do not continue, or whose last entry is torn: after a crash,
+        of very few.
+        """
         is_late = batch.is_queued & (batch.commitlog_offsets >= start)
         rows = np.flatnonzero(is_late)
         codes, first, numbers = np.unique(batch.queue_codes[rows], return_index=True, return_inverse=True)
-        known = np.array([self._known(batch.queue_name(code)) for code in codes.tolist()], np.int64).reshape(-1, 3)
-        ends, greatest_ends, first_file_offsets = known.T
+        known = np.array([self._known(batch.queue_name(code)) for code in codes.tolist()], np.int64).reshape(-1, 4)
+        ends, greatest_ends, first_file_offsets, maybe_torn = known.T
         offsets = batch.queue_offsets[rows[first]]
         changes = (offsets < first_file_offsets) | ((offsets > ends) & (start > self._log_minimum))
-        is_new = batch.commitlog_offsets[rows] + batch.sizes_bytes[rows] > greatest_ends[numbers]
-        changes[numbers[is_new]] = True
+        record_ends = batch.commitlog_offsets[rows] + batch.sizes_bytes[rows]
+        is_new = record_ends > greatest_ends[numbers]
+        is_torn = (
+            (record_ends == greatest_ends[numbers]) & (maybe_torn[numbers] == 1) & ~may_be_torn(batch.tags_codes[rows])
+        )
+        changes[numbers[is_new | is_torn]] = True
         is_late[rows] = changes[numbers]
         return is_late
 
-    def _known(self, name: tuple[str, int]) -> tuple[int, int, int]:
-        """Of a queue its end, where in the log its last message ends, and the offset at which its first file begins."""
+    def _known(self, name: tuple[str, int]) -> tuple[int, int, int, bool]:
+        """Of a queue its end, where in the log its last message ends, the offset at which its first file begins, and whether its last
+        entry may be torn.
+        """
+        maybe_torn = name in self._plan.maybe_torn
         if writer := self._writers.get(name):
-            return writer.end, writer.greatest_end, writer.queue.first_file_offset
+            return writer.end, writer.greatest_end, writer.queue.first_file_offset, maybe_torn
         queue = self._queues.get(*name)
-        last_place = self._plan.last_places.get(name, -1)
-        return self._plan.visible_ends.get(name, 0), last_place, queue.first_file_offset if queue is not None else 0
+        first = queue.first_file_offset if queue is not None else 0
+        return self._plan.visible_ends.get(name, 0), self._plan.last_places.get(name, -1), first, maybe_torn
 
     def rebuild_broken_queues(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
         """A queue whose new records did not continue it lost files, or all: build it again from the whole log."""
@@ -399,6 +429,7 @@ class _QueueWriters:
             paths |= {*writer.paths, directory, posixpath.dirname(directory), self._queues.directory}
             writer.paths.clear()
             self._report.queue_ends[topic, queue_id] = writer.end
+            self._report.dispatched_end = max(self._report.dispatched_end, writer.greatest_end)
             self._report.added_entries += writer.appended
             self._report.holes.extend((topic, queue_id, *hole) for hole in writer.holes)
         self._file_system.sync_all(paths)

@@ -31,6 +31,7 @@ from storage.batch_commit import settle
 from storage.commit_log import LogFile
 from storage.consume_queue import ConsumeQueue
 from storage.errors import ConfigurationError
+from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT
@@ -252,12 +253,14 @@ def apply_expiry(
             sleep(config.delete_commit_log_files_interval / 1_000)
         _unlink(writer.file_system, [file.path])
     writer.log.list_files()
+    reach("log-expired")
     for expiry in plan.queues:
         if expiry.paths:
             _unlink(writer.file_system, expiry.paths)
             if queue := writer.queues.get(expiry.topic, expiry.queue_id):
                 queue.list_files()
             sleep(config.delete_consume_queue_files_interval / 1_000)
+    reach("queues-expired")
     _unlink(writer.file_system, plan.index_paths)
     return len(renewals)
 
@@ -266,4 +269,5 @@ def _unlink(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
     """Delete files, oldest first, each durably: a power loss must not bring back one in front of a gap."""
     for path in paths:
         file_system.unlink(path)
+        reach("file-expired")
         file_system.sync(posixpath.dirname(path))

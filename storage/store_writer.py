@@ -199,6 +199,7 @@ class StoreWriter:
         self._refuse_after_failure()
         try:
             self._claim_index_time(store_time_ms, index_lease_ms)
+            reach("before-records")
             placements = [self._append_run(run, store_time_ms, hold) for run in runs]
             reach("after-records")
             return placements
@@ -301,6 +302,7 @@ class StoreWriter:
         except BaseException as error:
             self.end_log_sync(sync, error)
             raise
+        reach("log-synced")
         self.end_log_sync(sync, None)
 
     def begin_derived_sync(self, least_pages: int) -> DerivedSync:

@@ -24,10 +24,12 @@ OURS = ("storage", "spark_mq", "jobs", "pyspark_spark_mq")
 HEIGHTS = {
     "storage.errors": 0,
     "storage.put_status": 0,
+    "storage.failpoints": 0,
     "storage.format": 0,
     "storage.files": 1,
     "storage.": 2,  # every noun
     "storage.message_store": 3,
+    "storage.put_service": 3,
     "storage.delay": 3,  # services over an open store …
     "storage.transaction": 3,
     "storage.delay.routing": 2,  # … and the pure rules that a put needs, too

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from storage.errors import StateFileError
+from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.format import fastjson
 
@@ -80,6 +81,7 @@ def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None 
     old = files.read_file(path)
     if old and old.strip():
         files.replace(path + (".bak" if _is_table(old) else ".bad"), old)
+        reach("state-backed-up")
     files.replace(path, text.encode("utf-8"))
 
 

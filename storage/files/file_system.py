@@ -25,12 +25,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import StoreLockedError
+from storage.failpoints import reach
 
 _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
 SYNCED_TOGETHER = 256
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (
+REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (
     5,
     8,
 )
@@ -362,7 +363,9 @@ class LocalFileSystem:
         os.close(descriptor)
         self.write(temporary, 0, content)
         self.sync(temporary)
+        reach("file-staged")
         self.rename(temporary, path)
+        reach("file-replaced")
         self.sync(directory)
 
     def make_directories(self, path: str) -> None:
@@ -433,7 +436,7 @@ class LocalFileSystem:
                     if time.monotonic() >= deadline:
                         raise StoreLockedError(path, timeout_ms) from error
                 time.sleep(_LOCK_INTERVAL_S)
-            if _REPORTS_ALL_ERRORS:
+            if REPORTS_ALL_ERRORS:
                 self._locked[device] = descriptor
             yield
         finally:

@@ -26,6 +26,7 @@ ENTRY = np.dtype(
 ENTRY_SIZE = ENTRY.itemsize
 ENTRY_STRUCT = struct_of(ENTRY)
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
+_HALF_BITS = 32
 MAX_EXT_ADDRESS = -(2**31) - 1  # a tags code at or below it is an address in consumequeue_ext
 _LONG_MIN = -(2**63)
 
@@ -58,3 +59,9 @@ EXT_UNIT = np.dtype(
 def ext_position(address: int) -> int:
     """Byte position in consumequeue_ext that a tags code at or below MAX_EXT_ADDRESS stands for. Java: ConsumeQueueExt.unDecorate."""
     return address - _LONG_MIN
+
+
+def may_be_torn(tags_codes: np.ndarray) -> np.ndarray:
+    """Which codes read as if only a part of their entry had been written: a page may end four bytes into the code."""
+    codes = tags_codes.astype(np.int64)
+    return (codes & (1 << _HALF_BITS) - 1 == 0) & (codes >= -(1 << _HALF_BITS))

@@ -57,6 +57,7 @@ def test_a_put_is_refused_by_the_state_and_by_topic_and_body(
         (BrokerState(is_slave=True), True),
         (BrokerState(is_slave=True, acts_as_master=True), False),
         (BrokerState(is_os_page_cache_busy=True), True),
+        (BrokerState(is_transient_store_pool_deficient=True), True),
         (BrokerState(is_writable=False), False),
         (BrokerState(is_shut_down=True), False),
     ],

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 
+from storage.failpoints import UPKEEP
 from tests.crash.duty_judge import Judge
 from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
 from tests.crash.duty_stories import Notes
@@ -36,9 +37,9 @@ _SOURCES = ("storage", "spark_mq", "jobs")
 
 
 def failpoints_in_source() -> set[str]:
-    """The names of all failpoints that there are."""
+    """The names of all failpoints that a duty passes; those of a writer's upkeep are `tests/torture/kills.py`'s."""
     texts = (path.read_text("utf-8") for folder in _SOURCES for path in sorted((PROJECT / folder).rglob("*.py")))
-    return {name for text in texts for name in re.findall(r'\breach\(\s*"([^"]+)"', text)}
+    return {name for text in texts for name in re.findall(r'\breach\(\s*"([^"]+)"', text)} - set(UPKEEP)
 
 
 @dataclass
@@ -153,6 +154,7 @@ def open_steps(chain: DutyChain) -> set[Step]:
     A recovery has something to do only behind a kill in the sink's commit. A log file ends by chance, in whichever duty.
     """
     steps = {step if step.point != _AT_FILE_END else Step("", step.point) for step in chain.steps}
+    steps = {step for step in steps if step.point not in UPKEEP}
     return {step for step in steps if step.duty != _RECOVERY or chain.last_killed == _SINK}
 
 
@@ -209,7 +211,7 @@ def report(chain: DutyChain, rounds: int, seed: int) -> str:
     """The page."""
     kills = chain.tally.kills
     duties = [*dict.fromkeys(step.duty for step in chain.steps_in_order)]
-    points = [*dict.fromkeys(step.point for step in chain.steps_in_order)]
+    points = [*dict.fromkeys(step.point for step in chain.steps_in_order if step.point not in UPKEEP)]
     rows = [["killed at", *duties, "all"], ["---", *["---:"] * (len(duties) + 1)]]
     for point in points:
         cells = [str(kills[step]) if (step := Step(duty, point)) in chain.steps else "" for duty in duties]

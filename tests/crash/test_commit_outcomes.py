@@ -22,7 +22,7 @@ import storage.store_writer
 from storage import open_store
 from storage.batch_commit import CommitOutcome, abort_batch, commit_batch
 from storage.batch_ledger import END, Batch, outgoing_ledger_message
-from storage.errors import SinkTakenError, StoreLockedError, TopicChangedError
+from storage.errors import SinkTakenError, StoreLockedError, StoreNotWritableError, TopicChangedError
 from storage.format.record_block import encode_block
 from storage.intent import load_intents
 from storage.staged_segment import StagedSegment
@@ -75,6 +75,26 @@ def everything(root: str) -> dict[str, str]:
         for path in Path(root).rglob("*")
         if path.is_file()
     }
+
+
+@pytest.mark.parametrize("failpoint", ["after-intent", "after-begin", "before-end"])
+def test_who_keeps_the_store_open_after_a_failed_commit_cannot_forget_the_batch(
+    store: SinkStore, failpoint: str
+) -> None:
+    """A clean close settles intents, and so does the next commit: this one's rows are there in part, or not at all."""
+    rows = rows_of(0)
+    segments = store.stage(rows)
+    topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
+    with store.open() as opened:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, failpoint)
+            with pytest.raises(Killed):
+                commit_batch(opened.writer, rows.batch, segments, topics=topics)
+        with pytest.raises(StoreNotWritableError):
+            commit_batch(opened.writer, rows.batch, segments, topics=topics)
+    assert store.open_intents == 1
+    store.close()
+    assert_holds_exactly(store.root, [rows])
 
 
 # Batches and sinks

@@ -15,7 +15,7 @@ import pytest
 from spark_mq.broker.store_put import state_of
 from storage import MessageStore, StoreConfig, open_store
 from storage.checkpoint import read_checkpoint
-from storage.errors import StoreNotWritableError
+from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.inner_messages import InnerMessage
 from storage.put_service import PutReceipt, PutService
 from storage.put_status import PutStatus
@@ -180,6 +180,44 @@ def test_a_message_says_whether_somebody_waits_for_it(make: Callable[..., Served
     assert store.read() == {"n"}
 
 
+def test_what_is_put_while_a_sync_runs_waits_for_the_next(make: Callable[..., Served]) -> None:
+    """GroupCommitService.doCommit compares each request with flushedWhere."""
+    store = make(replace(SYNC, sync_flush_timeout=1), starts_duties=False)
+    store.put("first")
+    store.disk.syncs.close()
+    with ThreadPoolExecutor(1) as duty:
+        turn = duty.submit(store.service.sync_turn)
+        store.disk.syncs.wait_for_somebody()
+        store.put("second")
+        store.disk.syncs.open()
+        turn.result(PATIENCE_S)
+    assert store.read() == store.read_beside() == {"first"}
+    store.service.sync_turn()
+    assert store.read() == store.read_beside() == {"first", "second"}
+
+
+def test_a_message_that_no_file_can_hold_is_refused_and_others_are_taken(make: Callable[..., Served]) -> None:
+    store = make(SYNC)
+    with pytest.raises(MessageIllegalError, match="record"):
+        store.put("small", "x" * 5_000)
+    assert store.put("next").status is PutStatus.PUT_OK
+    assert store.read() == {"next"}
+
+
+def test_what_another_writer_left_unsynced_in_an_earlier_file_is_synced_first(make: Callable[..., Served]) -> None:
+    """Behind a gap in the log nothing is found again: an acknowledged message needs what stands before it."""
+    store = make(ASYNC, starts_duties=False)
+    store.put(*("x" * 900 for _ in range(5)))
+    store.service.store.release()
+    store.config = replace(store.config, flush=SYNC)
+    with store.open() as opened:
+        assert opened.recovery is None, "opened by the hint"
+        opened.put_inner([message("y" * 900)])
+        on_disk = b"".join(store.disk.durable.values())
+        assert (on_disk.count(b"x" * 900), on_disk.count(b"y" * 900)) == (5, 1)
+        assert len(store.disk.durable) == 2, "two files, and the later one alone was written to"
+
+
 def test_of_a_batch_one_message_is_enough_to_wait_for(make: Callable[..., Served]) -> None:
     store = make(replace(SYNC, sync_flush_timeout=1))
     store.disk.syncs.close()
@@ -258,7 +296,7 @@ def test_messages_are_read_at_once_and_synced_in_turns(make: Callable[..., Serve
     assert syncs_of_turn() == 1
     assert syncs_of_turn() == 0
     assert syncs_of_turn("y" * 18_500, "z" * 18_500) == 1
-    assert syncs_of_turn("w" * 11_500, "next-file") == 1, "a file that is full is synced"
+    assert syncs_of_turn("w" * 11_500, "next-file") == 2, "a file that is full is synced, and what stands behind it"
     assert b"next-file" in b"".join(store.disk.durable.values())
 
 

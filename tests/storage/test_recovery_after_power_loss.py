@@ -10,6 +10,7 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
+from storage.format.java_hash import string_hash
 from storage.inner_messages import InnerMessage
 
 COUNT, LEFT = 45, 25
@@ -109,3 +110,20 @@ def test_stale_entries_behind_lost_ones_do_not_stay(root: Path, lost: range) -> 
         assert bodies(store) == [b"%2d" % number for number in range(LEFT)]
     assert not queue_file(root, 2).exists()
     assert not any(path.read_bytes()[(LEFT - 20) * ENTRY_SIZE :])
+
+
+@pytest.mark.parametrize("tags", ["a", "polygenelubricants-"], ids=["code above 0", "code below 0"])
+@pytest.mark.parametrize("left", [12, 16], ids=["no byte of the code", "four bytes of the code"])
+def test_a_last_entry_that_lost_its_tags_code_is_whole_again(tmp_path: Path, left: int, tags: str) -> None:
+    """Its page ended in it. A broker would filter the message out: it looks at the code before it looks at the record."""
+    root = tmp_path / "store"
+    store = opened(root)
+    for number in range(3):
+        store.put("T", b"%d" % number, tags=tags, queue_id=0)
+    store.release()
+    (root / "spark_mq/hint.json").unlink()
+    content = queue_file(root, 0).read_bytes()
+    assert int.from_bytes(content[52:60], "big", signed=True) == string_hash(tags)
+    queue_file(root, 0).write_bytes(content[: 40 + left] + bytes(len(content) - 40 - left))
+    opened(root).close()
+    assert queue_file(root, 0).read_bytes() == content

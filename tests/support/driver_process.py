@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyspark
 
@@ -25,12 +25,16 @@ from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from tests.support.spark_cluster import TWO_HOSTS, two_hosts
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300  # for a loaded machine; nothing waits longer than it has to
 FAILED = 3
 """Exit code of a driver whose query ended with an error."""
 
 _POLL_SECONDS = 0.02
+_LOG_SETTINGS = PROJECT / "spark_mq" / "log4j2.properties"
 _SHORT_LIFE = (  # of a JVM: what pays off in seconds
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -60,11 +64,12 @@ def run(query: Query, ready: Path) -> None:
         _run(query, query.master, ready)
         return
     prepare_environment(os.environ, local=True)
-    with two_hosts(Path(os.environ["TMPDIR"]), _SHORT_LIFE) as master:
-        _run(query, master, ready)
+    options = f"{_SHORT_LIFE} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    with two_hosts(Path(os.environ["TMPDIR"]), options) as master:
+        _run(query, master, ready).stop()
 
 
-def _run(query: Query, master: str, ready: Path) -> None:
+def _run(query: Query, master: str, ready: Path) -> SparkSession:
     from spark_mq import build_session
 
     temporary = os.environ["TMPDIR"]  # a killed JVM leaves things behind
@@ -87,6 +92,7 @@ def _run(query: Query, master: str, ready: Path) -> None:
     ready.touch()
     sys.stdin.read()
     writer.start(query.sink).awaitTermination()
+    return session
 
 
 class Driver:
@@ -107,6 +113,7 @@ class Driver:
             "TMPDIR": str(temporary),
             "SPARK_HOME": str(_unzipped_spark(directory)),
             "SPARK_LOCAL_DIRS": str(temporary),
+            "PYSPARK_PYTHON": sys.executable,  # a cluster's own matter otherwise
         }
         if failpoint is not None:
             environment[ENVIRONMENT] = failpoint

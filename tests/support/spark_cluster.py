@@ -16,6 +16,7 @@ TWO_HOSTS = "two hosts"
 """As a query's master: this cluster, with a core on each host."""
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
+_SCALA = {"SPARK_SCALA_VERSION": "2.13"}  # what Spark's scripts would set; without it workers start no executor
 _HOSTS = ("127.0.0.2", "127.0.0.3")
 
 
@@ -36,8 +37,21 @@ def two_hosts(directory: Path, jvm_options: str) -> Iterator[str]:
 def _started(directory: Path, jvm_options: str, host: str, main: str, *arguments: str) -> Iterator[None]:
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
     jars = Path(os.environ["SPARK_HOME"]) / "jars" / "*"
-    options = ["-Xmx256m", *jvm_options.split(), "-cp", str(jars), main, "--host", host, "--webui-port", "0", *arguments]
-    process = subprocess.Popen([str(java), *options], cwd=directory, env={**os.environ, "SPARK_LOCAL_IP": host})
+    options = [
+        "-Xmx256m",
+        *jvm_options.split(),
+        "-cp",
+        str(jars),
+        main,
+        "--host",
+        host,
+        "--webui-port",
+        "0",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        [str(java), *options], cwd=directory, env={**os.environ, "SPARK_LOCAL_IP": host, **_SCALA}
+    )
     try:
         yield
     finally:

@@ -98,7 +98,8 @@ class Lives:
         left = deepcopy(disk)
         following = files.operations[number] if number < len(files.operations) else None
         if way == "half a write" and following is not None and following.kind == "write":
-            written = self.random.randrange(len(following.data) + 1)
+            ends = range(-following.position % 4, len(following.data) + 1, 4)  # as pages do
+            written = self.random.choice(ends) if ends else 0
             left.apply(following._replace(data=following.data[:written]))
         return left
 

@@ -90,8 +90,12 @@ def _got(store: MessageStore, topic: str, queue_id: int, start: int, end: int) -
     found = store.get(topic, queue_id, start, 32).messages if end > start else ()
     if len(found) == end - start:
         return {offset: _content(message) for offset, message in enumerate(found, start)}
-    ones = {offset: store.get(topic, queue_id, offset, 1).messages for offset in range(start, end)}
-    return {offset: _content(one[0]) for offset, one in ones.items() if one}
+    ones = {offset: store.get(topic, queue_id, offset, 1) for offset in range(start, end)}
+    return {
+        offset: _content(one.messages[0])
+        for offset, one in ones.items()
+        if one.messages and one.next_begin_offset == offset + 1  # else it is a later one
+    }
 
 
 def _scanned(store: MessageStore, topic: str, queue_id: int, start: int, end: int) -> dict[int, object]:

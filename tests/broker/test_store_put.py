@@ -1,0 +1,92 @@
+"""Sends to a store that a service puts into: what a client hears when the disk is slow, bad, or held by another put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_mq.broker.put_guards import BrokerState
+from spark_mq.broker.response_codes import ResponseCode
+from spark_mq.broker.send import SendMessageHandler
+from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.store_put import put_into, state_of
+from storage import open_store
+from storage.put_service import PutService
+from storage.topics import TopicConfig
+from tests.broker.put_stores import config_of
+from tests.broker.test_send import ORDER
+from tests.support.gated_disk import PATIENCE_S, GatedDisk
+
+NOW_MS = 1_700_000_000_000
+
+
+class Broker:
+    """A handler in front of a service, with a disk and a time that a test sets."""
+
+    def __init__(self, root: Path) -> None:
+        self.disk = GatedDisk()
+        self.now_ms = NOW_MS
+        config = config_of("plain", flushDiskType="SYNC_FLUSH", syncFlushTimeout="1")
+        store = open_store(
+            root, config=config, read_only=False, create=True, file_system=self.disk, clock=lambda: self.now_ms
+        )
+        store.save_topic(TopicConfig("Orders", 4, 4))
+        self.service = PutService(store)
+        self._handler = SendMessageHandler(store, put=put_into(self.service))
+
+    def send(self, request: SendRequest = ORDER) -> ResponseCode:
+        self._handler.state = state_of(self.service)
+        return ResponseCode(self._handler.send(request).code)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(tmp_path / "store")
+    yield made
+    made.disk.syncs.open()
+    made.disk.writes.open()
+    made.service.close()
+
+
+def test_a_send_that_waits_too_long_for_the_disk_is_stored(broker: Broker) -> None:
+    """SendMessageProcessor.handlePutMessageResult; a message may say that nobody waits for it (Message.isWaitStoreMsgOK)."""
+    broker.disk.syncs.close()
+    assert broker.send() == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert broker.send(replace(ORDER, properties={**ORDER.properties, "WAIT": "false"})) == ResponseCode.SUCCESS
+
+
+def test_a_send_whose_sync_fails_is_never_a_success(broker: Broker) -> None:
+    broker.disk.fails = True
+    assert broker.send() in (ResponseCode.SYSTEM_ERROR, ResponseCode.FLUSH_DISK_TIMEOUT)
+    with pytest.raises(Exception, match="Input/output"):
+        broker.service.flush()
+    assert not state_of(broker.service).is_writable
+    assert broker.send() == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_while_one_send_holds_the_log_others_are_turned_away(broker: Broker) -> None:
+    """SendMessageProcessor.rejectRequest; the put itself refuses too, as OS_PAGE_CACHE_BUSY, which is the same code."""
+    broker.disk.writes.close()
+    with ThreadPoolExecutor(1) as other:
+        stalled = other.submit(broker.service.put_inner, [])
+        assert stalled.result(PATIENCE_S).places.num_rows == 0
+        stalled_send = other.submit(broker.send)
+        broker.disk.writes.wait_for_somebody()
+        broker.now_ms += 1_001
+        assert broker.send() == ResponseCode.SYSTEM_BUSY
+        late = SendMessageHandler(broker.service.store, put=put_into(broker.service))
+        late.state = BrokerState()
+        assert late.send(ORDER).code == ResponseCode.SYSTEM_BUSY
+        broker.disk.writes.open()
+        assert stalled_send.result(PATIENCE_S) in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+    assert not state_of(broker.service).rejects_requests
+
+
+def test_a_service_that_is_closed_answers_so(broker: Broker) -> None:
+    broker.service.close()
+    assert state_of(broker.service).is_shut_down
+    assert not state_of(broker.service, BrokerState(is_writable=False)).is_writable
