@@ -28,6 +28,8 @@ from storage.format.record import (
 from storage.format.record_batch import Records, chain, find_candidates
 
 FILE_NAME_DIGITS = 20
+MOST_OPEN_FILES = 64
+"""Files held open at a time, each with a descriptor and a map; a log may have thousands."""
 WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache
 _SIZE = np.dtype(">i4")
 
@@ -105,12 +107,15 @@ class CommitLog:
 
     def open_file(self, file: LogFile) -> ReadableFile:
         """The open file; OffsetOutOfRangeError where it was deleted since it was listed."""
-        opened = self._open_files.get(file.path)
+        opened = self._open_files.pop(file.path, None)
         if opened is None:
+            if len(self._open_files) >= MOST_OPEN_FILES:
+                del self._open_files[next(iter(self._open_files))]  # a walk may be reading it still
             try:
-                opened = self._open_files[file.path] = self._file_system.open_file(file.path)
+                opened = self._file_system.open_file(file.path)
             except FileNotFoundError as error:
                 raise self._deleted(file) from error
+        self._open_files[file.path] = opened  # the last one used is the last to go
         return opened
 
     def _deleted(self, file: LogFile) -> OffsetOutOfRangeError:

@@ -34,8 +34,6 @@ class QueueTails:
     queues: Sequence[ConsumeQueue]
     ends: np.ndarray
     last: np.ndarray
-    furthest: np.ndarray
-    """The greatest place in the log that an entry before the end points to, of those that were looked at; −1 of none."""
 
     def ends_by_name(self) -> dict[QueueName, int]:
         return _by_name(self.queues, self.ends)
@@ -55,19 +53,14 @@ class QueueTails:
         return frozenset((self.queues[row].topic, self.queues[row].queue_id) for row in np.flatnonzero(torn).tolist())
 
     def visible(self, log: CommitLog, log_end: int) -> QueueTails:
-        """The tails without stale entries (`ConsumeQueue.visible_end`).
-
-        A queue whose last entry is true, and none of whose entries points behind the log, ends where it did; what else stands before
-        is looked at when it is served.
-        """
+        """The tails without stale entries (`ConsumeQueue.visible_end`)."""
         sound = self._are_true(log, log_end) | is_pre_blank(self.last) | (self.last["commitlog_offset"] < log.minimum)
-        sound &= self.furthest < log_end
         ends, last = self.ends.copy(), self.last.copy()
         for row in np.flatnonzero(~sound & is_entry(self.last)).tolist():
             queue = self.queues[row]
             ends[row] = queue.visible_end(int(self.ends[row]), log, log_end)
             last[row] = _entry_before(queue, int(ends[row]))
-        return QueueTails(self.queues, ends, last, self.furthest)
+        return QueueTails(self.queues, ends, last)
 
     def _are_true(self, log: CommitLog, log_end: int) -> np.ndarray:
         """Which last entries lie in the validated log, where their record agrees with them."""
@@ -88,7 +81,7 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     """Look for the end of each queue, as `ConsumeQueue.written_end` does."""
     ends = np.array([queue.recovery_start for queue in queues], np.int64)
     limits = np.array([queue.last_file_end_offset for queue in queues], np.int64)
-    last, furthest = np.zeros(len(queues), ENTRY), np.full(len(queues), -1, np.int64)
+    last, is_known = np.zeros(len(queues), ENTRY), limits == 0
     rows, count = np.flatnonzero(ends < limits), _FIRST_LOOK_ENTRIES
     while len(rows):
         going_on = []
@@ -98,16 +91,15 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
             found = np.where(free.any(axis=1), free.argmax(axis=1), count)
             has_any = np.flatnonzero(found)
             last[some[has_any]] = blocks[has_any, found[has_any] - 1]
-            places = np.where(np.arange(count) < found[:, None], blocks["commitlog_offset"], -1).max(axis=1)
-            furthest[some] = np.maximum(furthest[some], places)
+            is_known[some[has_any]] = True
             ends[some] += found
             going_on.append(some[(found == asked) & (asked > 0) & (ends[some] < limits[some])])
         rows, count = np.concatenate(going_on), min(4 * count, _LONGEST_LOOK_ENTRIES)
-    for row in np.flatnonzero((furthest < 0) & (limits > 0)).tolist():
+    for row in np.flatnonzero(~is_known).tolist():
         last[row] = _entry_before(queues[row], int(ends[row]))
     for queue in queues:
         queue.close()
-    return QueueTails(queues, ends, last, furthest)
+    return QueueTails(queues, ends, last)
 
 
 def _blocks(

@@ -17,7 +17,7 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -246,9 +246,10 @@ def apply_recovery(
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
+    wrongly_cut = _wrongly_cut(plan, queues)
     honest = checkpoint._replace(
         logics_msg_timestamp=0
-        if plan.was_clean and plan.greatest_end < plan.log_end
+        if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
         else checkpoint.logics_msg_timestamp,
         index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
@@ -261,10 +262,16 @@ def apply_recovery(
         for file in log.files:
             if file.end > plan.walk_start:
                 file_system.sync(file.path)
+        for directory in log.directories:  # a new file's name too may be in the page cache only
+            file_system.sync(directory)
     writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
     indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
+    if wrongly_cut:
+        start = max(log.minimum, min(wrongly_cut.values()))
+        for batch in _batches(log, start, plan.log_end, delays_ms):
+            writers.append(batch, start, wrongly_cut)
     for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
         writers.append(batch, dispatch_start)
         if indexer is not None:
@@ -291,6 +298,22 @@ def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: Co
         if queue is not None and queue.file_starts:
             paths |= {queue.path_of(queue.file_starts[-1]), queue.directory, posixpath.dirname(queue.directory)}
     file_system.sync_all(paths | {queues.directory} if paths else ())
+
+
+def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
+    """Queues that lose entries though the log has lost no record of theirs: bits of an entry are wrong, or it is stale.
+
+    With the place in the log where the last entry that each of them keeps ends, −1 for none: what they lose stands behind it. After a
+    clean stop that is any entry; after an unclean one those that point behind the log's end are what the end of the log took along.
+    """
+    found = {}
+    for name, end in plan.visible_ends.items():
+        queue = queues.get(*name) if plan.written_ends[name] > end else None
+        if queue is not None:
+            cut = queue.entries(end, plan.written_ends[name])
+            if plan.was_clean or (cut["commitlog_offset"] < plan.log_end).any():
+                found[name] = queue.greatest_end(end)
+    return found
 
 
 def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
@@ -362,11 +385,13 @@ class _QueueWriters:
         size = queue.file_size_bytes or self._file_size_bytes
         return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0)
 
-    def append(self, batch: DispatchBatch, start: int) -> None:
-        """Enter the records of a batch that lie at or behind `start`."""
+    def append(self, batch: DispatchBatch, start: int, only: Collection[tuple[str, int]] | None = None) -> None:
+        """Enter the records of a batch that lie at or behind `start`, of all queues or `only` of these."""
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
         for new in queue_entries(batch, self._may_change_queues(batch, start)):
+            if only is not None and (new.topic, new.queue_id) not in only:
+                continue
             if "\0" in new.topic:
                 self._report.torn_records += len(new.entries)
                 continue

@@ -177,7 +177,8 @@ def test_a_store_that_a_broker_wrote_is_gone_on_from(oracle: Oracle, fixture_sto
         assert store.recovery is not None
         assert (store.recovery.was_clean, store.recovery.cut_bytes) == (False, 0)
         put_all_kinds(store)
-        assert deliver_due(store, time.time_ns() // 1_000_000 + 3 * 3_600_000).delivered_count == 3
+        deliver_due(store, time.time_ns() // 1_000_000 + 3 * 3_600_000)
+        assert store.max_offset("TopicDelay", 0) == 6  # all that the client sent: level 1 by the broker, 18 by us
         end = store.log_end
     summary = summary_of(oracle, Left(fixture.root, fixture.conf, end))
     assert (summary["afterLoadMaxPhy"], summary["truncatedBytes"]) == (end, 0)
@@ -203,7 +204,6 @@ def test_a_broker_serves_what_we_wrote_and_we_recover_what_it_adds(oracle: Oracl
         seen = oracle.consume_all(tmp_path / "seen", broker, ["Sums"])
         oracle.send(tmp_path / "one", broker, "Sums", count=5, delayLevels="0,1")
         teller.until(lambda lines: len(lines) == 2, "sent")
-        teller.until(lambda lines: True, "ready")
         broker.kill()
     served = sorted(line["offsetMsgId"] for line in seen if line["type"] == "message")
     assert served == ours

@@ -37,6 +37,8 @@ TOPICS, QUEUES = ("orders", "bills"), 2
 SINK = "sink"
 FULL_DISK = Occasion(("the disk is full",), whatever_age=True)
 _SIZES = (5, 40, 700, 3_000)
+_MOST_BYTES = 128 << 10
+"""Of log: with more, a life begins with an expiry. Who looks at what is left looks at all of it."""
 _TURNS = 40
 _THREADS = 3
 _PUTS_OF_A_THREAD = 25
@@ -102,12 +104,23 @@ class _Life:
         }
 
     def run(self) -> None:
-        self._open()
+        store = self._open()
+        if store.log_end - store.log.minimum > _MOST_BYTES:
+            self._expire()
         if self._plan.first:
             self._actions[self._plan.first]()
         if self._plan.threads:
             self._serve()
-        kinds = {"put": 6, "put_batch": 4, "put_inner": 3, "commit": 3, "consume": 3, "release": 2, "close": 1, "flush": 1}
+        kinds = {
+            "put": 6,
+            "put_batch": 4,
+            "put_inner": 3,
+            "commit": 3,
+            "consume": 3,
+            "release": 2,
+            "close": 1,
+            "flush": 1,
+        }
         kinds |= {"expire": 1, "checkpoint": 1}
         for name in self._random.choices(list(kinds), list(kinds.values()), k=_TURNS):
             self._actions[name]()
@@ -224,9 +237,7 @@ class _Life:
         store, number = self._open(), self._next_batch
         rows = batch_rows(number)
         self._say(batch=number)
-        ends = {
-            (topic, queue_id): store.max_offset(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)
-        }
+        ends = {(topic, queue_id): store.max_offset(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)}
         staged = stage(LocalFileSystem(), self._plan.root, store.config, rows, queue_count=QUEUES)
         outcome = commit_batch(store.writer, rows.batch, staged, topics=dict.fromkeys(TOPICS, QUEUES))
         self._next_batch += 1
@@ -256,7 +267,7 @@ class _Life:
 
     def _expire(self) -> None:
         store = self._open()
-        retention = replace(store.config.retention, delete_file_batch_max=self._random.choice((1, 2, 10)))
+        retention = replace(store.config.retention, delete_file_batch_max=self._random.choice((1, 10, 20)))
         plan = plan_expiry(store, LocalFileSystem(), retention, FULL_DISK, now_ms=self._now_ms())
         apply_expiry(store.writer, plan, retention, sleep=lambda seconds: None)
 

@@ -88,9 +88,9 @@ class Writers:
 def _whole(line: str) -> dict[str, Any]:
     """What a line says; a life that died in the middle of one told half of it, and then its end follows in the same line."""
     try:
-        return json.loads(line)  # type: ignore[no-any-return]
+        return json.loads(line)
     except json.JSONDecodeError:
-        return json.loads(line[line.rindex('{"exit"') :])  # type: ignore[no-any-return]
+        return json.loads(line[line.rindex('{"exit"') :])
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ brokerIP1=127.0.0.1
 mappedFileSizeCommitLog={log_file_size}
 mappedFileSizeConsumeQueue={queue_file_size}
 maxHashSlotNum=20
-maxIndexNum=60
+maxIndexNum={index_items}
 """
 
 
@@ -73,7 +73,9 @@ class Chain:
         place = directory / "broker"
         (place / "store").mkdir(parents=True)
         settings = _SETTINGS.format(
-            log_file_size=random.choice((8, 16, 64)) << 10, queue_file_size=random.choice((200, 400, 2_000))
+            log_file_size=random.choice((8, 16, 64)) << 10,
+            index_items=random.choice((60, 400)),
+            queue_file_size=random.choice((400, 2_000)),
         )
         (place / "broker.conf").write_text(settings, encoding="ascii")
         self._place = place
@@ -148,7 +150,8 @@ class Chain:
             self.history.acknowledge(self._by_key[key], queue_offset, place, queue_id)
         for key in told.get("refused", ()):
             self.history.refuse(self._by_key[key])
-        self.history.consume(Seen(*seen[:5], body_of(seen[4], seen[5])) for seen in told.get("seen", ()))
+        for topic, queue_id, queue_offset, place, key, size in told.get("seen", ()):
+            self.history.consume([Seen(topic, queue_id, queue_offset, place, key, body_of(key, size))])
         if "batch" in told and told["batch"] == self._batches:
             self._batches += 1
             for row in batch_rows(told["batch"]).rows:
@@ -196,7 +199,9 @@ class Chain:
         counts = Counter(one.key for one in seen if one.key in rows)
         is_half = 0 < len(counts) < len(rows) and min(one.commitlog_offset for one in seen) == minimum
         unknown = any(self._by_key[key].answer is Answer.UNKNOWN for key in rows)
-        return [f"{len(counts)} of {len(rows)} rows of batch {self._batches - 1} are there"] if is_half and unknown else []
+        return (
+            [f"{len(counts)} of {len(rows)} rows of batch {self._batches - 1} are there"] if is_half and unknown else []
+        )
 
 
 def play(random: Random, directory: Path) -> Outcome:

@@ -1,0 +1,74 @@
+"""A slice of the killed writers, and that their judge notices what is wrong. `python -m tests.torture kills` goes to every failpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import storage.recovery
+from storage.failpoints import COMMIT, STAGING, UPKEEP
+from tests.crash.duty_rounds import failpoints_in_source
+from tests.support.writer_process import Writers
+from tests.torture import kills
+
+pytestmark = pytest.mark.crash
+
+SEED = 5
+SOME_FAILPOINTS = Random(SEED).sample(kills.FAILPOINTS, 10)
+
+
+@pytest.fixture(scope="module")
+def writers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writers]:
+    with Writers(tmp_path_factory.mktemp("writers") / "log") as started:
+        yield started
+
+
+def test_what_was_acknowledged_outlives_its_writers(tmp_path: Path, writers: Writers) -> None:
+    chain = kills.Chain(tmp_path, Random(SEED), writers)
+    for failpoint in SOME_FAILPOINTS:
+        chain.kill_at([failpoint])
+        chain.kill_at_random(1)
+    outcome = chain.finish()
+
+    assert outcome.failures == []
+    assert outcome.figures["killed at a failpoint"] == len(SOME_FAILPOINTS)
+    assert outcome.figures["killed at random"] >= 5
+    assert outcome.figures["messages acknowledged"] > 300
+
+
+def test_what_the_transient_store_pool_had_acknowledged_is_lost_with_its_process(
+    tmp_path: Path, writers: Writers
+) -> None:
+    """As in Java, where CommitRealTimeService writes later what was acknowledged: the figure is not hidden."""
+    chain = kills.Chain(tmp_path, Random(SEED), writers)
+    chain.kill_at(["before-pool-write"] * 3)
+    outcome = chain.finish()
+
+    assert outcome.failures == []
+    assert outcome.figures["acknowledged by the transient store pool, and lost"] > 0
+
+
+def test_every_failpoint_of_a_writer_is_one_to_be_killed_at() -> None:
+    """The others are passed by the duties of `tests/crash`."""
+    assert set(kills.FAILPOINTS) == {*STAGING, *COMMIT, *UPKEEP}
+    assert set(kills.FAILPOINTS) - set(UPKEEP) <= failpoints_in_source()
+
+
+def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, writers: Writers) -> None:
+    chain = kills.Chain(tmp_path, Random(SEED), writers, fault="acknowledges first")
+    chain.kill_at(["before-records"] * 4)
+
+    assert any("lost:" in failure for failure in chain.outcome.failures)
+
+
+def test_a_recovery_that_dispatches_nothing_is_noticed(
+    tmp_path: Path, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage.recovery, "_batches", lambda *arguments: iter(()))
+    chain = kills.Chain(tmp_path, Random(SEED), writers)
+    chain.kill_at(["after-records"] * 3)
+
+    assert any("lacks" in failure for failure in chain.outcome.failures)
