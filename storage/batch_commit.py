@@ -131,9 +131,7 @@ def commit_batch(
             reach("after-intent")
             _append(writer, intent, readers)
         except BaseException as error:
-            writer.fail(
-                error
-            )  # the batch may be decided: nobody must settle its intent before the next opening has finished it
+            writer.fail(error)  # it may be decided: nobody must settle its intent before an opening has finished it
             raise
     _finish(writer, intent)
     return CommitOutcome(False, intent.row_count)

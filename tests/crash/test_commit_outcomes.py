@@ -17,6 +17,7 @@ import pytest
 
 import storage.batch_commit
 import storage.commit_log_writer
+import storage.derived_writer
 import storage.message_store
 import storage.store_writer
 from storage import open_store
@@ -51,7 +52,7 @@ def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
         if name == failpoint:
             raise Killed(name)
 
-    for module in (storage.batch_commit, storage.store_writer, storage.commit_log_writer):
+    for module in (storage.batch_commit, storage.store_writer, storage.derived_writer, storage.commit_log_writer):
         patch.setattr(module, "reach", reach)
     patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
 

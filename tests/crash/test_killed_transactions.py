@@ -20,6 +20,7 @@ import pytest
 
 import storage.batch_commit
 import storage.commit_log_writer
+import storage.derived_writer
 import storage.store_writer
 import storage.transaction_batch
 from spark_mq.broker.end_transaction import EndTransactionResponse, end_transaction, request_for
@@ -63,7 +64,8 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
         if left == 0 and name == point:
             raise KilledError
 
-    for module in (storage.batch_commit, storage.transaction_batch, storage.commit_log_writer, storage.store_writer):
+    modules = storage.batch_commit, storage.transaction_batch, storage.commit_log_writer, storage.store_writer
+    for module in (*modules, storage.derived_writer):
         monkeypatch.setattr(module, "reach", reach)
 
 

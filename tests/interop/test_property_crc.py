@@ -156,6 +156,7 @@ def _invert(left: Left, place: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.long
 def test_records_of_a_store_with_an_ipv6_address_end_in_their_sum(oracle: Oracle, tmp_path: Path) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
     conf.write_text(oracle.broker_conf(store, "127.0.0.1:1", 10_911, **SETTINGS, brokerIP1="::1"), "utf-8")

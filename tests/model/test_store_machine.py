@@ -27,10 +27,10 @@ FEW = 12
 
 @pytest.mark.slow
 def test_a_store_is_as_its_model_says_after_every_step(tmp_path: Path) -> None:
-    outcome = state_machine.run(SEED, tmp_path, scripts=12)
+    outcome = state_machine.run(SEED, tmp_path, scripts=10)
 
     assert outcome.failures == []
-    assert outcome.trials >= 12
+    assert outcome.trials >= 10
     assert outcome.figures["crashes"] > 30
     assert outcome.figures["bytes lost"] > 0, "the disk forgets nothing"
 

@@ -33,7 +33,7 @@ DECODERS: tuple[Decoder, ...] = (
     *STATE_DECODERS,
     *OWN_DECODERS,
 )
-ROUND_SHARE = 4.0
+ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""
 
 _HANG_CPU_SECONDS: float = 60
