@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_mq.conditions import from_storage_error
 from spark_mq.offsets import QueueId
-from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batch
+from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
 from storage.errors import OffsetOutOfRangeError, StorageError
 from storage.files.file_system import Scratch
 from storage.files.remote import file_system_of
@@ -90,7 +90,7 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
         if wanted is not None and not wanted.all():
             source.take(wanted)
         if source.count:
-            yield to_record_batch(source, columns, schema)
+            yield from to_record_batches(source, columns, schema)
 
 
 def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:

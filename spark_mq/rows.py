@@ -5,8 +5,8 @@ Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 PROPERTY_COLUMNS = {"properties", "headers"}  # that show all properties
+PLAIN_BYTES = 32 << 20
+"""Of decompressed bodies in a batch: a few stored bytes may say gigabytes, and no binary array holds more than two."""
 LOG_APPEND_TIME = 1  # Kafka's timestampType of a time that the broker set
 
 
@@ -50,10 +52,22 @@ class RowSource:
         properties = decode_property_maps(self.records.raw_properties())
         return properties.maps if self.all_properties and isinstance(properties, RegularProperties) else properties
 
+    @cached_property
+    def bodies(self) -> pa.Array:
+        return self.records.plain_bodies() if self.decompress else self.records.bodies()
+
     def take(self, rows: np.ndarray) -> None:
         """Keep only the rows of a mask."""
         self.slice = QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows))
         self.__dict__.pop("properties", None)
+        self.__dict__.pop("bodies", None)
+
+    def parts(self) -> Iterator[RowSource]:
+        """The rows in parts of at most PLAIN_BYTES of bodies that were compressed, or one of them; each has its bodies."""
+        for rows, bodies in self.records.plain_parts(PLAIN_BYTES):
+            part = replace(self, slice=QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows)))
+            part.__dict__["bodies"] = bodies
+            yield part
 
     def text(self, property_name: str) -> pa.Array:
         return self.properties.values_of(property_name)
@@ -83,7 +97,7 @@ def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> 
 
 
 def _body(source: RowSource) -> pa.Array:
-    return source.records.plain_bodies() if source.decompress else source.records.bodies()
+    return source.bodies
 
 
 def _kafka_key(source: RowSource) -> pa.Array:
@@ -197,6 +211,13 @@ def arrow_schema(columns: Sequence[Column], nullable: Collection[str] = ()) -> p
 def ddl(columns: Sequence[Column]) -> str:
     """The schema as Spark's DDL."""
     return ", ".join(f"{column.name} {column.sql_type}{'' if column.nullable else ' NOT NULL'}" for column in columns)
+
+
+def to_record_batches(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A slice as Arrow batches exactly of `schema`; more than one where its bodies are many times as large in the clear."""
+    has_plain_bodies = source.decompress and any(column.values is _body for column in columns)
+    for part in source.parts() if has_plain_bodies else (source,):
+        yield to_record_batch(part, columns, schema)
 
 
 def to_record_batch(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:

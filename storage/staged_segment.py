@@ -26,7 +26,7 @@ from isal import isal_zlib
 
 from storage.errors import CorruptRecordError, StorageError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFile, LocalFileSystem, LocalWriter
+from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
 from storage.format.record import Message, decode_record
 from storage.format.record_block import BlockColumns, RecordBlock
 
@@ -235,7 +235,7 @@ class SegmentReader:
         self.segment = segment
         path = f"{staged_directory(root)}/{segment.path}"
         try:
-            self._file: LocalFile = file_system.open_file(path)
+            self._file: ReadableFile = file_system.open_file(path)
         except FileNotFoundError as error:
             raise StorageError(
                 f"the staged segment {path} is gone, with {segment.rows} rows that were to be written"

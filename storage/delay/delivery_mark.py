@@ -2,7 +2,7 @@
 
 The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Whoever delivers
 holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is told by its
-bytes. Others may append behind it, so who goes on makes a new mark first.
+bytes. Others may append behind it, so who goes on saves that progress first, and drops the mark.
 
 The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
 """
@@ -10,12 +10,11 @@ The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.errors import StateFileError
 from storage.files.file_system import LocalFileSystem
@@ -37,10 +36,8 @@ class DeliveryMark(NamedTuple):
     """One round of deliveries that may be under way."""
 
     log_end: int
-    """Where the first record goes that is still to be put."""
+    """Where the first record goes."""
     ranges: tuple[DueRange, ...]
-    put_rows: int = 0
-    """How many messages of the round stand in the log before that, on the disk: a delivery that was killed has put them."""
 
     def is_current(self, offsets: Mapping[int, int]) -> bool:
         """Whether none of the round's progress has been saved, by us or by a broker."""
@@ -66,7 +63,7 @@ def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
     try:
         document = json.loads(content)
         ranges = tuple(DueRange(*map(int, range_)) for range_ in document["ranges"])
-        return DeliveryMark(int(document["log_end"]), ranges, int(document.get("put_rows", 0)))
+        return DeliveryMark(int(document["log_end"]), ranges)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise StateFileError(path, 1, 1, f"it is no delivery mark: {error}") from error
 
@@ -83,15 +80,20 @@ def record_marks(records: Records, topics: pa.Array, queue_ids: np.ndarray) -> p
     )
 
 
-def equal_head(expected: Iterable[pa.Table], found: Iterable[pa.Table]) -> int:
-    """How many rows of the one follow each other in the other, from the first on."""
-    ours, theirs = pa.concat_tables(expected), pa.concat_tables(found)
-    count = min(len(ours), len(theirs))
-    ours, theirs = ours.slice(0, count), theirs.slice(0, count)
-    equal = np.ones(count, bool)
-    for name in ours.column_names:
-        equal &= pc.equal(ours[name], theirs[name]).to_numpy()
-    return count if equal.all() else int(np.argmin(equal))
+def head_found_in(found: Sequence[pa.Table], expected: Sequence[pa.Table]) -> int:
+    """How many rows of `expected`, from the first on, are among those of `found`, in their order. Either is of one round at most."""
+    theirs = iter(_rows(found))
+    count = 0
+    for row in _rows(expected):
+        if row not in theirs:  # looks from where the one before was found
+            break
+        count += 1
+    return count
+
+
+def _rows(tables: Sequence[pa.Table]) -> Iterator[tuple[object, ...]]:
+    for table in tables:
+        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _path(root: str) -> str:

@@ -5,7 +5,7 @@ REAL_TOPIC and REAL_QID among them), born time, born host and number of retries 
 
 A round of deliveries: mark (`delivery_mark.py`) · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
 Commit point: the rename to delayOffset.json. A crash before it leaves a part of the round in the log; the next delivery finds by
-the mark how much, and puts the rest. So a killed delivery puts each message once, as long as one of us goes on; after a power loss one
+the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us goes on; after a power loss one
 may come twice, whose record was torn where no checksum covers it. A broker that opens the store after such a crash delivers the
 round again, at most ROUND_ROWS messages.
 
@@ -28,7 +28,7 @@ from storage.delay.delivery_mark import (
     DeliveryMark,
     DueRange,
     drop_mark,
-    equal_head,
+    head_found_in,
     read_mark,
     record_marks,
     save_mark,
@@ -96,7 +96,7 @@ class DeliveryReport:
 
 
 def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryReport:
-    """Deliver what is due at `now_ms`, at most `max_messages` and what a killed delivery left; the store is open for writing.
+    """Deliver what is due at `now_ms`, at most `max_messages`; the store is open for writing.
 
     When this returns, records and progress are on the disk. A level is delivered before the next one is begun.
     Raises StateFileError for a delayOffset.json or a mark that cannot be read, MessageIllegalError for a message over a limit that
@@ -135,12 +135,10 @@ class _Delivery:
         files, root = self.store.writer.file_system, self.store.root
         mark = read_mark(files, root)
         if mark is not None:
-            if mark.is_current(self.offsets.offsets) and self._are_there(mark.ranges):
-                self.found_delivered = mark.put_rows + self._rows_in_log(mark)
+            if mark.is_current(self.offsets.offsets):
+                progress = self._progress_in_log(mark)
                 self.store.flush()
-                save_mark(files, root, DeliveryMark(self.store.writer.log_end, mark.ranges, self.found_delivered))
-                reach("after-mark")
-                self._deliver(mark.ranges, self.found_delivered)
+                self._save(progress)
             drop_mark(files, root)
         plan = self.plan(max_messages)
         self._save(plan.starts())
@@ -172,22 +170,18 @@ class _Delivery:
             times[row] = deliver_time_ms(level, self.store.store_time(queue, start + row), delays_ms)
         return times
 
-    def _deliver(self, ranges: Sequence[DueRange], skipped: int = 0) -> None:
-        """Put a round's messages but for the first `skipped`, sync them, save the progress."""
+    def _deliver(self, ranges: Sequence[DueRange]) -> None:
+        """Put a round's messages, sync them, save the progress."""
         for range_, part in self._slices(ranges):
             due = due_messages(part.records, self.store.queues.batch_topics)
             self._note(range_.level, part, due)
-            rows, messages = due.rows[skipped:], due.messages
-            if skipped:
-                messages = messages.take(np.arange(skipped, len(due.rows)))
-                skipped = max(0, skipped - len(due.rows))
-            if not len(rows):
+            if not len(due.rows):
                 continue
-            put = self.store.put_inner(messages)
+            put = self.store.put_inner(due.messages)
             reach("amid-delivery")
-            due_ms = self._due_times(range_)[part.queue_offsets[rows] - range_.start]
+            due_ms = self._due_times(range_)[part.queue_offsets[due.rows] - range_.start]
             self.lateness_ms.append(np.maximum(put["store_time_ms"].to_numpy() - due_ms, 0))
-            self.delivered[range_.level] = self.delivered.get(range_.level, 0) + len(rows)
+            self.delivered[range_.level] = self.delivered.get(range_.level, 0) + len(due.rows)
         reach("after-delivery")
         self.store.flush()
         reach("after-delivery-sync")
@@ -199,15 +193,6 @@ class _Delivery:
         times = self._deliver_times(due.level, due.start, due.end)
         return correct_deliver_times(times, self.now_ms, delays_ms[min(due.level, len(delays_ms)) - 1])
 
-    def _are_there(self, ranges: Sequence[DueRange]) -> bool:
-        """Whether the queues still hold all of a round: it may have expired since."""
-        store = self.store
-        return all(
-            store.min_offset(SCHEDULE_TOPIC, range_.level - 1) <= range_.start
-            and range_.end <= store.max_offset(SCHEDULE_TOPIC, range_.level - 1)
-            for range_ in ranges
-        )
-
     def _slices(self, ranges: Sequence[DueRange]) -> Iterator[tuple[DueRange, QueueSlice]]:
         log_end = self.store.writer.log_end
         for range_ in ranges:
@@ -216,22 +201,35 @@ class _Delivery:
             for part in scan_queue(queue, self.store.log, log_end, range_.start, range_.end):
                 yield range_, part
 
-    def _rows_in_log(self, mark: DeliveryMark) -> int:
-        """How many of the round's messages stand in the log behind the mark: the first ones of those that were still to be put."""
-        expected, skipped = [], mark.put_rows
-        for _, part in self._slices(mark.ranges):
+    def _progress_in_log(self, mark: DeliveryMark) -> dict[int, int]:
+        """Level → the offset behind the last message of the round that stands in the log behind the mark.
+
+        The round's messages were put in their order, and may have expired since as far as they were put, as those that follow.
+        """
+        levels, offsets, expected = [], [], []
+        for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
             due = due_messages(part.records, self.store.queues.batch_topics)
-            marks = record_marks(part.records.take(due.rows), due.messages.topics, due.messages.queue_ids)
-            expected.append(marks.slice(skipped))
-            skipped = max(0, skipped - len(due.rows))
-        wanted, found = sum(map(len, expected)), []
-        if self.store.log.minimum <= mark.log_end < self.store.writer.log_end:
-            for _, records in self.store.log.walk(mark.log_end):
-                found.append(record_marks(records, records.topics(), records.column("queue_id")))
-                wanted -= len(records)
-                if wanted <= 0:
-                    break
-        return equal_head(expected, found) if expected and found else 0
+            levels += [range_.level] * len(due.rows)
+            offsets += part.queue_offsets[due.rows].tolist()
+            expected.append(record_marks(part.records.take(due.rows), due.messages.topics, due.messages.queue_ids))
+        found, left = [], sum(range_.end - range_.start for range_ in mark.ranges)
+        start = max(mark.log_end, self.store.log.minimum)
+        for _, records in self.store.log.walk(start) if start < self.store.writer.log_end else ():
+            found.append(record_marks(records, records.topics(), records.column("queue_id")))
+            left -= len(records)
+            if left <= 0:
+                break
+        self.found_delivered = head_found_in(found, expected)
+        return {
+            level: offset + 1
+            for level, offset in zip(levels[: self.found_delivered], offsets[: self.found_delivered], strict=True)
+        }
+
+    def _what_is_left(self, range_: DueRange) -> DueRange | None:
+        """Of the messages of a range those that the queue holds."""
+        start = max(range_.start, self.store.min_offset(SCHEDULE_TOPIC, range_.level - 1))
+        end = min(range_.end, self.store.max_offset(SCHEDULE_TOPIC, range_.level - 1))
+        return DueRange(range_.level, start, end) if start < end else None
 
     def _note(self, level: int, part: QueueSlice, due: DueMessages) -> None:
         self.half_count += due.half_count

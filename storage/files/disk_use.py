@@ -1,8 +1,9 @@
-"""How full the disk is that a path lies on. Java: UtilAll.getDiskPartitionSpaceUsedPercent."""
+"""What of a disk is in use, and what uses it. Java: UtilAll.getDiskPartitionSpaceUsedPercent."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 UNKNOWN = -1
 
@@ -18,3 +19,16 @@ def disk_used_percent(path: str) -> int:
     used = found.f_blocks - found.f_bfree
     whole = used + found.f_bavail
     return -(-used * 100 // whole) if whole > 0 else UNKNOWN
+
+
+def is_memory(device: int) -> bool:
+    """Whether a device (`st_dev`) is a tmpfs: there even a look at a hole takes a page, if it is through a map, and on a full one it
+    ends the process (SIGBUS). read(2) takes none.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo") as mounts:
+        for mount in mounts:
+            place, _, kind = mount.partition(" - ")
+            if place.split()[2] == number:
+                return kind.split()[0] == "tmpfs"
+    return False

@@ -16,6 +16,7 @@ import platform
 import re
 import struct
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import StoreLockedError
+from storage.files.disk_use import is_memory
 from storage.failpoints import reach
 
 _CHUNK = 1 << 20
@@ -151,32 +153,56 @@ class LocalFile:
             return self._map, positions
         starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
         try:
-            return self._read_runs(starts, stops, scratch), places
+            with _opened(self.path) as descriptor:
+                return _read_runs(descriptor, starts, stops, scratch), places
         except FileNotFoundError:  # unlinked since: the map holds it still
             return self._map, positions
 
-    def _read_runs(self, starts: np.ndarray, stops: np.ndarray, scratch: Scratch) -> np.ndarray:
-        buffer = scratch.take(int((stops - starts).sum()))
-        view, filled = buffer.data, 0
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-                while start < stop:
-                    count = os.preadv(descriptor, [view[filled : filled + stop - start]], start)
-                    start, filled = start + count, filled + count
-        finally:
-            os.close(descriptor)
-        return buffer
-
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         try:
-            return _data_ranges(self.path, position)
+            with _opened(self.path) as descriptor:
+                return _data_ranges(descriptor, position)
         except FileNotFoundError:  # unlinked since: any byte of the map may be one that was written
             return [(position, self.size_bytes)] if position < self.size_bytes else []
 
     def close(self) -> None:
         """Lets go of the map; views that were handed out stay valid."""
         self._map = np.empty(0, np.uint8)
+
+
+class LocalFileInMemory:
+    """A file on a tmpfs, read through a descriptor of its own: the map of a hole would take room (`is_memory`)."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        """A copy, but for the holes of a long range: they are memory that nobody has touched."""
+        stop = max(position, min(position + length, self.size_bytes))
+        if stop - position <= _CHUNK:
+            return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)
+        copy = np.zeros(stop - position, np.uint8)
+        for start, end in self.data_ranges(position):
+            if start < stop:
+                _read_into(self._descriptor, copy.data[start - position : min(end, stop) - position], start)
+        return copy
+
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
+        return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        return _data_ranges(self._descriptor, position)
+
+    def close(self) -> None:
+        """Nothing can be read any more; views that were handed out stay valid."""
+        self._closing()
+        self._descriptor = -1
 
 
 class LocalSmallReads:
@@ -190,11 +216,8 @@ class LocalSmallReads:
         return os.stat(self.path).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
+        with _opened(self.path) as descriptor:
             return np.frombuffer(os.pread(descriptor, length, position), np.uint8)
-        finally:
-            os.close(descriptor)
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
@@ -202,17 +225,43 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        return _data_ranges(self.path, position)
+        with _opened(self.path) as descriptor:
+            return _data_ranges(descriptor, position)
 
     def close(self) -> None:
         """Holds nothing."""
 
 
-def _data_ranges(path: str, position: int) -> list[tuple[int, int]]:
-    ranges = []
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        size_bytes = os.fstat(descriptor).st_size
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_runs(descriptor: int, starts: np.ndarray, stops: np.ndarray, scratch: Scratch) -> np.ndarray:
+    buffer = scratch.take(int((stops - starts).sum()))
+    filled = 0
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        _read_into(descriptor, buffer.data[filled : filled + stop - start], start)
+        filled += stop - start
+    return buffer
+
+
+def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:
+    while buffer:
+        count = os.preadv(descriptor, [buffer], position)
+        if not count:
+            raise OSError(errno.EIO, "the file was cut while it was read")
+        buffer, position = buffer[count:], position + count
+
+
+def _data_ranges(descriptor: int, position: int) -> list[tuple[int, int]]:
+    ranges = []
+    size_bytes = os.fstat(descriptor).st_size
+    try:
         while position < size_bytes:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, start, os.SEEK_HOLE)
@@ -220,8 +269,6 @@ def _data_ranges(path: str, position: int) -> list[tuple[int, int]]:
     except OSError as error:
         if error.errno != errno.ENXIO:  # no data behind the position
             raise
-    finally:
-        os.close(descriptor)
     return ranges
 
 
@@ -236,7 +283,11 @@ class LocalWriter:
         """All of `data` at a position."""
         view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
         while view:
-            written = os.pwrite(self._descriptor, view, position)
+            try:
+                written = os.pwrite(self._descriptor, view, position)
+            except OSError as error:
+                error.filename = self.path  # a full disk is told of with the file that had no room
+                raise
             view, position = view[written:], position + written
 
     def sync(self) -> None:
@@ -278,8 +329,8 @@ class LocalFileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def open_file(self, path: str) -> LocalFile:
-        return LocalFile(path)
+    def open_file(self, path: str) -> LocalFile | LocalFileInMemory:
+        return LocalFileInMemory(path) if is_memory(os.stat(path).st_dev) else LocalFile(path)
 
     def open_small_reads(self, path: str) -> LocalSmallReads:
         return LocalSmallReads(path)

@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _VALUE_WORD = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_FRACTION = re.compile(r"[.eE][+-]?[0-9]")  # in a value: it is a double
 _KEY_WORD = re.compile(r"-?[0-9]+|[A-Za-z_$][A-Za-z0-9_$]*")
 _KEY_FOLLOWS = re.compile(r"\s*:")
 _SINGLE_QUOTED_PART = re.compile(r"\\.|\"|[^\\\"]+", re.DOTALL)
@@ -100,7 +101,7 @@ def _as_json(token: re.Match[str], text: str, file: str | None) -> str:
             return f'"{piece}"'
         raise _error(text, token.start(), file, f"{piece[:40]!r} is no key: quote it")
     if _VALUE_WORD.fullmatch(piece):
-        if len(piece) > _DIGITS or ("e" in piece.lower() and piece[-1].isdigit() and math.isinf(float(piece))):
+        if len(piece) > _DIGITS or (_FRACTION.search(piece) and math.isinf(float(piece))):
             raise _error(text, token.start(), file, f"{piece[:40]!r} is a number that nobody can hold")
         return piece
     raise _error(text, token.start(), file, f"{piece[:40]!r} is no value")

@@ -7,6 +7,8 @@ Rows of one buffer may mix V1 and V2 records, IPv4 and IPv6 hosts; a buffer of o
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -72,8 +74,8 @@ class Records:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def take(self, rows: np.ndarray) -> Records:
-        """Some of the rows, by a mask or by numbers; what is already known of them is kept."""
+    def take(self, rows: np.ndarray | slice) -> Records:
+        """Some of the rows, by a mask, by numbers or from one to another; what is already known of them is kept."""
         taken = Records.__new__(Records)
         taken.buffer = self.buffer
         taken.positions = self.positions[rows]
@@ -194,17 +196,25 @@ class Records:
 
     def plain_bodies(self) -> pa.Array:
         """Bodies decompressed. Raises CorruptRecordError where one does not decompress."""
-        bodies = self.bodies()
-        sys_flags = self.column("sys_flag")
+        ((_, bodies),) = self.plain_parts(sys.maxsize)
+        return bodies
+
+    def plain_parts(self, most_bytes: int) -> Iterator[tuple[slice, pa.Array]]:
+        """The rows in parts, each with its bodies decompressed. What of a part was compressed has together at most so many bytes
+        in the clear, or is one body. Raises CorruptRecordError where one does not decompress.
+        """
+        bodies, sys_flags = self.bodies(), self.column("sys_flag")
         compressed = np.flatnonzero((sys_flags & COMPRESSED != 0) & (self.column("body_size_bytes") > 0))
-        if not len(compressed):
-            return bodies
-        flags = sys_flags[compressed].tolist()
         stored = bodies.take(pa.array(compressed)).to_pylist()
-        plain = pa.array([decompress(body, flag) for body, flag in zip(stored, flags, strict=True)], pa.binary())
-        order = np.arange(len(self))
-        order[compressed] = len(self) + np.arange(len(compressed))
-        return pa.concat_arrays([bodies, plain]).take(pa.array(order))
+        start, plain_bytes, plain = 0, 0, dict[int, bytes]()
+        for row, body, flags in zip(compressed.tolist(), stored, sys_flags[compressed].tolist(), strict=True):
+            found = decompress(body, flags)
+            if plain and plain_bytes + len(found) > most_bytes:
+                yield slice(start, row), _replaced(bodies[start:row], plain)
+                start, plain_bytes, plain = row, 0, {}
+            plain[row - start] = found
+            plain_bytes += len(found)
+        yield slice(start, len(self)), _replaced(bodies[start:], plain)
 
     def crc_agrees(self) -> np.ndarray:
         """Which rows' bodies have the CRC that their header says; an empty body is not checked."""
@@ -269,6 +279,15 @@ class Records:
         order[~is_v6] = np.arange(len(v4))
         order[is_v6] = len(v4) + np.arange(len(v6))
         return pa.concat_arrays([v4, v6]).take(pa.array(order))
+
+
+def _replaced(array: pa.Array, values: Mapping[int, bytes]) -> pa.Array:
+    """A binary array with other values in some rows."""
+    if not values:
+        return array
+    order = np.arange(len(array))
+    order[list(values)] = len(array) + np.arange(len(values))
+    return pa.concat_arrays([array, pa.array(values.values(), pa.binary())]).take(pa.array(order))
 
 
 def _crc_digits(buffer: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -24,6 +25,7 @@ from storage.format.record import (
     host_text,
 )
 from storage.format.record_batch import Records, chain, find_candidates
+from storage.format.sys_flag import COMPRESSED
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture
 from tests.support.message_builder import make_message
@@ -102,6 +104,31 @@ def test_batches_of_any_size_and_mixture(records_of: Callable[[str], list[bytes]
 
 def test_no_records_are_no_rows() -> None:
     assert_same(Records(np.zeros(200, np.uint8), np.empty(0, np.int64)), [])
+
+
+@pytest.mark.parametrize(
+    ("plain_sizes", "parts"),
+    [
+        ([], [(0, 0)]),
+        ([None, None], [(0, 2)]),
+        ([60, None, 40, None], [(0, 4)]),
+        ([60, None, 41, None], [(0, 2), (2, 4)]),
+        ([None, 500, None, 500, 1, 99, 1], [(0, 3), (3, 4), (4, 6), (6, 7)]),
+    ],
+)
+def test_bodies_are_decompressed_in_parts_of_so_many_bytes(
+    plain_sizes: list[int | None], parts: list[tuple[int, int]]
+) -> None:
+    """None: a body that is not compressed, and is taken whatever its size."""
+    plain = [b"plain" if size is None else bytes([row]) * size for row, size in enumerate(plain_sizes)]
+    messages = [
+        make_message(body=body if size is None else zlib.compress(body), sys_flag=0 if size is None else COMPRESSED)
+        for body, size in zip(plain, plain_sizes, strict=True)
+    ]
+    records = Records(*laid_out([encode_record(message) for message in messages], gap=bytes(100)))
+    found = [((rows.start, rows.stop), bodies.to_pylist()) for rows, bodies in records.plain_parts(100)]
+    assert found == [(part, plain[slice(*part)]) for part in parts]
+    assert records.plain_bodies().to_pylist() == plain
 
 
 def scalar_verdict(record: bytes, *, check_crc: bool) -> bool:

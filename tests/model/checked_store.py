@@ -107,6 +107,7 @@ class CheckedStore(RuleBasedStateMachine):
 
     def begin(self) -> MessageStore:
         """A step of its own begins, with the store open for writing."""
+        self.figures["steps that write"] += 1
         self.before = self.model.copy()
         self.held.begin_step()
         self.rows_in_doubt = None
@@ -205,6 +206,7 @@ class CheckedStore(RuleBasedStateMachine):
         minimum = store.log.minimum
         assert begun.log_minimum <= minimum <= max(self.model.log_minimum, begun.log_minimum), minimum
         self.figures["crashes"] += 1
+        self.figures["power losses among them"] += power_loss is not None
         self.figures["bytes lost"] += max(0, begun.log_end - cut)
         self.model, missing = self.model.after_crash(begun, cut, minimum)
         self.model.group_offsets = self.group_offsets_of(store, begun)

@@ -24,7 +24,6 @@ from storage.delay import schedule
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.group_progress import write_group_offsets
-from storage.inner_messages import InnerMessage
 from storage.transaction import check
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.half_messages import TransactionState

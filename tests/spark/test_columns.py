@@ -19,14 +19,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_mq import rows
 from spark_mq.conditions import OptionError, StoreConditionError
 from spark_mq.data_source import SparkMqDataSource
+from spark_mq.partition_reader import read_split
+from storage.format.sys_flag import COMPRESSED
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
 from .golden_rows import golden_rows, hashed
-from .in_process import read_batch
+from .in_process import plan_batch, read_batch, rows_of
 
 PristineStore = Callable[[str], Fixture]
 ALL = {"subscribePattern": ".*", "includeSystemTopics": "true"}
@@ -131,6 +134,19 @@ def test_bodies_are_as_stored_without_decompression(pristine_store: PristineStor
     }
     rows = read_batch(store.root, topic="TopicBig", decompress="false", columns="commitlog_offset,body")
     assert {row["commitlog_offset"]: hashlib.sha256(row["body"]).hexdigest() for row in rows} == stored
+
+
+def test_bodies_that_grow_come_in_several_batches(
+    pristine_store: PristineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pristine_store("clean")
+    splits = plan_batch(store.root, topic="TopicBig")
+    whole = [batch.num_rows for split in splits for batch in read_split(split)]
+    monkeypatch.setattr(rows, "PLAIN_BYTES", 1)
+    batches = [batch for split in splits for batch in read_split(split)]
+    compressed = [row for row in golden_rows(store, "TopicBig") if row["sys_flag"] & COMPRESSED]
+    assert len(whole) < len(compressed) <= len(batches)
+    assert hashed(rows_of(splits)) == golden_rows(store, "TopicBig")
 
 
 @pytest.mark.spark

@@ -29,7 +29,7 @@ from storage.recovery import RecoveryReport
 from storage.topics import TopicTable
 from storage.verify import verify
 from tests.torture.kind import Kind, Outcome
-from tests.torture.small_stores import INDEX_SLOTS, STORES, SmallStore, UnsyncedFiles
+from tests.torture.small_stores import INDEX_SLOTS, STORES, WITH_PROPERTY_CRC, SmallStore, UnsyncedFiles
 from tests.torture.store_fields import FREE, fields_of, kind_of
 from tests.torture.store_picture import Picture, all_served, asked, has_another
 
@@ -65,14 +65,15 @@ class Bench:
 
     @classmethod
     def make(cls, store: SmallStore, directory: Path) -> Bench:
-        """The store, made in a new directory, what it serves, and all bits of its files."""
+        """The store, made in a new directory, and the bits that are looked at."""
         bench = cls(store, directory / "store")
         store.make(bench.root, store.config)
         for path, file in bench._walk():
             bench.files[path] = file.read_bytes()
         for directory_path, _, _ in os.walk(bench.root):
             bench._directories[directory_path] = os.stat(directory_path).st_mtime_ns
-        bench.bits = [bit for path, content in sorted(bench.files.items()) for bit in _bits(path, content)]
+        looked_at = sorted(path for path in bench.files if path.startswith(store.looked_at))
+        bench.bits = [bit for path in looked_at for bit in _bits(path, bench.files[path])]
         return bench
 
     def _walk(self) -> Iterator[tuple[str, Path]]:
@@ -231,12 +232,13 @@ def _put_one_more(store: MessageStore) -> list[str]:
 
 
 def sweep(store: SmallStore, directory: Path, stripe: int, stripes: int, outcome: Outcome) -> None:
-    """Flip every `stripes`-th bit of a store, from bit `stripe` on."""
+    """Flip every `stripes`-th bit of a store, from bit `stripe` on: all bits, once each of that many stripes had its turn."""
     directory.mkdir(parents=True)
     bench = Bench.make(store, directory)
     judge = Judge(bench)
     for bit in bench.bits[stripe::stripes]:
         judge.flip(bit, outcome)
+    outcome.figures[f"{store.name} | stripe {stripe} of {stripes}"] += 1
     outcome.failures += silent_failures(outcome.figures)
 
 
@@ -246,11 +248,12 @@ def silent_failures(figures: Mapping[str, int]) -> list[str]:
 
 
 def _breaks_the_claim(name: str) -> bool:
-    store, place, what = name.split(" | ")
+    store, _, rest = name.partition(" | ")
+    place, _, what = rest.partition(" | ")
     file, _, part = place.partition(": ")
     if file != "commitlog":
         return False
-    return (what == SILENT and store == "with property CRC") or (what in (SILENT, ALONE_CHECKING) and part == "body")
+    return (what == SILENT and store == WITH_PROPERTY_CRC) or (what in (SILENT, ALONE_CHECKING) and part == "body")
 
 
 def play(random: Random, directory: Path) -> Outcome:
@@ -261,23 +264,30 @@ def play(random: Random, directory: Path) -> Outcome:
 
 
 def table(figures: Mapping[str, int]) -> str:
-    """File × field × class as a table in Markdown, over all stores but the one with property CRC, whose log has lines of its own."""
+    """File × field × class as a table in Markdown. The log with property CRC has lines of its own."""
     plain, checked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    stripes = Counter[str]()
     for name, count in figures.items():
-        if name.count(" | ") == 2:
-            store, place, what = name.split(" | ")
-            (checked if store == "with property CRC" else plain)[place, what] += count
+        store, *rest = name.split(" | ")
+        if len(rest) == 2:
+            place, what = rest
+            (checked if store == WITH_PROPERTY_CRC else plain)[place, what] += count
+        else:
+            stripes[store] += 1
+    gone_through = ", ".join(f"{store} {count}" for store, count in sorted(stripes.items()))
     parts = [
+        f"a round takes one of {STRIPES} stripes of one store's bits. Different ones so far: {gone_through}.",
+        "",
         "| file: field | bits | " + " | ".join((*CLASSES, ALONE, ALONE_CHECKING)) + " |",
         "| --- |" + " ---: |" * 7,
     ]
     parts += _lines(plain, "")
-    parts += _lines(checked, ", with property CRC", only="commitlog")
+    parts += _lines(checked, ", with property CRC")
     return "\n".join(parts) + "\n"
 
 
-def _lines(counts: Counter[tuple[str, str]], suffix: str, only: str = "") -> Sequence[str]:
-    places = sorted({place for place, _ in counts if place.startswith(only)})
+def _lines(counts: Counter[tuple[str, str]], suffix: str) -> Sequence[str]:
+    places = sorted({place for place, _ in counts})
     return [
         f"| {place}{suffix} | {sum(counts[place, what] for what in CLASSES):,} | "
         + " | ".join(
@@ -294,4 +304,5 @@ KIND = Kind(
     "whatever bit is wrong, nothing fails but with a declared error",
     unit="bit flipped",
     play=play,
+    render=table,
 )

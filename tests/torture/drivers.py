@@ -29,6 +29,7 @@ SPECULATION = {
     "spark.speculation.quantile": "0.3",
 }
 _DEATHS = 3
+_KILLED = {Victim.ALL: "driver and workers killed", Victim.WORKER: "commit or task killed, and aborted by Spark"}
 _CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs", "ConcurrentModification", "already exists")
 """How Spark says that another driver was faster."""
 _LEAD_SECONDS = 6
@@ -42,7 +43,7 @@ def killed_drivers(random: Random, directory: Path) -> Outcome:
     chain = DriverChain(directory, random)
     outcome = Outcome()
     victims = random.choices((Victim.ALL, Victim.WORKER), k=_DEATHS)
-    deaths = [Death.at(random.choice(FAILPOINTS), victim, random) for victim in victims]
+    deaths = [Death.at(*both, random) for both in zip(random.sample(FAILPOINTS, _DEATHS), victims, strict=True)]
     with ExitStack() as drivers:
         coming = drivers.enter_context(chain.prepare(deaths[0]))  # a JVM takes seconds to start
         for death, next_death in zip(deaths, [*deaths[1:], None], strict=True):
@@ -50,7 +51,7 @@ def killed_drivers(random: Random, directory: Path) -> Outcome:
             chain.add_rows(ROWS)
             meet_death(driver, death)
             outcome.trials += 1
-            outcome.figures[f"{death.victim} killed"] += 1
+            outcome.figures[_KILLED[death.victim]] += 1
             outcome.figures[f"at {_name(death)}"] += 1
         chain.finish(coming)
     chain.assert_sound()
@@ -144,7 +145,7 @@ assert {*COMMIT, *STAGING} == {*FAILPOINTS}
 
 KIND = Kind(
     "drivers",
-    "every row of a query is in the sink once, whatever becomes of drivers, executors and tasks",
+    "Every row of a query is in the sink once, whatever becomes of drivers, executors and tasks",
     "deaths and meetings",
     play,
 )

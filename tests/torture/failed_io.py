@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import traceback
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ from tests.torture.workload import StoreWorkload, broken_promises, reproducible
 
 STEPS = 12
 STEPS_AFTER = 3
-TRIALS = 50
-"""How many operations of a workload fail in a round, each in a run of its own."""
+TRIALS = 16
+"""How many operations of one workload fail in a round, each in a run of its own."""
 _SHOWN = 4
 _LOG_SYNC = "sync of /commitlog"
 
@@ -69,8 +70,9 @@ MODES = (
     ),
     *(Mode(_ANY, error, for_good) for error in (EIO, EMFILE, EINTR) for for_good in (False, True)),
 )
+FAILED_SYNC = Mode(frozenset({Step.SYNC}), EIO)
 TELLING = (
-    Mode(frozenset({Step.SYNC}), EIO),
+    FAILED_SYNC,
     Mode(frozenset({Step.SYNC}), EIO, for_good=True),
     Mode(frozenset({Step.SYNC_DIRECTORY}), EIO),
     Mode(frozenset({Step.WRITE}), ENOSPC),
@@ -190,10 +192,12 @@ class Sweep:
             trial.fail(_left_open(before))
             files.take_away()
             trial.judge(workload, Random(f"{self.seed}/{fault.number}"))
-            self._clean()
+        except AssertionError:  # what a step of a workload finds wrong
+            outcome.failures.append(f"{traceback.format_exc()} [{self._name}, {fault}]")
         except Exception as error:
             error.add_note(f"{self._name}, {fault}")
             raise
+        self._clean()
 
 
 @dataclass(slots=True)
@@ -214,9 +218,9 @@ class _Trial:
         when = f"opened again, {', '.join(well.steps)}"
         self._close(well, when)
         closed = CrashFileSystem(files.root, files.disk.after_power_loss(choice), boot=2)
-        self._opened(well, closed, f"{when}, power lost")
+        self._opened(well, closed, f"{when}, after a power loss")
         torn = CrashFileSystem(files.root, left.after_power_loss(choice), boot=2)
-        self._opened(failed, torn, "power lost", may_lose=may_lose)
+        self._opened(failed, torn, "after a power loss", may_lose=may_lose)
 
     def _opened(
         self, before: MarkedWorkload, files: CrashFileSystem, when: str, *, may_lose: bool = False
@@ -264,9 +268,10 @@ def _open_descriptors() -> int:
 
 
 def play(random: Random, directory: Path) -> Outcome:
-    """One round."""
-    outcome, mode = Outcome(), random.choice((*MODES, *TELLING, *TELLING))
-    Sweep(directory, mode, random.getrandbits(32), sync_flush=random.random() < 0.6).run(outcome)
+    """One round: a failed sync, which engines most often get wrong, another telling mode, and any."""
+    outcome = Outcome()
+    for mode in (FAILED_SYNC, random.choice(TELLING), random.choice(MODES)):
+        Sweep(directory, mode, random.getrandbits(32), sync_flush=random.random() < 0.6).run(outcome)
     return outcome
 
 

@@ -117,7 +117,7 @@ def hint_outlives_the_machine() -> AbstractContextManager[Any]:
     original = storage.opening.holds
 
     def holds(hint: Any, files: LocalFileSystem, *arguments: Any) -> bool:
-        return original(hint._replace(boot_id=files.boot_id()), files, *arguments)
+        return original(replace(hint, boot_id=files.boot_id()), files, *arguments)
 
     return mock.patch.object(storage.opening, "holds", holds)
 

@@ -184,7 +184,7 @@ def _status_bytes(name: str) -> int:
 
 KIND = Kind(
     "fuzz",
-    "decoders give a value or a declared error, in bounded time and memory, and agree with each other",
+    "Decoders give a value or a declared error, in bounded time and memory, and agree with each other",
     "inputs",
     play,
 )

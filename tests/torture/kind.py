@@ -37,3 +37,5 @@ class Kind:
     """What a trial is."""
     play: Callable[[Random, Path], Outcome]
     """One round in an empty directory."""
+    render: Callable[[Counter[str]], str] | None = None
+    """The figures as Markdown, where a list of them says too little."""

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tests.torture import drivers, failed_io, fuzz, kills, power_loss, state_machine
+from tests.torture import bit_flips, drivers, failed_io, fuzz, kills, power_loss, state_machine
 from tests.torture.kind import Kind
 
-_ALL: tuple[Kind, ...] = (power_loss.KIND, failed_io.KIND, fuzz.KIND, drivers.KIND, state_machine.KIND, kills.KIND)
+_ALL: tuple[Kind, ...] = (
+    power_loss.KIND,
+    failed_io.KIND,
+    bit_flips.KIND,
+    fuzz.KIND,
+    drivers.KIND,
+    state_machine.KIND,
+    kills.KIND,
+)
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

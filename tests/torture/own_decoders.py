@@ -194,7 +194,7 @@ OWN_DECODERS: Sequence[Decoder] = (
     ),
     Decoder(
         "delivery mark",
-        lambda samples: [as_json({"log_end": 7, "ranges": [[3, 5, 9], [4, 0, 1]], "put_rows": 2})],
+        lambda samples: [as_json({"log_end": 7, "ranges": [[3, 5, 9], [4, 0, 1]]})],
         _read_mark,
         (StateFileError,),
         inputs=400,

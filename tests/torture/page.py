@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,13 +39,18 @@ def torture(
     ]
     for name, record in records.items():
         if record.outcome.figures:
-            figures = "; ".join(f"{what}: {count:,}" for what, count in sorted(record.outcome.figures.items()))
-            lines += ["", f"**{name}** ({kinds[name].unit}): {figures}."]
+            lines += ["", f"**{name}** ({kinds[name].unit}): {_figures(kinds[name], record.outcome.figures)}"]
         lines += [f"- FAILED, seed {failed}" for failed in record.failed_seeds]
     lines += ["", f"mutants killed {sum(by is not None for by in killed.values())}/{len(killed)}", ""]
     lines += ["| planted fault | noticed by |", "| --- | --- |"]
     lines += [f"| {mutant} | {by or '**nothing**'} |" for mutant, by in killed.items()]
     return "\n".join(lines)
+
+
+def _figures(kind: Kind, figures: Counter[str]) -> str:
+    if kind.render is not None:
+        return kind.render(figures)
+    return "; ".join(f"{what}: {count:,}" for what, count in sorted(figures.items())) + "."
 
 
 def _row(kind: Kind, record: Record) -> str:

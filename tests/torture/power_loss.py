@@ -18,7 +18,7 @@ from unittest import mock
 
 import storage.commit_log_writer
 from storage import StoreConfig, open_store
-from storage.errors import StoreNotFoundError
+from storage.errors import StorageError, StoreNotFoundError
 from storage.files.file_system import LocalFileSystem
 from storage.settings import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from tests.support.crash_file_system import EXTREMES, CrashFileSystem, Disk
@@ -87,6 +87,8 @@ class Lives:
                 self.outcome.figures["kills" if way in _KILLS else "power losses"] += 1
                 try:
                     self._live_on(self._left(files, number, disk, way), died, self._consumed(disk))
+                except StorageError as error:  # a store that does not open has lost everything
+                    self._fail(where, [repr(error)])
                 except Exception as error:
                     error.add_note(where)
                     raise

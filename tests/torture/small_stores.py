@@ -29,6 +29,7 @@ FIRST_MS = 1_795_000_000_000
 INDEX_SLOTS = 5
 QUEUES = 2
 GROUP = "readers"
+WITH_PROPERTY_CRC = "with property CRC"
 _BROKERS_BYTES = 4_563
 """Of the log of fixture `clean`: six records, halves and commits as the broker wrote them."""
 _BROKERS_TABLES = ("consumerOffset.json", "delayOffset.json")
@@ -71,6 +72,8 @@ class SmallStore:
     make: Callable[[Path, StoreConfig], None]
     """Into an empty directory; the same bytes each time."""
     config: StoreConfig
+    looked_at: str = ""
+    """How the paths of those files begin whose bits are of interest."""
 
     def open(self, root: Path, *, read_only: bool, days: int = 0) -> MessageStore:
         return open_store(
@@ -170,7 +173,7 @@ STORES: Mapping[str, SmallStore] = MappingProxyType(
         for store in (
             SmallStore("closed", _make_closed, _config()),
             SmallStore("released", _make_released, _config(log_bytes=4_096)),
-            SmallStore("with property CRC", _make_closed, _config(property_crc=True)),
+            SmallStore(WITH_PROPERTY_CRC, _make_closed, _config(property_crc=True), looked_at="commitlog/"),
             SmallStore("a broker's records", _make_of_brokers_records, _config(log_bytes=6_144)),
         )
     }

@@ -50,7 +50,7 @@ def run(number: int, directory: Path, *, scripts: int, shrinks: bool = True) -> 
 
 KIND = Kind(
     "state-machine",
-    "After each step, crashes and power losses among them, the store serves exactly what a model of it says.",
+    "After each step, crashes and power losses among them, the store serves exactly what a model of it says",
     "scripts of up to 50 steps",
     play,
 )

@@ -11,11 +11,9 @@ import pytest
 
 from tests.support.crash_file_system import PAGE_BYTES, CrashFileSystem
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
-from tests.torture.failed_io import TELLING, Mode, Sweep
+from tests.torture.failed_io import FAILED_SYNC, TELLING, Mode, Sweep
 from tests.torture.faults import failed_sync_is_success, writer_goes_on_after_a_failure
 from tests.torture.kind import Outcome
-
-FAILED_SYNC = Mode(frozenset({Step.SYNC}), errno.EIO)
 
 
 def swept(directory: Path, mode: Mode, seed: int, *, sync_flush: bool, steps: int, trials: int | None) -> Outcome:

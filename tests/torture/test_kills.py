@@ -1,4 +1,4 @@
-"""A slice of the killed writers, and that their judge notices what is wrong. `python -m tests.torture kills` goes to every failpoint."""
+"""A slice of the killed writers, and faults that their judge must notice. A whole round: `python -m tests.torture kills --seed N`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 import storage.recovery
+from storage import MessageStore
 from storage.failpoints import COMMIT, STAGING, UPKEEP
 from tests.crash.duty_rounds import failpoints_in_source
+from tests.support.queue_history import Seen, see
 from tests.support.writer_process import Writers
 from tests.torture import kills
 
@@ -48,13 +50,27 @@ def test_what_the_transient_store_pool_had_acknowledged_is_lost_with_its_process
     outcome = chain.finish()
 
     assert outcome.failures == []
-    assert outcome.figures["acknowledged by the transient store pool, and lost"] > 0
+    assert outcome.figures[kills.LOST_BY_THE_POOL] > 0
 
 
 def test_every_failpoint_of_a_writer_is_one_to_be_killed_at() -> None:
     """The others are passed by the duties of `tests/crash`."""
     assert set(kills.FAILPOINTS) == {*STAGING, *COMMIT, *UPKEEP}
     assert set(kills.FAILPOINTS) - set(UPKEEP) <= failpoints_in_source()
+
+
+def test_a_pool_that_loses_more_than_what_was_last_is_noticed(
+    tmp_path: Path, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_the_first_of_the_life(store: MessageStore) -> list[Seen]:
+        seen = sorted(see(store), key=lambda one: one.commitlog_offset)
+        return [one for one in seen if one.key != next(other.key for other in seen if other.key.startswith("0."))]
+
+    chain = kills.Chain(tmp_path, Random(SEED), writers)
+    monkeypatch.setattr(kills, "see", without_the_first_of_the_life)
+    chain.kill_at(["before-pool-write"])
+
+    assert any("behind it are there" in failure for failure in chain.outcome.failures)
 
 
 def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, writers: Writers) -> None:
