@@ -64,8 +64,9 @@ class Indexer:
         if plan.unsynced or plan.dropped:
             file_system.sync(plan.index.directory)
         self._writer = IndexWriter(file_system, plan.index, clock, trust_slots=True)
-        self._end = self._writer.end_commitlog_offset
         items = plan.kept[-1].items() if plan.kept else np.empty(0, ITEM)
+        # a header cut between its end and its count names an end that no item has
+        self._end = min(self._writer.end_commitlog_offset, int(items["commitlog_offset"].max(initial=-1)))
         self._entered = items["key_hash"][items["commitlog_offset"] == self._end]
 
     def start(self, log: CommitLog) -> int:

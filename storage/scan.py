@@ -47,7 +47,7 @@ def scan_queue(
     With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
     superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
     Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptRecordError for a wrong body, or a record of
-    another sum than it ends in (`__CRC32#`).
+    another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
     at = start
     while at < end:
@@ -105,14 +105,14 @@ def _ascending_slices(
         if not len(records):
             continue
         if verify_crc:
-            _verify(records, queue, offsets[part][agrees])
+            _verify(records, queue, log, offsets[part][agrees])
         yield QueueSlice(offsets[part][agrees], records)
 
 
-def _verify(records: Records, queue: ConsumeQueue, offsets: np.ndarray) -> None:
+def _verify(records: Records, queue: ConsumeQueue, log: CommitLog, offsets: np.ndarray) -> None:
     for field, sound in (
         ("body CRC", records.crc_agrees()),
-        ("property CRC", records.property_crc_agrees(required=False)),
+        ("property CRC", records.property_crc_agrees(required=log.force_property_crc)),
     ):
         if not sound.all():
             row = int(np.argmin(sound))

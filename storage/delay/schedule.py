@@ -5,9 +5,9 @@ REAL_TOPIC and REAL_QID among them), born time, born host and number of retries 
 
 A round of deliveries: mark (`delivery_mark.py`) · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
 Commit point: the rename to delayOffset.json. A crash before it leaves a part of the round in the log; the next delivery finds by
-the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us goes on; after a power loss one
-may come twice, whose record was torn where no checksum covers it. A broker that opens the store after such a crash delivers the
-round again, at most ROUND_ROWS messages.
+the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us
+goes on; after a power loss one may come twice, whose record was torn where no checksum covers it. A broker that opens the store
+after such a crash delivers the round again, at most ROUND_ROWS messages.
 
 Not delivered, as in Java, and reported: messages whose real topic is the half topic, and messages without a readable real topic or
 queue. Departures: where Java stands still before a message that its put path refuses for ever (a topic name that is too long), or
@@ -202,10 +202,7 @@ class _Delivery:
                 yield range_, part
 
     def _progress_in_log(self, mark: DeliveryMark) -> dict[int, int]:
-        """Level → the offset behind the last message of the round that stands in the log behind the mark.
-
-        The round's messages were put in their order, and may have expired since as far as they were put, as those that follow.
-        """
+        """Level → the offset behind the last message of the round that stands in the log behind the mark. Expired ones are passed over."""
         levels, offsets, expected = [], [], []
         for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
             due = due_messages(part.records, self.store.queues.batch_topics)

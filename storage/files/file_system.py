@@ -26,8 +26,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import StoreLockedError
-from storage.files.disk_use import is_memory
 from storage.failpoints import reach
+from storage.files.disk_use import is_memory
 
 _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05

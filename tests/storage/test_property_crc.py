@@ -421,6 +421,26 @@ def test_a_reader_that_verifies_notices_a_wrong_header(tmp_path: Path) -> None:
     assert (raised.value.field, raised.value.position) == ("property CRC", place)
 
 
+@pytest.mark.parametrize("is_forced", [True, False])
+def test_a_record_whose_sum_has_lost_its_name_is_read_with_a_check_unless_the_sum_is_asked_for(
+    tmp_path: Path, is_forced: bool
+) -> None:
+    """forceVerifyPropCRC in CommitLog.checkMessageAndReturnSize: a record without the property is none."""
+    root = tmp_path / "store"
+    conf_in(tmp_path, *BOTH[: 2 if is_forced else 1], brokerIP1="127.0.0.1")
+    with writing(root) as store:
+        store.put_batch(table(BODIES * 6), queue_count=1)  # several files: opening does not look into the first one
+    places = places_of(root)
+    flip(root, places[8] - TAIL + SUM.index("C"))
+    with open_store(root) as store:
+        if not is_forced:
+            assert read_with_check(store) == 6 * len(BODIES)
+            return
+        with pytest.raises(CorruptRecordError) as raised:
+            read_with_check(store)
+    assert (raised.value.field, raised.value.position) == ("property CRC", places[7])
+
+
 def test_verify_reports_a_record_with_another_sum(tmp_path: Path) -> None:
     conf_in(tmp_path, "enabledAppendPropCRC", brokerIP1="127.0.0.1")
     root = tmp_path / "store"

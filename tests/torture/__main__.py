@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _plant_all(options.jobs)
     if options.what in KINDS:
         return _play(options.what, seed, options.mutant, options.json)
+    if options.what is not None and not Path(options.what).is_file():
+        print(f"{options.what} is no kind of {', '.join(KINDS)}, and no page", file=sys.stderr)
+        return 2
     return _torture(options, seed)
 
 

@@ -27,7 +27,7 @@ from tests.torture.kind import Outcome
 from tests.torture.small_stores import INDEX_SLOTS, STORES
 from tests.torture.store_fields import FREE, fields_of
 
-STRIPES = 601
+STRIPES = 997
 CLOSED = STORES["closed"]
 
 
@@ -36,7 +36,8 @@ def test_no_wrong_bit_of_a_stripe_goes_unnoticed_where_a_checksum_reaches(tmp_pa
     outcome = Outcome()
     sweep(STORES[name], tmp_path / "bits", 17, STRIPES, outcome)
     assert outcome.failures == []
-    assert sum(count for what, count in outcome.figures.items() if what.endswith(CLASSES)) == outcome.trials > 60
+    assert sum(count for what, count in outcome.figures.items() if what.endswith(CLASSES)) == outcome.trials > 20
+    assert f"Different ones so far: {name} 1." in table(outcome.figures)
 
 
 @pytest.fixture

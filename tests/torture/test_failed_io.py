@@ -24,7 +24,7 @@ def swept(directory: Path, mode: Mode, seed: int, *, sync_flush: bool, steps: in
 
 @pytest.mark.parametrize("sync_flush", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_whichever_sync_fails_nothing_is_acknowledged_that_a_power_loss_takes(tmp_path: Path, sync_flush: bool) -> None:
-    outcome = swept(tmp_path, FAILED_SYNC, 3, sync_flush=sync_flush, steps=4, trials=10)
+    outcome = swept(tmp_path, FAILED_SYNC, 3, sync_flush=sync_flush, steps=4, trials=7)
     assert outcome.failures == []
     assert outcome.figures["steps that failed"] >= outcome.trials
 

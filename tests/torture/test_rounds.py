@@ -69,6 +69,15 @@ def test_a_seed_that_failed_is_told_and_takes_the_bound_away(tmp_path: Path) -> 
     assert "mutants killed 0/1" in written
 
 
+def test_a_kind_may_show_its_figures_as_it_likes() -> None:
+    rendered = Kind("rendered", "", "dice", SOUND.play, lambda figures: f"a table of {len(figures)}")
+    kinds = {"sound": SOUND, "rendered": rendered}
+    records = rounds.run(list(kinds), 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
+    written = page.torture(records, {}, kinds, 3, 0).splitlines()
+    assert "**rendered** (dice): a table of 1" in written
+    assert f"**sound** (dice): pips: {records['sound'].outcome.figures['pips']}." in written
+
+
 def test_a_process_that_dies_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "command", lambda name, seed: ["sh", "-c", "echo gone >&2; kill -9 $$"])
     outcome = rounds.play_in_process("any", 1)
