@@ -44,13 +44,13 @@ class Queues(NamedTuple):
     a_topic: int
 
     @property
-    def count(self) -> int:
+    def in_all(self) -> int:
         return self.topics * self.a_topic
 
     def put_into_all(self, store: MessageStore) -> None:
         """A small message with a key into each, a batch at a time."""
-        for start in range(0, self.count, BATCH_ROWS):
-            numbers = range(start, min(start + BATCH_ROWS, self.count))
+        for start in range(0, self.in_all, BATCH_ROWS):
+            numbers = range(start, min(start + BATCH_ROWS, self.in_all))
             topics, queue_ids = zip(*map(self.name, numbers), strict=True)
             keys, body = [f"order-{number}" for number in numbers], [BODY] * len(numbers)
             columns = {"topic": topics, "queue_id": np.array(queue_ids, np.int32), "keys": keys, "body": body}
@@ -60,22 +60,22 @@ class Queues(NamedTuple):
         return f"bench-{number // self.a_topic}", number % self.a_topic
 
     def some(self) -> list[tuple[str, int]]:
-        return [self.name(number) for number in random.Random(0).sample(range(self.count), min(SOME, self.count))]
+        return [self.name(number) for number in random.Random(0).sample(range(self.in_all), min(SOME, self.in_all))]
 
 
 class Step:
-    """One process's work on the store, and the seconds of its parts in the order they were done."""
+    """One process's work on the store, and the seconds of its parts, by the clock and of a processor."""
 
     def __init__(self, root: str, queues: Queues) -> None:
         self.root = root
         self.queues = queues
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, tuple[float, float]] = {}
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         yield
-        self.seconds[what] = time.perf_counter() - start
+        self.seconds[what] = time.perf_counter() - start, time.process_time() - busy
 
     def open(self, what: str, *, read_only: bool = False) -> MessageStore:
         with self.timed(what):
@@ -131,8 +131,8 @@ class Step:
     def _check(self, store: MessageStore, least: int) -> None:
         names = store.queues.names()
         ends = [(store.min_offset(*name), store.max_offset(*name)) for name in names]
-        if len(ends) != self.queues.count or not all(start == 0 and end >= least for start, end in ends):
-            raise RuntimeError(f"{len(ends):,} queues, expected {self.queues.count:,} with {least} messages or more")
+        if len(ends) != self.queues.in_all or not all(start == 0 and end >= least for start, end in ends):
+            raise RuntimeError(f"{len(ends):,} queues, expected {self.queues.in_all:,} with {least} messages or more")
 
 
 STEPS: dict[str, Callable[[Step], None]] = {
@@ -158,22 +158,22 @@ def play(name: str, root: str, queues: Queues) -> None:
 
 def measure(root: Path, queues: Queues, *, is_cold: bool) -> Table:
     """All steps, one process after the other, over a store that is not there yet."""
-    made = Table(title=f"{queues.count:,} queues in {queues.topics:,} topics, {OPEN_FILES:,} open files at most")
-    for heading in ("step", "seconds", "memory, MiB"):
+    made = Table(title=f"{queues.in_all:,} queues in {queues.topics:,} topics, {OPEN_FILES:,} open files at most")
+    for heading in ("step", "seconds", "of a processor", "memory, MiB"):
         made.add_column(heading, justify="left" if heading == "step" else "right")
     for name in STEPS:
         os.sync()  # else a step pays for the last one's dirty pages
         if is_cold:
             Path("/proc/sys/vm/drop_caches").write_text("3")
         command = [sys.executable, "-m", __spec__.name, "--step", name, "--home", str(root)]
-        command += ["--queues", str(queues.count), "--topics", str(queues.topics)]
+        command += ["--queues", str(queues.in_all), "--topics", str(queues.topics)]
         process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if process.returncode != (-signal.SIGKILL if name in KILLED else 0):
             raise RuntimeError(f"step {name!r} ended with {process.returncode}")
         figures = json.loads(process.stdout)
-        for number, (what, seconds) in enumerate(figures["seconds"].items()):
+        for number, (what, (seconds, busy)) in enumerate(figures["seconds"].items()):
             memory = "" if number else f"{figures['memory_bytes'] / 2**20:,.0f}"
-            made.add_row(what, f"{seconds:,.2f}", memory)
+            made.add_row(what, f"{seconds:,.2f}", f"{busy:,.2f}", memory)
         made.add_section()
     made.caption = f"{disk_bytes(root) / 2**20:,.0f} MiB of disk"
     return made

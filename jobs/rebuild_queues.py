@@ -28,7 +28,7 @@ from storage import open_store
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import plain_path
-from storage.recovery import RecoveryReport
+from storage.recovery_plan import RecoveryReport
 
 _DERIVED = ("consumequeue", "index")
 _PATIENCE_MS = 60_000

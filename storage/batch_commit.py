@@ -112,7 +112,11 @@ def commit_batch(
         ]
         if writer.settings.appends_crc and not all(run.columns.has_crc for run in readers):
             reason = "rows were staged without the property __CRC32# that the store's records must have by now"
-            raise StoreNotWritableError(writer.root, reason, "broker.conf was changed meanwhile: start the query again")
+            raise StoreNotWritableError(
+                writer.root,
+                reason,
+                "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew",
+            )
         _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics)
         writer.ensure_topics(topics)
         writer.reserve(_room(readers))

@@ -39,8 +39,9 @@ class ConsumeQueue:
         self._open_files: dict[int, ReadableFile] = {}
         self._listed: _Files | None = None
 
-    def list_files(self) -> None:
-        """Look again which files there are; the first look is taken when something is asked, as a store may have very many queues.
+    def list_files(self) -> _Files:
+        """Look again which files there are, and return them; the first look is taken when something is asked, as a store may have very
+        many queues.
 
         Raises StoreRefusedError for files on which a broker does not start.
         """
@@ -59,17 +60,15 @@ class ConsumeQueue:
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
         self._listed = _Files(sorted(int(entry.name) for entry in found), size)
-
-    @property
-    def _files(self) -> _Files:
-        if self._listed is None:
-            self.list_files()
-        assert self._listed is not None, "list_files sets it"
         return self._listed
 
     @property
+    def _files(self) -> _Files:
+        return self._listed or self.list_files()
+
+    @property
     def _starts(self) -> list[int]:
-        return self._files.starts
+        return (self._listed or self.list_files()).starts
 
     @property
     def file_size_bytes(self) -> int:
@@ -84,7 +83,8 @@ class ConsumeQueue:
     @property
     def last_file_end_offset(self) -> int:
         """The queue offset at which the last file ends."""
-        return (self._starts[-1] + self.file_size_bytes) // ENTRY_SIZE if self._starts else 0
+        starts, size_bytes = self._files
+        return (starts[-1] + size_bytes) // ENTRY_SIZE if starts else 0
 
     def path_of(self, file_start: int) -> str:
         return f"{self.directory}/{file_start:020d}"
@@ -109,12 +109,13 @@ class ConsumeQueue:
 
     def bytes_from(self, start: int, count: int) -> bytes:
         """What stands at `count` queue offsets from `start` on, as it lies in one file; fewer at its end, none where no file is."""
-        number = bisect_right(self._starts, start * ENTRY_SIZE) - 1
+        starts, size_bytes = self._files
+        number = bisect_right(starts, start * ENTRY_SIZE) - 1
         if number < 0:
             return b""
-        file_start = self._starts[number]
+        file_start = starts[number]
         position = start * ENTRY_SIZE - file_start
-        length = min(count * ENTRY_SIZE, self.file_size_bytes - position)
+        length = min(count * ENTRY_SIZE, size_bytes - position)
         return self._read(file_start, position, length).tobytes() if length > 0 else b""
 
     def _read(self, file_start: int, position: int, length: int) -> np.ndarray:
@@ -134,7 +135,8 @@ class ConsumeQueue:
 
         A hole further back is not seen.
         """
-        return self._starts[-3:][0] // ENTRY_SIZE if self._starts else 0
+        starts = self._starts
+        return starts[-3:][0] // ENTRY_SIZE if starts else 0
 
     def written_end(self, start: int | None = None) -> int:
         """The first queue offset from `start` on that holds no entry; `start` None = `recovery_start`."""

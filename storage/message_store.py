@@ -32,7 +32,7 @@ from storage.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
-from storage.recovery import RecoveryReport
+from storage.recovery_plan import RecoveryReport
 from storage.store_creation import create_store, find_log_directories
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader

@@ -31,12 +31,11 @@ from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
 from storage.quarantine import Quarantine, keep_what_is_cut
 from storage.recovery import (
-    RecoveryPlan,
-    RecoveryReport,
     apply_recovery,
     count_successors,
     plan_recovery,
 )
+from storage.recovery_plan import RecoveryPlan, RecoveryReport
 from storage.redo import TornRow, mend_batches
 from storage.store_ends import StoreEnds
 from storage.store_writer import StoreWriter

@@ -13,7 +13,7 @@ from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.errors import OffsetOutOfRangeError
 from storage.log_tail import LogTail
-from storage.recovery import RecoveryPlan
+from storage.recovery_plan import RecoveryPlan
 
 DISCOVERY_INTERVAL_MS = 1_000
 DISCOVERED_QUEUES_A_MS = 16

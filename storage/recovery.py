@@ -17,21 +17,17 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from storage.commit_log import CommitLog, LogFile
-from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
-from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import DispatchBatch, dispatch, queue_entries
+from storage.dispatch import DispatchBatch, dispatch
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, end_of_data
 from storage.format.checkpoint import Checkpoint
-from storage.format.consume_queue import may_be_torn
 from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -45,59 +41,10 @@ from storage.index_store import IndexStore
 from storage.index_trust import IndexTrust
 from storage.intact_records import intact_records
 from storage.log_tail import RecordIdentity
-from storage.names import validate_path_element
 from storage.quarantine import Quarantine
+from storage.queue_recovery import QueueWriters
 from storage.queue_tails import read_tails
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryPlan:
-    """What the four reading passes found. Queue ends are queue offsets, the others places in the log."""
-
-    was_clean: bool
-    walk_start: int
-    log_end: int
-    greatest_end: int  # where the last record that any queue knows ends, the log's end at most
-    last_record: RecordIdentity | None  # the last valid one walked over
-    failure: CorruptRecordError | None  # why the walk stopped; None at free space
-    damage: StoreDamagedError | None
-    written_ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    last_places: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where in the log the last message before a visible end ends, −1 of a queue without messages; of queues of which it is known."""
-    maybe_torn: frozenset[tuple[str, int]] = frozenset()
-    """After an unclean stop: queues of whose last entry place and size may be there, and not the tags code."""
-
-    @property
-    def last_store_time_ms(self) -> int:
-        """Store time of the last valid record; 0 if there is none."""
-        return self.last_record.store_time_ms if self.last_record else 0
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening for writing did. Sizes in bytes."""
-
-    was_clean: bool
-    log_end: int
-    cut_bytes: int = 0
-    cut_at: str | None = None
-    cut_entries: int = 0
-    added_entries: int = 0
-    rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
-    holes: list[tuple[str, int, int, int]] = field(default_factory=list)
-    removed_files: list[str] = field(default_factory=list)
-    indexed_keys: int = 0
-    quarantine: str | None = None
-    """The directory to which what was cut was copied first; None where nothing of it may have been a message."""
-    quarantined_records: int = 0
-    """Intact records in it."""
-    queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where the queues end."""
-    dispatched_end: int = 0
-    """Where in the log the last record ends that any queue knows."""
-    torn_records: int = 0
-    """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
+from storage.recovery_plan import RecoveryPlan, RecoveryReport
 
 
 def plan_recovery(
@@ -264,7 +211,7 @@ def apply_recovery(
                 file_system.sync(file.path)
         for directory in log.directories:  # a new file's name too may be in the page cache only
             file_system.sync(directory)
-    writers = _QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
+    writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
     indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
@@ -278,7 +225,7 @@ def apply_recovery(
             indexer.append(batch)
     if writers.broken:
         save_checkpoint(honest._replace(logics_msg_timestamp=0))
-        writers.rebuild_broken_queues(log, plan.log_end, delays_ms)
+        writers.rebuild_broken_queues(_batches(log, log.minimum, plan.log_end, delays_ms))
     writers.finish()
     reach("queues-recovered")
     if indexer is not None:
@@ -340,122 +287,3 @@ def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int
 def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]) -> Iterator[DispatchBatch]:
     for offsets, records in log.walk(start, check_crc=False) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
-
-
-class _QueueWriters:
-    """The writers of the queues that a recovery touches."""
-
-    def __init__(
-        self,
-        file_system: LocalFileSystem,
-        queues: ConsumeQueueStore,
-        plan: RecoveryPlan,
-        file_size_bytes: int,
-        log_minimum: int,
-        report: RecoveryReport,
-    ) -> None:
-        self._file_system = file_system
-        self._queues = queues
-        self._plan = plan
-        self._file_size_bytes = file_size_bytes
-        self._report = report
-        self._writers: dict[tuple[str, int], ConsumeQueueWriter] = {}
-        self.broken: set[tuple[str, int]] = set()
-        self._log_minimum = log_minimum
-        for name, end in plan.visible_ends.items():
-            queue = queues.get(*name)
-            if plan.written_ends[name] > end or (queue and not plan.was_clean and queue.has_bytes_behind(end)):
-                self._truncate(*name, end)
-
-    def _truncate(self, topic: str, queue_id: int, end: int) -> None:
-        writer = self._writer(topic, queue_id)
-        self._report.cut_entries += writer.truncate(end)
-        if end and not writer.queue.file_starts:  # nothing is left that could be continued
-            writer.sync()
-            self._writers[topic, queue_id] = self._writer_from(writer.queue, 0)
-
-    def _writer(self, topic: str, queue_id: int) -> ConsumeQueueWriter:
-        name = topic, queue_id
-        if name not in self._writers:
-            queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
-            self._writers[name] = self._writer_from(queue, self._plan.visible_ends.get(name, 0))
-        return self._writers[name]
-
-    def _writer_from(self, queue: ConsumeQueue, end: int) -> ConsumeQueueWriter:
-        size = queue.file_size_bytes or self._file_size_bytes
-        return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0)
-
-    def append(self, batch: DispatchBatch, start: int, only: Collection[tuple[str, int]] | None = None) -> None:
-        """Enter the records of a batch that lie at or behind `start`, of all queues or `only` of these."""
-        if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
-            return
-        for new in queue_entries(batch, self._may_change_queues(batch, start)):
-            if only is not None and (new.topic, new.queue_id) not in only:
-                continue
-            if "\0" in new.topic:
-                self._report.torn_records += len(new.entries)
-                continue
-            late = new.entries["commitlog_offset"] >= start
-            if late.any():
-                writer = self._writer(new.topic, new.queue_id)
-                first = new.queue_offsets[late][0]
-                if (first > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
-                    self.broken.add((new.topic, new.queue_id))
-                writer.mend_last(new)
-                writer.append(new.rows(late))
-
-    def _may_change_queues(self, batch: DispatchBatch, start: int) -> np.ndarray:
-        """The records of those queues that lack one of them, that they do not continue, or whose last entry is torn: after a crash,
-        of very few.
-        """
-        is_late = batch.is_queued & (batch.commitlog_offsets >= start)
-        rows = np.flatnonzero(is_late)
-        codes, first, numbers = np.unique(batch.queue_codes[rows], return_index=True, return_inverse=True)
-        known = np.array([self._known(batch.queue_name(code)) for code in codes.tolist()], np.int64).reshape(-1, 4)
-        ends, greatest_ends, first_file_offsets, maybe_torn = known.T
-        offsets = batch.queue_offsets[rows[first]]
-        changes = (offsets < first_file_offsets) | ((offsets > ends) & (start > self._log_minimum))
-        record_ends = batch.commitlog_offsets[rows] + batch.sizes_bytes[rows]
-        is_new = record_ends > greatest_ends[numbers]
-        is_torn = (
-            (record_ends == greatest_ends[numbers]) & (maybe_torn[numbers] == 1) & ~may_be_torn(batch.tags_codes[rows])
-        )
-        changes[numbers[is_new | is_torn]] = True
-        is_late[rows] = changes[numbers]
-        return is_late
-
-    def _known(self, name: tuple[str, int]) -> tuple[int, int, int, bool]:
-        """Of a queue its end, where in the log its last message ends, the offset at which its first file begins, and whether its last
-        entry may be torn.
-        """
-        maybe_torn = name in self._plan.maybe_torn
-        if writer := self._writers.get(name):
-            return writer.end, writer.greatest_end, writer.queue.first_file_offset, maybe_torn
-        queue = self._queues.get(*name)
-        first = queue.first_file_offset if queue is not None else 0
-        return self._plan.visible_ends.get(name, 0), self._plan.last_places.get(name, -1), first, maybe_torn
-
-    def rebuild_broken_queues(self, log: CommitLog, log_end: int, delays_ms: tuple[int, ...]) -> None:
-        """A queue whose new records did not continue it lost files, or all: build it again from the whole log."""
-        for name in self.broken:
-            writer = self._writers[name]
-            writer.truncate(0)
-            self._writers[name] = self._writer_from(writer.queue, 0)
-        for batch in _batches(log, log.minimum, log_end, delays_ms):
-            for new in queue_entries(batch):
-                if (new.topic, new.queue_id) in self.broken:
-                    self._writers[new.topic, new.queue_id].append(new)
-        self._report.rebuilt_queues.extend(sorted(self.broken))
-
-    def finish(self) -> None:
-        paths = set()
-        for (topic, queue_id), writer in self._writers.items():
-            directory = writer.queue.directory
-            paths |= {*writer.paths, directory, posixpath.dirname(directory), self._queues.directory}
-            writer.paths.clear()
-            self._report.queue_ends[topic, queue_id] = writer.end
-            self._report.dispatched_end = max(self._report.dispatched_end, writer.greatest_end)
-            self._report.added_entries += writer.appended
-            self._report.holes.extend((topic, queue_id, *hole) for hole in writer.holes)
-        self._file_system.sync_all(paths)
-        self._file_system.sync(posixpath.dirname(self._queues.directory))

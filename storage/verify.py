@@ -35,7 +35,7 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_batch import Records
 from storage.index_store import IndexFile, IndexStore
 from storage.put import INDEX_LEASE_MS
-from storage.recovery import RecoveryPlan
+from storage.recovery_plan import RecoveryPlan
 
 _SECOND_MS = 1_000
 """The smallest unit of messageDelayLevel."""

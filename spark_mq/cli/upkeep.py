@@ -14,7 +14,7 @@ from spark_mq.cli.output import busy, console, print_json, print_table, progress
 from spark_mq.doctor import Severity, diagnose
 from storage import open_store
 from storage.errors import StoreDamagedError
-from storage.recovery import RecoveryReport
+from storage.recovery_plan import RecoveryReport
 
 
 class Policy(StrEnum):

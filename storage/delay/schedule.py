@@ -202,7 +202,7 @@ class _Delivery:
                 yield range_, part
 
     def _progress_in_log(self, mark: DeliveryMark) -> dict[int, int]:
-        """Level → the offset behind the last message of the round that stands in the log behind the mark. Expired ones are passed over."""
+        """Level → the offset behind the round's last message that stands in the log behind the mark; expired ones are passed over."""
         levels, offsets, expected = [], [], []
         for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
             due = due_messages(part.records, self.store.queues.batch_topics)

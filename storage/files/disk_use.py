@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 
 UNKNOWN = -1
 
@@ -21,6 +22,7 @@ def disk_used_percent(path: str) -> int:
     return -(-used * 100 // whole) if whole > 0 else UNKNOWN
 
 
+@lru_cache
 def is_memory(device: int) -> bool:
     """Whether a device (`st_dev`) is a tmpfs: there even a look at a hole takes a page, if it is through a map, and on a full one it
     ends the process (SIGBUS). read(2) takes none.

@@ -216,8 +216,11 @@ class LocalSmallReads:
         return os.stat(self.path).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
-        with _opened(self.path) as descriptor:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
             return np.frombuffer(os.pread(descriptor, length, position), np.uint8)
+        finally:
+            os.close(descriptor)
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None

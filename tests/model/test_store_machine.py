@@ -16,7 +16,7 @@ import storage.opening
 from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.dispatch import QueueEntries
 from storage.index_writer import IndexWriter
-from storage.recovery import RecoveryPlan
+from storage.recovery_plan import RecoveryPlan
 from tests.support.crash_file_system import CrashFileSystem
 from tests.torture import state_machine
 

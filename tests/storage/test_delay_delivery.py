@@ -16,7 +16,8 @@ from storage.delay.schedule import DeliveryReport, Undeliverable, deliver_due, r
 from storage.errors import StateFileError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.inner_messages import InnerMessage
-from storage.settings import DelayConfig
+from storage.retention import Occasion, apply_expiry, plan_expiry
+from storage.settings import DelayConfig, RetentionConfig
 
 START_MS = 1_700_000_000_000
 LEVELS = "1s 5s 10s"
@@ -428,6 +429,31 @@ def test_a_round_that_others_wrote_behind_is_gone_on_with(park: Park, stop_at: C
     report = park.deliver()
     assert (report.found_delivered, report.delivered) == (2, {})
     assert len(park.bodies()) == 3
+
+
+@pytest.mark.parametrize("point", ["amid-delivery", "after-delivery"])
+def test_a_round_of_which_a_part_has_expired_is_gone_on_with(
+    park: Park, stop_at: Callable[[str, int], None], point: str
+) -> None:
+    """What waits expires with its log file, before what the delivery has put of it does."""
+    park.send(*[1] * 40, *[2] * 40)
+    park.now_ms += 5_000
+    stop_at(point, 1)
+    expect_stop(park)
+    stop_at("", 1)
+    put, waiting = park.bodies(), [park.bodies(SCHEDULE_TOPIC, queue_id) for queue_id in (0, 1)]
+    with park.open() as store:
+        retention = RetentionConfig(delete_file_batch_max=1)
+        full = Occasion(("the disk is full",), whatever_age=True)
+        plan = plan_expiry(store, store.writer.file_system, retention, full, now_ms=park.now_ms)
+        apply_expiry(store.writer, plan, retention, sleep=lambda seconds: None)
+        expired = store.min_offset(SCHEDULE_TOPIC, 0)
+        assert 0 < expired < 40
+    report = park.deliver()
+    everything = waiting[0] + waiting[1]
+    assert park.bodies() == everything
+    assert report.found_delivered == len(put) - expired
+    assert report.delivered_count == len(everything) - len(put)
 
 
 def test_a_mark_whose_records_are_gone_puts_them_again(park: Park, stop_at: Callable[[str, int], None]) -> None:

@@ -396,6 +396,60 @@ def test_rows_that_were_staged_without_sums_are_not_committed(root: Path) -> Non
     assert not list((root / "spark_mq").glob("intents/*"))
 
 
+class Stopped(BaseException):
+    """The process ends here."""
+
+
+def decide_and_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach(name: str) -> None:
+        if name == "after-intent":
+            raise Stopped
+
+    with monkeypatch.context() as patched, writing(root) as store:
+        segment = staged(store, Batch("sink", "query", 0), BODIES, "0-0-0")
+        patched.setattr("storage.batch_commit.reach", reach)
+        with pytest.raises(Stopped):
+            commit_batch(store.writer, Batch("sink", "query", 0), [segment], topics={"T": DEFAULT_QUEUE_COUNT})
+
+
+def served(root: Path) -> list[bytes]:
+    with writing(root) as store:
+        return [m.body for queue_id in store.queue_ids("T") for m in store.get("T", queue_id, 0, 1_000).messages]
+
+
+def test_a_batch_that_was_decided_without_sums_is_not_finished_where_they_are_asked_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records would be none to any reader, and would end the log."""
+    conf_in(root.parent, brokerIP1="127.0.0.1")
+    decide_and_stop(root, monkeypatch)
+    conf_in(root.parent, *BOTH, brokerIP1="127.0.0.1")
+    with pytest.raises(StoreNotWritableError, match="forceVerifyPropCRC=false"):
+        writing(root)
+    conf_in(root.parent, brokerIP1="127.0.0.1")
+    assert sorted(served(root)) == sorted(BODIES)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_rows_that_were_staged_with_sums_keep_them_where_none_are_asked_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_decided: bool
+) -> None:
+    """Nobody reads them in another way: without forceVerifyPropCRC the property is one like any other."""
+    if is_decided:
+        decide_and_stop(root, monkeypatch)
+        conf_in(root.parent, brokerIP1="127.0.0.1")
+    else:
+        with writing(root) as store:
+            segment = staged(store, Batch("sink", "query", 0), BODIES, "0-0-0")
+        conf_in(root.parent, brokerIP1="127.0.0.1")
+        with writing(root) as store:
+            commit_batch(store.writer, Batch("sink", "query", 0), [segment], topics={"T": DEFAULT_QUEUE_COUNT})
+    assert sorted(served(root)) == sorted(BODIES)
+    for _, records in all_records(root):
+        assert records.property_crc_agrees(required=False).all()
+    assert sum(SUM.encode() in raw for raw in property_strings(root)) == len(BODIES)
+
+
 # Read
 
 

@@ -13,8 +13,10 @@ import pytest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError
 from storage.files.file_system import LocalFileSystem
+from storage.format.index import HEADER, HEADER_SIZE
 from storage.format.java_hash import index_key_hash
 from storage.format.record import encode_record
+from storage.index_writer import mend_chains
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 
@@ -441,6 +443,27 @@ def test_the_brokers_store_recovers_the_same_when_killed_on_the_way(
             if line["begin"] == 0:
                 assert {(key_hash, place) for place in line["physicalOffsets"]} <= found[1]
         shutil.rmtree(fixture.root)
+
+
+@pytest.mark.parametrize("size", range(0, 40, 4))
+def test_an_index_file_whose_header_is_written_in_part_holds_every_key(store: StoreBuilder, size: int) -> None:
+    """The fields in the order of IndexHeader: the end stands before the number of items."""
+    with store.open() as opened:
+        *_, torn, last = opened.index.files()
+        places, path = torn.items()["commitlog_offset"].copy(), Path(torn.path)
+    Path(last.path).unlink()
+    whole = path.read_bytes()
+    count = 1 + int(np.count_nonzero(places < np.unique(places)[-3]))
+    assert count > 1
+    header = np.frombuffer(whole, HEADER, 1).copy()  # as it was before the last three records
+    header["end_commitlog_offset"], header["index_count"] = places[count - 2], count
+    path.write_bytes(header.tobytes() + whole[HEADER_SIZE:])
+    with store.open() as opened:
+        mend_chains(LocalFileSystem(), opened.index.files()[-1])  # its slots too
+    path.write_bytes(whole[:size] + path.read_bytes()[size:])
+    store.abort()
+    with store.open(read_only=False) as opened:
+        assert_holds(opened, store.messages)
 
 
 def test_the_clock_of_a_message_is_the_stores_not_ours(store: StoreBuilder) -> None:

@@ -68,9 +68,9 @@ def _plant_all(jobs: int) -> int:
 
 def _torture(options: argparse.Namespace, seed: int) -> int:
     _note(f"seed {seed}")
-    names = [name for name in options.kinds.split(",") if name]
+    kinds = {name: KINDS[name] for name in options.kinds.split(",") if name}
     killed = mutants.plant_all(options.jobs, note=_note)
-    records = rounds.run(names, seed, options.minutes, jobs=options.jobs, note=_note)
+    records = rounds.run(kinds, seed, options.minutes, jobs=options.jobs, note=_note)
     text = page.torture(records, killed, KINDS, seed, options.minutes)
     print(text)
     if options.what is not None:

@@ -23,6 +23,7 @@ from storage.flush import AsyncFlush, SyncFlush
 from storage.format.record_batch import Records
 from storage.index_recovery import Indexer
 from storage.intent import drop_intent, load_intents
+from storage.queue_recovery import QueueWriters
 from storage.redo import NOTHING
 from storage.store_writer import StoreWriter
 
@@ -82,7 +83,7 @@ def queue_entries_before_the_sync() -> AbstractContextManager[Any]:
 
 
 def recovery_dispatches_nothing() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.recovery._QueueWriters, "append")
+    return mock.patch.object(QueueWriters, "append")
 
 
 def recovery_enters_no_keys() -> AbstractContextManager[Any]:

@@ -39,3 +39,7 @@ class Kind:
     """One round in an empty directory."""
     render: Callable[[Counter[str]], str] | None = None
     """The figures as Markdown, where a list of them says too little."""
+    parts: tuple[Callable[[Path], Outcome], ...] = ()
+    """Rounds that make up a whole: each is played once in a run, and the seed of one is its number."""
+    share: int = 1
+    """How much of a run's time it gets, beside the others."""

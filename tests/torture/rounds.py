@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ def play(kind: Kind, seed: int) -> Outcome:
     """One round in this process. An exception is a failure like any other."""
     directory = Path(tempfile.mkdtemp(prefix=f"torture-{kind.name}-"))
     try:
-        return kind.play(Random(seed), directory)
+        return kind.parts[seed](directory) if seed < len(kind.parts) else kind.play(Random(seed), directory)
     except Exception:  # whatever a round lets out breaks its claim
         return Outcome(trials=1, failures=[traceback.format_exc()])
     finally:
@@ -75,10 +75,12 @@ class Record:
     failed_seeds: list[int] = field(default_factory=list)
     seconds: float = 0.0
     running: int = 0
+    waiting: list[int] = field(default_factory=list)
+    """Parts of a whole that have not had their turn."""
 
 
 def run(
-    names: Sequence[str],
+    kinds: Mapping[str, Kind],
     seed: int,
     minutes: float,
     *,
@@ -86,14 +88,16 @@ def run(
     play_round: Callable[[str, int], Outcome] = play_in_process,
     note: Callable[[str], None] = lambda line: None,
 ) -> Mapping[str, Record]:
-    """Rounds of all kinds, `jobs` at a time, until the time is over; each gets as much of it as the others, and one round at least."""
-    seeds, records = Random(seed), {name: Record() for name in names}
+    """Rounds of all kinds, `jobs` at a time, until the time is over; each gets its share of it, and one round at least."""
+    seeds, records = Random(seed), {name: Record() for name in kinds}
+    for name, kind in kinds.items():
+        records[name].waiting = seeds.sample(range(len(kind.parts)), len(kind.parts))
     end = time.monotonic() + 60 * minutes
     playing: dict[Future[Outcome], tuple[str, int, float]] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        while playing or _next(records, end) is not None:
-            while len(playing) < jobs and (name := _next(records, end)) is not None:
-                round_seed = seeds.getrandbits(32)
+        while playing or _next(kinds, records, end) is not None:
+            while len(playing) < jobs and (name := _next(kinds, records, end)) is not None:
+                round_seed = records[name].waiting.pop() if kinds[name].parts else seeds.getrandbits(32)
                 records[name].running += 1
                 playing[pool.submit(play_round, name, round_seed)] = name, round_seed, time.monotonic()
             done, _ = wait(playing, return_when=FIRST_COMPLETED)
@@ -110,14 +114,15 @@ def run(
     return records
 
 
-def _next(records: Mapping[str, Record], end: float) -> str | None:
-    """The kind that has had the least time, those that have none first; None when the time is over."""
+def _next(kinds: Mapping[str, Kind], records: Mapping[str, Record], end: float) -> str | None:
+    """The kind that has had the least of its share, those that have none first; None when the time is over."""
     idle = [name for name, record in records.items() if not record.seeds and not record.running]
     if idle:
         return idle[0]
     if time.monotonic() >= end:
         return None
-    return min(records, key=lambda name: (records[name].running, records[name].seconds))
+    left = [name for name, record in records.items() if record.waiting or not kinds[name].parts]
+    return min(left, key=lambda name: (records[name].running, records[name].seconds / kinds[name].share), default=None)
 
 
 def _line(name: str, seed: int, outcome: Outcome, seconds: float) -> str:

@@ -30,8 +30,8 @@ INDEX_SLOTS = 5
 QUEUES = 2
 GROUP = "readers"
 WITH_PROPERTY_CRC = "with property CRC"
-_BROKERS_BYTES = 4_563
-"""Of the log of fixture `clean`: six records, halves and commits as the broker wrote them."""
+_BROKERS_BYTES = 1_938
+"""Of the log of fixture `clean`: three records, two halves and the commit of one, as the broker wrote them."""
 _BROKERS_TABLES = ("consumerOffset.json", "delayOffset.json")
 
 
@@ -174,7 +174,7 @@ STORES: Mapping[str, SmallStore] = MappingProxyType(
             SmallStore("closed", _make_closed, _config()),
             SmallStore("released", _make_released, _config(log_bytes=4_096)),
             SmallStore(WITH_PROPERTY_CRC, _make_closed, _config(property_crc=True), looked_at="commitlog/"),
-            SmallStore("a broker's records", _make_of_brokers_records, _config(log_bytes=6_144)),
+            SmallStore("a broker's records", _make_of_brokers_records, _config(log_bytes=4_096)),
         )
     }
 )

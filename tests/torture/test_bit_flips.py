@@ -37,7 +37,7 @@ def test_no_wrong_bit_of_a_stripe_goes_unnoticed_where_a_checksum_reaches(tmp_pa
     sweep(STORES[name], tmp_path / "bits", 17, STRIPES, outcome)
     assert outcome.failures == []
     assert sum(count for what, count in outcome.figures.items() if what.endswith(CLASSES)) == outcome.trials > 20
-    assert f"Different ones so far: {name} 1." in table(outcome.figures)
+    assert f"gone through: {name} 1." in table(outcome.figures)
 
 
 @pytest.fixture

@@ -44,18 +44,29 @@ def test_an_outcome_crosses_between_processes_whole() -> None:
 
 
 def test_every_kind_gets_a_round_even_when_the_time_is_over() -> None:
-    records = rounds.run(["a", "b", "c"], 1, 0, jobs=2, play_round=lambda name, seed: Outcome(1))
+    records = rounds.run(dict.fromkeys("abc", SOUND), 1, 0, jobs=2, play_round=lambda name, seed: Outcome(1))
     assert {name: len(record.seeds) for name, record in records.items()} == {"a": 1, "b": 1, "c": 1}
 
 
 def test_the_same_seed_plays_the_same_rounds() -> None:
-    played = [rounds.run(["a", "b"], 5, 0, jobs=1, play_round=lambda name, seed: Outcome(1)) for _ in range(2)]
+    played = [
+        rounds.run(dict.fromkeys("ab", SOUND), 5, 0, jobs=1, play_round=lambda name, seed: Outcome(1)) for _ in range(2)
+    ]
     assert played[0]["a"].seeds == played[1]["a"].seeds != played[0]["b"].seeds
+
+
+def test_the_parts_of_a_whole_are_each_played_once() -> None:
+    parts = tuple(lambda directory, number=number: Outcome(number) for number in range(5))
+    kinds = {"whole": Kind("whole", "", "parts", lambda random, directory: Outcome(100), parts=parts)}
+    records = rounds.run(kinds, 2, 10, jobs=2, play_round=lambda name, seed: rounds.play(kinds[name], seed))
+    assert sorted(records["whole"].seeds) == [0, 1, 2, 3, 4]
+    assert records["whole"].outcome.trials == 0 + 1 + 2 + 3 + 4
+    assert rounds.play(kinds["whole"], 5).trials == 100
 
 
 def test_a_seed_that_failed_is_told_and_takes_the_bound_away(tmp_path: Path) -> None:
     kinds = {"sound": SOUND, "raising": Kind("raising", "all is well", "rounds", _raises)}
-    records = rounds.run(list(kinds), 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
+    records = rounds.run(kinds, 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
     (tmp_path / "page.md").write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     page.write_into(tmp_path / "page.md", page.torture(records, {"a fault": None}, kinds, 3, 0.5))
     written = (tmp_path / "page.md").read_text()
@@ -72,7 +83,7 @@ def test_a_seed_that_failed_is_told_and_takes_the_bound_away(tmp_path: Path) -> 
 def test_a_kind_may_show_its_figures_as_it_likes() -> None:
     rendered = Kind("rendered", "", "dice", SOUND.play, lambda figures: f"a table of {len(figures)}")
     kinds = {"sound": SOUND, "rendered": rendered}
-    records = rounds.run(list(kinds), 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
+    records = rounds.run(kinds, 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
     written = page.torture(records, {}, kinds, 3, 0).splitlines()
     assert "**rendered** (dice): a table of 1" in written
     assert f"**sound** (dice): pips: {records['sound'].outcome.figures['pips']}." in written
