@@ -1,7 +1,7 @@
 """`python -m bench.many_queues`: what a store of 100,000 queues takes, step by step, and on the disk.
 
-Each step is a process of its own that may have 1,024 files open, so that its greatest memory is the step's. The files' names and
-contents are in memory from the step before; `--cold` (root's, it empties the machine's page cache) lets each begin without.
+Each step is a process of its own that may have 1,024 files open, so that its greatest memory is the step's. It finds in the page cache
+what the step before has left there: names and contents of all the files, where there is memory for them.
 """
 
 from __future__ import annotations
@@ -156,15 +156,13 @@ def play(name: str, root: str, queues: Queues) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def measure(root: Path, queues: Queues, *, is_cold: bool) -> Table:
+def measure(root: Path, queues: Queues) -> Table:
     """All steps, one process after the other, over a store that is not there yet."""
     made = Table(title=f"{queues.in_all:,} queues in {queues.topics:,} topics, {OPEN_FILES:,} open files at most")
     for heading in ("step", "seconds", "of a processor", "memory, MiB"):
         made.add_column(heading, justify="left" if heading == "step" else "right")
     for name in STEPS:
         os.sync()  # else a step pays for the last one's dirty pages
-        if is_cold:
-            Path("/proc/sys/vm/drop_caches").write_text("3")
         command = [sys.executable, "-m", __spec__.name, "--step", name, "--home", str(root)]
         command += ["--queues", str(queues.in_all), "--topics", str(queues.topics)]
         process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -197,7 +195,6 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.many_queues", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--queues", type=int, default=100_000, help="in all (default %(default)s)")
     parser.add_argument("--topics", type=int, default=1_000, help="that they are spread over (default %(default)s)")
-    parser.add_argument("--cold", action="store_true", help="empty the page cache before each step; root's")
     parser.add_argument("--home", type=Path, default=home, help="where the store is made (default %(default)s)")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -209,7 +206,7 @@ def main(arguments: list[str]) -> None:
     shutil.rmtree(root, ignore_errors=True)  # what a killed run has left
     root.parent.mkdir(parents=True, exist_ok=True)
     try:
-        Console(width=None if sys.stdout.isatty() else 130).print(measure(root, queues, is_cold=asked.cold))
+        Console(width=None if sys.stdout.isatty() else 130).print(measure(root, queues))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

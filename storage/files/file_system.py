@@ -1,7 +1,7 @@
 """The one door to the disk: what the engine asks of a file system, and the local one.
 
 Reading takes `ReadableFile`s: `view` gives a byte range as a `uint8` array (of a local file a slice of its read-only map, of a
-remote one a fetched copy), `gather` gives one buffer that holds many small ranges. Writing takes `pwrite` at positions, never
+remote one and on a tmpfs a copy), `gather` gives one buffer that holds many small ranges. Writing takes `pwrite` at positions, never
 a writable map, so that a full disk is an error from a call and not a signal. Tests put a failing disk in this place.
 """
 

@@ -61,10 +61,10 @@ def _goes_back_over_halves() -> Any:
 def _saves_before_it_delivers() -> Any:
     original = _Delivery._deliver
 
-    def deliver(self: _Delivery, ranges: tuple[DueRange, ...], skipped: int = 0) -> None:
+    def deliver(self: _Delivery, ranges: tuple[DueRange, ...]) -> None:
         self._save({due.level: due.end for due in ranges})
         failpoints.reach("after-delivery-save")
-        original(self, ranges, skipped)
+        original(self, ranges)
 
     return mock.patch.object(_Delivery, "_deliver", deliver)
 

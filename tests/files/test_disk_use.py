@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from storage.files.disk_use import UNKNOWN, disk_used_percent
+from storage.files.disk_use import UNKNOWN, disk_used_percent, is_memory
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ def test_used_percent(blocks: int, free: int, available: int, percent: int, monk
 def test_a_path_that_is_not_there_is_of_unknown_use(tmp_path: Path) -> None:
     assert disk_used_percent(str(tmp_path / "nowhere")) == UNKNOWN
     assert 0 <= disk_used_percent(str(tmp_path)) <= 100
+
+
+def test_only_a_tmpfs_is_memory() -> None:
+    kinds = {line.split()[1]: line.split()[2] for line in Path("/proc/mounts").read_text().splitlines()}
+    for place, kind in kinds.items():
+        if kind in ("tmpfs", "proc", "sysfs", "ext4", "overlay") and os.access(place, os.X_OK):
+            assert is_memory(os.stat(place).st_dev) == (kind == "tmpfs"), place
+    assert not is_memory(os.makedev(0, 0))

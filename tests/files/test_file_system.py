@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage.errors import StoreLockedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.file_system import LocalFile, LocalFileInMemory, LocalFileSystem, Scratch
 
 FILES = LocalFileSystem()
 
@@ -53,10 +53,10 @@ def test_a_view_is_a_range_and_shorter_at_the_end(tmp_path: Path, position: int,
     assert file.view(position, length).tobytes() == data[position : position + length]
 
 
-def test_a_view_shows_what_is_written_later(tmp_path: Path) -> None:
+def test_a_view_of_a_map_shows_what_is_written_later(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     FILES.create_file(path, 100)
-    file = FILES.open_file(path)
+    file = LocalFile(path)
     view = file.view(10, 3)
     FILES.write(path, 10, b"abc")
     assert view.tobytes() == b"abc"
@@ -71,6 +71,42 @@ def test_views_and_files_outlive_closing_and_deleting(tmp_path: Path) -> None:
     file.close()
     file.close()
     assert view.tobytes() == b"content"
+
+
+@pytest.mark.parametrize("kind", [LocalFile, LocalFileInMemory])
+def test_with_a_map_or_without_a_file_reads_as_what_is_in_it(
+    tmp_path: Path, kind: type[LocalFile | LocalFileInMemory]
+) -> None:
+    path = str(tmp_path / "file")
+    FILES.create_file(path, 6 << 20)
+    file = kind(path)
+    FILES.write(path, (3 << 20) - 2, b"abcd")
+    os.unlink(path)
+    content = bytes((3 << 20) - 2) + b"abcd" + bytes((3 << 20) - 2)
+    for start, length in ((0, 8 << 20), (1 << 20, 4 << 20), ((3 << 20) - 1, 2), (3 << 20, 3 << 20), (7 << 20, 5)):
+        assert file.view(start, length).tobytes() == content[start : start + length]
+    positions = np.array([5, (3 << 20) - 2, (6 << 20) - 3], np.int64)
+    for scratch in (None, Scratch()):
+        buffer, places = file.gather(positions, np.array([3, 3, 50]), scratch)
+        assert [buffer[place : place + 3].tobytes() for place in places] == [bytes(3), b"abc", bytes(3)]
+    whole = file.view(0, 6 << 20)
+    file.close()
+    file.close()
+    assert whole.tobytes() == content
+
+
+def test_a_file_without_a_map_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100))
+    file = LocalFileInMemory(str(path))
+    os.truncate(path, 50)
+    with pytest.raises(OSError, match="cut while it was read"):
+        file.gather(np.array([60]), np.array([10]))
+
+
+def test_a_write_without_room_names_the_file() -> None:
+    with pytest.raises(OSError, match=r"No space left on device.*/dev/full"):
+        FILES.write("/dev/full", 0, b"x")
 
 
 def test_an_empty_file_has_no_bytes(tmp_path: Path) -> None:

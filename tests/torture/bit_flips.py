@@ -314,5 +314,5 @@ KIND = Kind(
     play=play,
     render=table,
     parts=_PARTS,
-    share=4,
+    share=5,
 )
