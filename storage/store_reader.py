@@ -206,6 +206,7 @@ class StoreReader(ABC):
                 continue
             if number >= len(valid):  # a block at a time: most calls need no more than the first
                 block = entries[number : number + max_count]
+                block = block[: max(1, int(np.searchsorted(np.cumsum(record_sizes(block)), max_bytes, side="right")))]
                 sound = valid_entries(block, queue.topic, queue.queue_id, self.log, self.log_end)
                 valid = np.concatenate((valid, np.zeros(number - len(valid), bool), sound))
             if not valid[number]:

@@ -17,6 +17,7 @@ import pytest
 from spark_mq.offsets import QueueId
 from spark_mq.partition_reader import QueueSplit, RowRequest, read_split
 from storage import MessageStore, StoreConfig, open_store
+from storage.files.file_system import LocalFileInMemory, LocalFileSystem
 from storage.settings import CommitLogConfig
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,13 @@ ROOM_BYTES = 64 << 20
 """Beside what a process has that has read a little: a slice of 12 MiB or the largest record, a few times over."""
 SHAPES = {"long": (50, 1_000, 4 << 10), "large": (12, 4, 4 << 20)}
 """Of each topic batches, messages a batch, bytes a body: 200 MiB, all distinct. 4 MiB is Java's maxMessageSize."""
+
+
+class WithoutMaps(LocalFileSystem):
+    """Reads cost memory of the process's own, as they do on a tmpfs or a remote disk."""
+
+    def open_file(self, path: str) -> LocalFileInMemory:
+        return LocalFileInMemory(path)
 
 
 def body_of(number: int, size_bytes: int) -> bytes:
@@ -55,7 +63,7 @@ def test_a_queue_of_any_length_is_read_in_little_memory(root: Path, topic: str, 
 def read(root: str, topic: str, way: str) -> None:
     """As a task of the Spark source does, or a consumer: message after message is the one that was put."""
     batches, rows, size_bytes = SHAPES[topic]
-    with open_store(root) as store:
+    with open_store(root, file_system=WithoutMaps()) as store:
         assert store.max_offset(topic, 0) == batches * rows
         _allow_little()
         for number, body in enumerate({"task": of_task, "get": of_gets}[way](store, topic)):
