@@ -10,6 +10,7 @@ Exit code 1 where something was found.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,12 +72,19 @@ def _torture(options: argparse.Namespace, seed: int) -> int:
     kinds = {name: KINDS[name] for name in options.kinds.split(",") if name}
     killed = mutants.plant_all(options.jobs, note=_note)
     records = rounds.run(kinds, seed, options.minutes, jobs=options.jobs, note=_note)
-    text = page.torture(records, killed, KINDS, seed, options.minutes)
+    text = page.torture(records, killed, KINDS, seed, options.minutes, _version())
     print(text)
     if options.what is not None:
         page.write_into(Path(options.what), text)
     found = any(record.outcome.failures for record in records.values())
     return int(found or None in killed.values())
+
+
+def _version() -> str:
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=rounds.PROJECT, capture_output=True, text=True
+    )
+    return f"commit {described.stdout.strip()}" if not described.returncode else "an unknown commit"
 
 
 def _note(line: str) -> None:

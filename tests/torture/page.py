@@ -21,10 +21,11 @@ def torture(
     kinds: Mapping[str, Kind],
     seed: int,
     minutes: float,
+    version: str,
 ) -> str:
-    """The table, the other figures, and the mutants."""
+    """The table, the other figures, and the mutants. `version` is the commit that was tried."""
     lines = [
-        f"`make torture MINUTES={minutes:g}` with seed {seed}: rounds of every kind, each in a process of its own, on "
+        f"`make torture MINUTES={minutes:g}` with seed {seed} at {version}: rounds of every kind, each in a process of its own, on "
         f"{os.cpu_count()} cores ({platform.system()}, Python {platform.python_version()}). A round plays again by "
         "`python -m tests.torture KIND --seed N`; the seeds of all rounds follow from the run's.",
         "",

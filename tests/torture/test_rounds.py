@@ -68,7 +68,7 @@ def test_a_seed_that_failed_is_told_and_takes_the_bound_away(tmp_path: Path) -> 
     kinds = {"sound": SOUND, "raising": Kind("raising", "all is well", "rounds", _raises)}
     records = rounds.run(kinds, 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
     (tmp_path / "page.md").write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
-    page.write_into(tmp_path / "page.md", page.torture(records, {"a fault": None}, kinds, 3, 0.5))
+    page.write_into(tmp_path / "page.md", page.torture(records, {"a fault": None}, kinds, 3, 0.5, "commit 1"))
     written = (tmp_path / "page.md").read_text()
     assert written.startswith("before\n")
     assert written.endswith("\nafter\n")
