@@ -84,7 +84,7 @@ def test_a_kind_may_show_its_figures_as_it_likes() -> None:
     rendered = Kind("rendered", "", "dice", SOUND.play, lambda figures: f"a table of {len(figures)}")
     kinds = {"sound": SOUND, "rendered": rendered}
     records = rounds.run(kinds, 3, 0, jobs=1, play_round=lambda name, seed: rounds.play(kinds[name], seed))
-    written = page.torture(records, {}, kinds, 3, 0).splitlines()
+    written = page.torture(records, {}, kinds, 3, 0, "commit 1").splitlines()
     assert "**rendered** (dice): a table of 1" in written
     assert f"**sound** (dice): pips: {records['sound'].outcome.figures['pips']}." in written
 
