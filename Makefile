@@ -16,7 +16,7 @@ demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and
 	@$(VENV)/bin/spark-mq demo
 
 test: setup ## the tests; what needs a JDK and Maven is skipped with the reason where they are absent
-	@$(VENV)/bin/python -m pytest -m "not long" -n $(JOBS) --dist loadfile $(ARGS)
+	@$(VENV)/bin/python -m pytest -m "not long" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)

@@ -20,6 +20,13 @@ hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("untimed")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no process is left alone with one of them in the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session on two cores for the whole run; tests leave its settings as they found them."""
