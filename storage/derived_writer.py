@@ -37,6 +37,7 @@ class DerivedWriter:
         self._queues = queues
         self._index = index
         self._ends = ends
+        self._begun_at = ends.log_end
         self._queue_file_size_bytes = queue_file_size_bytes
         self._clock = clock
         self._index_writer: IndexWriter | None = None
@@ -82,7 +83,10 @@ class DerivedWriter:
                 reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
                 raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
             size = queue.file_size_bytes or self._queue_file_size_bytes
-            self._queue_writers[name] = ConsumeQueueWriter(self._file_system, queue, end, size)
+            writer = ConsumeQueueWriter(self._file_system, queue, end, size)
+            # A last entry that points further is wrong, and must not make new records look old.
+            writer.greatest_end = min(writer.greatest_end, self._begun_at)
+            self._queue_writers[name] = writer
         return self._queue_writers[name]
 
     def _indexer(self) -> IndexWriter:

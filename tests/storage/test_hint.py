@@ -404,3 +404,24 @@ def test_a_hint_of_another_version_is_none(change: dict[str, object], tmp_path: 
         (tmp_path / "spark_mq").mkdir(exist_ok=True)
         (tmp_path / "spark_mq" / "hint.json").write_bytes(b"%08x" % zlib.crc32(content) + content)
         assert load_hint(FILES, str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("byte", "mask"), [(2, 0x80), (10, 0x04)], ids=["place", "size"])
+def test_a_wrong_last_entry_of_a_queue_makes_no_later_message_look_old(tmp_path: Path, byte: int, mask: int) -> None:
+    """Its bits say that the queue knows records far behind the log's end; who opens by a hint does not look at it."""
+    root = tmp_path / "store"
+    store = opened(root)
+    store.put("T", b"one", queue_id=0)
+    placed = store.put("T", b"two", queue_id=0)
+    store.release()
+    with (root / "consumequeue" / "T" / "0" / f"{0:020d}").open("r+b") as queue:
+        queue.seek(20 * placed.queue_offset + byte)
+        wrong = queue.read(1)[0] ^ mask
+        queue.seek(-1, os.SEEK_CUR)
+        queue.write(bytes([wrong]))
+    store = opened(root)
+    assert store.recovery is None
+    later = store.put("T", b"three", queue_id=0)
+    assert later.queue_offset == placed.queue_offset + 1
+    assert [one.body for one in store.get("T", 0, later.queue_offset).messages] == [b"three"]
+    store.release()
