@@ -54,6 +54,8 @@ class Sent:
     """What the answer says was promised to be on the disk."""
     is_end_durable: bool = False
     """Likewise what `end_answer` says."""
+    floor: int | None = None
+    """No record of it lies before this place in the log, as far as that is known."""
 
     @property
     def is_plain(self) -> bool:
@@ -101,9 +103,10 @@ class History:
         transaction: str | None = None,
         *,
         is_delayed: bool = False,
+        floor: int | None = None,
     ) -> Sent:
         """Before a message is put: what comes of it is unknown."""
-        sent = Sent(key, topic, queue_id, body, producer, transaction=transaction, is_delayed=is_delayed)
+        sent = Sent(key, topic, queue_id, body, producer, transaction=transaction, is_delayed=is_delayed, floor=floor)
         self.sent.append(sent)
         self._changed(sent)
         return sent

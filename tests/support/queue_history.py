@@ -203,8 +203,9 @@ def _told(sent: Sent) -> str:
 
 
 def _has_expired(sent: Sent, log_minimum: int) -> bool:
-    """It may have: its place lies before the log, or is not known while something has expired."""
-    return log_minimum > (sent.commitlog_offset if sent.commitlog_offset is not None else 0)
+    """It may have: its place lies before the log, or may lie there."""
+    place = sent.floor or 0 if sent.commitlog_offset is None else sent.commitlog_offset
+    return log_minimum > place
 
 
 def _of_delayed(requests: list[Sent], found: list[Seen], own: list[Seen], log_minimum: int) -> Iterator[Violation]:

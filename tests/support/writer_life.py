@@ -184,9 +184,11 @@ class _Life:
     def _serve(self) -> None:
         """Threads that put through a service, which closes the store."""
         store, self._store = self._open(), None
+        self._say(serving=True)
         with PutService(store) as service, ThreadPoolExecutor(_THREADS) as threads:
             for ended in [threads.submit(self._put_many, service, number) for number in range(_THREADS)]:
                 ended.result()
+        self._say(serving=False)
 
     def _put_many(self, service: PutService, number: int) -> None:
         random = Random(f"{self._plan.seed}/{self._plan.life}/{number}")

@@ -68,6 +68,8 @@ class Chain:
         self._seed = random.getrandbits(32)
         self._by_key: dict[str, Sent] = {}
         self._lives = 0
+        self._served_from: int | None = None
+        """Of the history: what a service of this life, which has not ended, was asked for begins there."""
         self._batches = 0
         """How many were asked for; the last one may not be committed."""
         self._next_batch = 0
@@ -98,15 +100,18 @@ class Chain:
     def live(self, kill: Kill) -> bool:
         """One more life, and a look at what it left; returns whether it was killed."""
         plan = self._plan(kill.failpoint)
+        self._served_from = None
         was_killed = self._writers.live(plan, kill, lambda told: self._hear(plan, told))
         where = "killed at a failpoint" if kill.failpoint else "killed at random"
         self.outcome.trials += was_killed
         self.outcome.figures[where if was_killed else "lives that ended before"] += 1
         if was_killed and kill.failpoint:
             self.outcome.figures[f"at {kill.failpoint}"] += 1
+        if was_killed:
+            self.outcome.figures[f"killed under {_flush_of(plan)}"] += 1
         self._lives += 1
         how = f"life {plan.life} ({'killed' if was_killed else 'not killed'} {kill}, {plan})"
-        self.outcome.failures += [f"{how}: {text}" for text in self._look(plan)]
+        self.outcome.failures += [f"{how}: {text}" for text in self._look(plan, was_killed)]
         return was_killed
 
     def finish(self) -> Outcome:
@@ -147,6 +152,8 @@ class Chain:
     # What lives tell
 
     def _hear(self, plan: LifePlan, told: dict[str, Any]) -> None:
+        if "serving" in told:
+            self._served_from = len(self.history.sent) if told["serving"] else None
         for key, topic, queue_id, size in told.get("ask", ()):
             self._by_key[key] = self.history.ask(key, topic, queue_id, body_of(key, size), told["producer"])
         for key, queue_id, queue_offset, place in (*told.get("ack", ()), *told.get("places", ())):
@@ -167,7 +174,7 @@ class Chain:
 
     # What is left
 
-    def _look(self, plan: LifePlan) -> list[str]:
+    def _look(self, plan: LifePlan, was_killed: bool) -> list[str]:
         """What is wrong with the store, as its next user would find it."""
         copy = self._directory / "copy"
         shutil.copytree(self._place, copy)
@@ -181,13 +188,14 @@ class Chain:
             differences = differences_from_rebuild(copy / "store")
         finally:
             shutil.rmtree(copy)
-        of_pool = self._lost_by_the_pool(plan, seen, minimum) if plan.has_pool else []
+        of_pool = self._lost_by_the_pool(plan, seen, minimum) if plan.has_pool and was_killed else []
         violations = judge(self.history, seen, log_minimum=minimum)
         return [*map(str, violations), *differences, *of_pool, *self._half_batches(seen, minimum)]
 
     def _lost_by_the_pool(self, plan: LifePlan, seen: Sequence[Seen], minimum: int) -> list[str]:
-        """What a life's pool had acknowledged and not written is no failure, as long as it is all that was last."""
-        of_life = {sent.key: sent for sent in self.history.sent if sent.producer.startswith(f"life {plan.life},")}
+        """What a service's pool had acknowledged and not written is no failure, as long as it is all that was last."""
+        served = [] if self._served_from is None else self.history.sent[self._served_from :]
+        of_life = {sent.key: sent for sent in served if sent.producer.startswith(f"life {plan.life}, thread")}
         there = {one.key: one.commitlog_offset for one in seen if one.key in of_life}
         lost = [sent for key, sent in of_life.items() if sent.answer is Answer.OK and key not in there]
         lost = [sent for sent in lost if (sent.commitlog_offset or 0) >= minimum]
@@ -211,6 +219,10 @@ class Chain:
         )
 
 
+def _flush_of(plan: LifePlan) -> str:
+    return "the pool" if plan.has_pool else "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH"
+
+
 def play(random: Random, directory: Path) -> Outcome:
     """One round: every failpoint once, and random moments, in random order."""
     with Writers(directory / "log") as writers:
@@ -232,4 +244,5 @@ KIND = Kind(
     "pool, which acknowledges before it writes, only what was last",
     "killed writers",
     play,
+    bites=LOST_BY_THE_POOL,
 )

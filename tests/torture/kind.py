@@ -43,3 +43,7 @@ class Kind:
     """Rounds that make up a whole: each is played once in a run, and the seed of one is its number."""
     share: int = 1
     """How much of a run's time it gets, beside the others."""
+    bound_on: str = ""
+    """The figure that counts the trials which the claim is hardest on; the bound is of these alone. Empty: of all."""
+    bites: str = ""
+    """A figure that must not be 0: it counts what is lost where losing is allowed, and shows that a fault does its work."""

@@ -36,16 +36,23 @@ def torture(
     lines += [
         "",
         "A trial is what the figures of its kind name. Where n trials found nothing, the true rate of failure is below 3/n with 95 % "
-        "confidence, as far as trials are independent.",
+        "confidence, as far as trials are independent; n is the number in brackets where there is one.",
     ]
     for name, record in records.items():
         if record.outcome.figures:
             lines += ["", f"**{name}** ({kinds[name].unit}): {_figures(kinds[name], record.outcome.figures)}"]
         lines += [f"- FAILED, seed {failed}" for failed in record.failed_seeds]
+        if is_toothless(kinds[name], record):
+            lines += [f"- FAILED: {kinds[name].bites} is 0, so nothing was tried"]
     lines += ["", f"mutants killed {sum(by is not None for by in killed.values())}/{len(killed)}", ""]
     lines += ["| planted fault | noticed by |", "| --- | --- |"]
     lines += [f"| {mutant} | {by or '**nothing**'} |" for mutant, by in killed.items()]
     return "\n".join(lines)
+
+
+def is_toothless(kind: Kind, record: Record) -> bool:
+    """Whether nothing was lost where losing is allowed: then the faults may not be faults."""
+    return bool(kind.bites) and not record.outcome.figures[kind.bites]
 
 
 def _figures(kind: Kind, figures: Counter[str]) -> str:
@@ -57,7 +64,6 @@ def _figures(kind: Kind, figures: Counter[str]) -> str:
 def _row(kind: Kind, record: Record) -> str:
     outcome = record.outcome
     failures = len(record.failed_seeds)
-    bound = "" if failures or not outcome.trials else f"{3 / outcome.trials:.1e}"
     cells = (
         kind.name,
         kind.claim,
@@ -65,10 +71,20 @@ def _row(kind: Kind, record: Record) -> str:
         f"{record.seconds / 60:.1f}",
         f"{outcome.trials:,} {kind.unit}",
         f"{failures}",
-        bound,
+        _bound(kind, record),
         ", ".join(map(str, record.seeds[:_SEEDS_SHOWN])),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _bound(kind: Kind, record: Record) -> str:
+    """Of parts of a whole there is none: they are no sample."""
+    if kind.parts:
+        return f"{len(record.seeds)} of {len(kind.parts)} parts"
+    trials = record.outcome.figures[kind.bound_on] if kind.bound_on else record.outcome.trials
+    if record.failed_seeds or not trials:
+        return ""
+    return f"{3 / trials:.1e}" + (f" ({trials:,} {kind.bound_on})" if kind.bound_on else "")
 
 
 def write_into(path: Path, text: str) -> None:

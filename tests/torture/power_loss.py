@@ -29,7 +29,7 @@ from tests.torture.workload import StoreWorkload, broken_promises, reproducible
 
 STEPS = 45
 CRASHES = 30
-"""How many a round makes of its operations; in many rounds it comes to every one of them."""
+"""How many a round makes, each at another operation of its workload; `test_every_operation` goes to all of one."""
 STEPS_AFTER = 5
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH", "mixed")
 _WAYS = (*["torn"] * 6, *EXTREMES, "kill", "kill", "half a write")
@@ -84,7 +84,7 @@ class Lives:
                 boot = past.boot + (way not in _KILLS)
                 died = Past(where, boot, past.life + 1, [*past.marks, *marks], past.may_lose or lost)
                 self.outcome.trials += 1
-                self.outcome.figures["kills" if way in _KILLS else "power losses"] += 1
+                self.outcome.figures["kills" if way in _KILLS else f"power losses under {self.flush}"] += 1
                 try:
                     self._live_on(self._left(files, number, disk, way), died, self._consumed(disk))
                 except StorageError as error:  # a store that does not open has lost everything
@@ -237,6 +237,7 @@ def play(
         count = len(files.operations) + 1
         lives.crash(files, random.sample(range(count), min(crashes, count)), Past())
         lives.outcome.figures[f"rounds under {lives.flush}"] += 1
+        lives.outcome.figures["operations of the first lives"] += count
         return lives.outcome
 
 
@@ -246,4 +247,6 @@ KIND = Kind(
     "and queues and index are what the log says",
     unit="crash, recovered and gone on from",
     play=play,
+    bound_on="power losses under SYNC_FLUSH",
+    bites="lost, not promised",
 )

@@ -78,9 +78,10 @@ def _workload(root: Path, random: Random) -> tuple[StoreWorkload, CrashFileSyste
 # Planted faults
 
 
+_LOST = r"\blost: |Store(Damaged|NotFound)Error\("
 FORGOTTEN: dict[str, tuple[Callable[[str], bool], str]] = {  # which syncs, and a pattern of what is said then
-    "the log's syncs": (lambda path: "/commitlog/" in path, "lost"),
-    "syncs of directories": (os.path.isdir, "lost"),
+    "the log's syncs": (lambda path: "/commitlog/" in path, _LOST),
+    "syncs of directories": (os.path.isdir, _LOST),
     "the topics' syncs": (lambda path: "topics.json" in path, r"topics\.json( says|', \d)"),
     "the offsets' syncs": (lambda path: "consumerOffset.json" in path, r"consumerOffset\.json( says|', \d)"),
 }
