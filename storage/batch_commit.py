@@ -119,7 +119,7 @@ def commit_batch(
             )
         _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics)
         writer.ensure_topics(topics)
-        writer.reserve(_room(readers))
+        writer.reserve(*_room(readers))
         settle(writer)
         intent = Intent(
             *batch,
@@ -134,10 +134,10 @@ def commit_batch(
             save_intent(writer.file_system, writer.root, intent)
             reach("after-intent")
             _append(writer, intent, readers)
+            _finish(writer, intent)
         except BaseException as error:
             writer.fail(error)  # it may be decided: nobody must settle its intent before an opening has finished it
             raise
-    _finish(writer, intent)
     return CommitOutcome(False, intent.row_count)
 
 
@@ -200,7 +200,7 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
         begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
-        writer.reserve(_room(readers))
+        writer.reserve(*_room(readers))
         _append(writer, intent, readers, begun)
     _finish(writer, intent)
 
@@ -359,11 +359,13 @@ def _messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
     return [message for message in _ledger(writer).messages_from(intent.lower_bound) if message.batch == batch]
 
 
-def _room(readers: Sequence[RecordRun]) -> int:
-    """Bytes of log that a batch may need."""
+def _room(readers: Sequence[RecordRun]) -> tuple[int, int]:
+    """Bytes of log that a batch may need, and those of its largest record."""
     halves, _ = halves_and_rest(readers)
     ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
-    return sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers) + ops + _LEDGER_ROOM_BYTES
+    rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers)
+    largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in readers), default=0)
+    return rows + ops + _LEDGER_ROOM_BYTES, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)
 
 
 def _check_queues(writer: StoreWriter, queues: Collection[tuple[str, int]], topics: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,10 @@ from storage.commit_log import FILE_NAME_DIGITS, CommitLog
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
-from storage.format.record import BLANK, MAGIC_BLANK
+from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import RecordRun, stamp, stamp_crcs
 from storage.placement import Placement, place, slices
+from storage.sync_gate import SyncGate
 
 SLICE_BYTES = 4 << 20
 _FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
@@ -49,14 +50,19 @@ class LogSync:
     writer: LocalWriter | None
     """Of the last file, if that is among them."""
     file_system: LocalFileSystem
+    gate: SyncGate
 
     def run(self) -> None:
         """Returns when everything before `end` is on the disk. Raises OSError; then nobody knows what is."""
+        self.gate.run(self._sync)
+
+    def _sync(self) -> None:
         if self.writer is not None:
             self.writer.sync()
         for path in self.paths:
-            if (self.writer is None or path != self.writer.path) and self.file_system.exists(path):
-                self.file_system.sync(path)  # one that is not there has expired
+            if self.writer is None or path != self.writer.path:
+                with suppress(FileNotFoundError):  # it has expired
+                    self.file_system.sync(path)
 
 
 class CommitLogWriter:
@@ -88,6 +94,7 @@ class CommitLogWriter:
         self._unsynced = dict.fromkeys(unsynced, 0)
         """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
         self.synced_end = 0 if self._unsynced else end
+        self._gate = SyncGate()
 
     def append(
         self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
@@ -181,17 +188,21 @@ class CommitLogWriter:
             if written is not None:
                 written.result()
 
-    def reserve(self, size_bytes: int) -> None:
-        """Make the files that so many more bytes need, with room on the disk for them.
+    def reserve(self, size_bytes: int, largest_bytes: int) -> None:
+        """Make the files that so many more bytes need, with room on the disk for them. `largest_bytes` is the largest record's size.
 
         Raises StoreNotWritableError where the disk is full; nothing was written then. OSError where a new file may not be durable:
         then nobody knows what is.
         """
-        start, end = self.end, self.end + size_bytes
-        while start < end:
+        start, left = self.end, size_bytes
+        while left > 0:
             file_end = self._file_end(start)
             path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
-            room_end = min(file_end, end)
+            if start + left > file_end - BLANK_SIZE:
+                # The log will roll, and leave less unused than a record and a blank take; of whole files at most every second half.
+                rest = file_end - start
+                left += min(largest_bytes + BLANK_SIZE, rest if rest < self.file_size_bytes else rest // 2)
+            room_end = min(file_end, start + left)
             with _room_for(path, size_bytes):
                 is_new = not self._is_there(path)
                 if is_new:
@@ -200,6 +211,7 @@ class CommitLogWriter:
                 self._keep(path)
             with _room_for(path, size_bytes):
                 self._file_system.reserve(path, start - file_start, room_end - start)
+            left -= room_end - start
             start = room_end
 
     def sync(self) -> None:
@@ -217,7 +229,7 @@ class CommitLogWriter:
         writer = self._writer if self._writer is not None and self._writer.path in self._unsynced else None
         if writer is not None:
             self._lent.append(writer)
-        return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system)
+        return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system, self._gate)
 
     def end_sync(self, sync: LogSync, *, is_done: bool) -> None:
         """Take note of how a sync ended."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.files.file_system import LocalFileSystem
 from storage.index_writer import IndexWriter
+from storage.sync_gate import SyncGate
 
 
 class _QueueState(NamedTuple):
@@ -36,10 +37,11 @@ class DerivedSync:
     queues: tuple[_QueueState, ...]
     index_key_count: int
     file_system: LocalFileSystem
+    gate: SyncGate
 
     def run(self) -> None:
         """Returns when all is on the disk. Raises OSError; then nobody knows what is."""
-        self.file_system.sync_all(self.paths)  # a file may have expired meanwhile
+        self.gate.run(lambda: self.file_system.sync_all(self.paths))  # a file may have expired meanwhile
 
 
 def begin_sync(
@@ -48,6 +50,7 @@ def begin_sync(
     writers: Iterable[ConsumeQueueWriter],
     index_writer: IndexWriter | None,
     inherited: Iterable[str],
+    gate: SyncGate,
     *,
     least_pages: int,
     store_time_ms: int,
@@ -75,6 +78,7 @@ def begin_sync(
         tuple(states),
         0 if index_writer is None else index_writer.key_count,
         file_system,
+        gate,
     )
 
 

@@ -17,6 +17,7 @@ from storage.names import validate_path_element
 from storage.redo import TornRow
 from storage.run_dispatch import AppendedRun, index_keys_of_runs, queue_entries_of_runs
 from storage.store_ends import QueueName, StoreEnds
+from storage.sync_gate import SyncGate
 
 _LONG_MAX = 2**63 - 1
 
@@ -38,6 +39,7 @@ class DerivedWriter:
         self._index = index
         self._ends = ends
         self._begun_at = ends.log_end
+        self._gate = SyncGate()
         self._queue_file_size_bytes = queue_file_size_bytes
         self._clock = clock
         self._index_writer: IndexWriter | None = None
@@ -104,6 +106,7 @@ class DerivedWriter:
             self._queue_writers.values(),
             self._index_writer,
             self._ends.unsynced,
+            self._gate,
             least_pages=least_pages,
             store_time_ms=store_time_ms,
         )

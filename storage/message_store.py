@@ -215,6 +215,8 @@ class MessageStore(StoreReader):
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
         self.finished_batches = finish_open_intents(self._writer, opening.torn)
+        if opening.torn:  # their entries and keys too are on the disk before the intents go that could mend them again
+            self._writer.checkpoint()
         if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
             settle(self._writer)
 

@@ -81,21 +81,23 @@ def open_for_writing(
     What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError unless
     `truncate_damage`, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
     """
+    if file_system.exists(
+        f"{root}/config"
+    ):  # who renamed a table may have been killed, or have failed, before syncing that
+        file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
     if hint is not None and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
         reach("hint-dropped")
         return _opening_of_hint(hint)
-    _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
     quarantine = _keep_what_is_cut(root, file_system, log, queues, index, plan, clock)
+    _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     drop_hint(file_system, root)
-    if file_system.exists(f"{root}/config"):  # a process that was killed may have renamed a table and not synced that
-        file_system.sync(f"{root}/config")
     file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
     reach("abort-set")
     write_again(file_system, root)

@@ -122,7 +122,7 @@ class Putter:
         if not len(messages.queue_codes):
             return _results(messages, None, settings.host, 0)
         block = settings.encode(messages)
-        self._writer.reserve(len(block.data))
+        self._writer.reserve(len(block.data), int(block.columns.sizes_bytes.max()))
         self._writer.ensure_topics(prepared.topics)
         placement = self._append([block], index_lease_ms=INDEX_LEASE_MS)[0]
         if prepared.commits is not None:
@@ -166,7 +166,8 @@ class InnerPut:
         """
         if not self._parts:
             return NO_RESULTS
-        writer.reserve(sum(len(block.data) for block in self._blocks))
+        largest = max(int(block.columns.sizes_bytes.max()) for block in self._blocks)
+        writer.reserve(sum(len(block.data) for block in self._blocks), largest)
         placements = (append or writer.append)(self._blocks, index_lease_ms=INDEX_LEASE_MS)
         last = writer.ends.last_record
         assert last is not None, "something was appended"

@@ -7,7 +7,8 @@
 Nothing is dispatched, and so readable, that the flush policy does not call readable (apache/rocketmq#8239): under SYNC_FLUSH nothing
 that is not synced, with a pool nothing that is not written. A sync is done beside the puts, not in their lock. When one fails, all that
 wait fail with it, the store takes nothing more until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets
-this wrong: apache/rocketmq#2706, #9713).
+this wrong: apache/rocketmq#2706, #9713). In the put lock stand the syncs of a log file that is new, of a queue's or an index file that
+is full, and once a second of the checkpoint's index time: `syncFlushTimeout` does not bound them.
 """
 
 from __future__ import annotations
@@ -119,9 +120,13 @@ class PutService:
     @contextmanager
     def exclusive(self) -> Iterator[MessageStore]:
         """The store, for the caller alone: to read, or to put and flush as its owner does. Puts wait meanwhile."""
-        with self._locked():
+        with self._lock:
             self._refuse_if_closed()
-            yield self._store
+            try:
+                yield self._store
+            finally:
+                if (failure := self._writer.failure) is not None:
+                    self._group.fail(failure)
 
     # Putting
 
@@ -156,9 +161,10 @@ class PutService:
 
     def _answer(self, append: Callable[[], pa.RecordBatch], waits: bool) -> PutReceipt:
         waiting: Future[None] | None = None
-        with self._locked():
+        with self._lock:
             self._refuse_if_closed()
-            places = append()
+            with self._holding():
+                places = append()
             if isinstance(self._policy, SyncFlush):
                 waiting = self._group.request(self._writer.log_end) if waits and places.num_rows else None
             elif self._pool is None:
@@ -185,13 +191,12 @@ class PutService:
             self._log_duty.wake()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock:
-            self._held_since_ms = self._writer.clock()
-            try:
-                yield
-            finally:
-                self._held_since_ms = None
+    def _holding(self) -> Iterator[None]:
+        self._held_since_ms = self._writer.clock()
+        try:
+            yield
+        finally:
+            self._held_since_ms = None
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -233,20 +238,20 @@ class PutService:
         turn = self._queue_rule.turn(self._queues_thorough_ms, self._writer.clock())
         self._queues_thorough_ms = turn.thorough_ms
         with self._failing_all():
-            with self._locked():
+            with self._lock:
                 sync = self._writer.begin_derived_sync(turn.least_pages)
             error = _error_of(sync.run)
-            with self._locked():
+            with self._lock:
                 self._writer.end_derived_sync(sync, error)
             if error is not None:
                 raise error
 
     def _sync_log(self) -> None:
         with self._syncing:
-            with self._locked():
+            with self._lock:
                 sync = self._writer.begin_log_sync()
             error = _error_of(sync.log.run)
-            with self._locked():
+            with self._lock:
                 self._writer.end_log_sync(sync, error)
                 if error is not None:
                     raise error
@@ -261,7 +266,7 @@ class PutService:
         return is_worth_it(done, until, least_pages, start, size)
 
     def _write_held(self) -> None:
-        with self._locked():
+        with self._lock:
             self._writer.write_held()
             self._writer.dispatch()
 
@@ -296,8 +301,10 @@ class PutService:
         for duty in self._duties:
             duty.stop()
         try:
-            if self._writer.failure is None:
+            if (failure := self._writer.failure) is None:
                 self.flush()
+            else:
+                self._group.fail(failure)
         finally:
             self._store.close()
 

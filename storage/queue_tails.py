@@ -34,6 +34,8 @@ class QueueTails:
     queues: Sequence[ConsumeQueue]
     ends: np.ndarray
     last: np.ndarray
+    interrupted: frozenset[QueueName] = frozenset()
+    """Queues in which entries follow, not far behind that offset: it was cut there once, or the entry there is wrong."""
 
     def ends_by_name(self) -> dict[QueueName, int]:
         return _by_name(self.queues, self.ends)
@@ -60,7 +62,7 @@ class QueueTails:
             queue = self.queues[row]
             ends[row] = queue.visible_end(int(self.ends[row]), log, log_end)
             last[row] = _entry_before(queue, int(ends[row]))
-        return QueueTails(self.queues, ends, last)
+        return QueueTails(self.queues, ends, last, self.interrupted)
 
     def _are_true(self, log: CommitLog, log_end: int) -> np.ndarray:
         """Which last entries lie in the validated log, where their record agrees with them."""
@@ -82,6 +84,7 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     ends = np.array([queue.recovery_start for queue in queues], np.int64)
     limits = np.array([queue.last_file_end_offset for queue in queues], np.int64)
     last, is_known = np.zeros(len(queues), ENTRY), limits == 0
+    interrupted: set[QueueName] = set()
     rows, count = np.flatnonzero(ends < limits), _FIRST_LOOK_ENTRIES
     while len(rows):
         going_on = []
@@ -93,13 +96,15 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
             last[some[has_any]] = blocks[has_any, found[has_any] - 1]
             is_known[some[has_any]] = True
             ends[some] += found
+            follow = (~free & (np.arange(count) > found[:, np.newaxis])).any(axis=1)
+            interrupted |= {(queues[row].topic, queues[row].queue_id) for row in some[follow].tolist()}
             going_on.append(some[(found == asked) & (asked > 0) & (ends[some] < limits[some])])
         rows, count = np.concatenate(going_on), min(4 * count, _LONGEST_LOOK_ENTRIES)
     for row in np.flatnonzero(~is_known).tolist():
         last[row] = _entry_before(queues[row], int(ends[row]))
     for queue in queues:
         queue.close()
-    return QueueTails(queues, ends, last)
+    return QueueTails(queues, ends, last, frozenset(interrupted))
 
 
 def _blocks(

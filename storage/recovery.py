@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from storage.commit_log import CommitLog, LogFile
+from storage.consume_queue import valid_entries
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.dispatch import DispatchBatch, dispatch
 from storage.errors import CorruptRecordError, StoreDamagedError
@@ -45,6 +46,8 @@ from storage.quarantine import Quarantine
 from storage.queue_recovery import QueueWriters
 from storage.queue_tails import read_tails
 from storage.recovery_plan import RecoveryPlan, RecoveryReport
+
+_LOOKED_AT_BEHIND = 64  # entries behind a queue's end
 
 
 def plan_recovery(
@@ -95,6 +98,7 @@ def plan_recovery(
         visible_ends,
         last_places,
         frozenset() if was_clean else visible.maybe_torn(),
+        visible.interrupted,
     )
 
 
@@ -193,7 +197,9 @@ def apply_recovery(
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
-    wrongly_cut = _wrongly_cut(plan, queues)
+    interrupted = _interrupted(plan, queues, log)
+    wrongly_cut = _wrongly_cut(plan, queues) | interrupted
+    report.rebuilt_queues.extend(sorted(interrupted))
     honest = checkpoint._replace(
         logics_msg_timestamp=0
         if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
@@ -260,6 +266,20 @@ def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[st
             cut = queue.entries(end, plan.written_ends[name])
             if plan.was_clean or (cut["commitlog_offset"] < plan.log_end).any():
                 found[name] = queue.greatest_end(end)
+    return found
+
+
+def _interrupted(plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog) -> dict[tuple[str, int], int]:
+    """Queues that go on behind their end with entries of the log's records: the entry in between is wrong. With the place in the log
+    where the last entry before it ends. Else a new message would get the queue offset of one that is there.
+    """
+    found = {}
+    for name in plan.interrupted:
+        if (queue := queues.get(*name)) is not None:
+            start = plan.written_ends[name] + 1
+            behind = queue.entries(start, min(start + _LOOKED_AT_BEHIND, queue.last_file_end_offset))
+            if valid_entries(behind, queue.topic, queue.queue_id, log, plan.log_end).any():
+                found[name] = queue.greatest_end(plan.visible_ends[name])
     return found
 
 

@@ -134,7 +134,7 @@ def mend_batches(
     """Write rows of all open intents again, in their places; returns those that were torn. `abort` stands, nothing was recovered yet.
 
     Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
-    disk. What recovery syncs then is really written. An intent whose segments are not as they were is left to who needs them.
+    disk. All of it is synced on return. An intent whose segments are not as they were is left to who needs them.
     """
     torn: list[TornRow] = []
     for intent in load_intents(file_system, root):
@@ -150,6 +150,7 @@ def mend_batches(
                 mending.mend_ledger_message(message, records)
                 if message.kind == BEGIN:
                     _compare(log, log_end, file_size_bytes, message, readers, mending.mend, mending.write)
+            mending.sync()
             torn += mending.torn
     return torn
 
@@ -158,7 +159,11 @@ class _Mending:
     def __init__(self, file_system: LocalFileSystem, log: CommitLog) -> None:
         self._file_system = file_system
         self._log = log
+        self._paths: set[str] = set()
         self.torn: list[TornRow] = []
+
+    def sync(self) -> None:
+        self._file_system.sync_all(self._paths)
 
     def mend(self, difference: _Difference) -> bool:
         """Write the row again if it is torn; returns whether it was."""
@@ -213,6 +218,7 @@ class _Mending:
 
     def _put(self, commitlog_offset: int, data: np.ndarray) -> None:
         file = self._log.files[self._log.file_index(commitlog_offset)]
+        self._paths.add(file.path)
         self._file_system.write(file.path, commitlog_offset - file.start, data.copy())
 
 

@@ -125,11 +125,11 @@ class StoreWriter:
 
     # Appending
 
-    def reserve(self, size_bytes: int) -> None:
-        """Room in the log for so many bytes, or StoreNotWritableError with nothing written."""
+    def reserve(self, size_bytes: int, largest_bytes: int) -> None:
+        """Room in the log for so many bytes of records, the largest of that size, or StoreNotWritableError with nothing written."""
         self._refuse_after_failure()
         try:
-            self._log_writer.reserve(size_bytes)
+            self._log_writer.reserve(size_bytes, largest_bytes)
         except OSError as error:
             self.fail(error)
             raise
@@ -260,11 +260,11 @@ class StoreWriter:
         return self._log_writer.synced_end
 
     def fail(self, error: BaseException) -> None:
-        """Take nothing more, because of this; the first reason stays."""
+        """Take nothing more, because of this; the first reason stays. Any OSError may be from a sync, also one that comes later."""
         if self._failure is None:
             self._failure = error
-            if isinstance(error, OSError):
-                note_failed_sync(self.file_system, self.root, self.unsynced_paths())
+        if isinstance(error, OSError):
+            note_failed_sync(self.file_system, self.root, self.unsynced_paths())
 
     def write_held(self) -> None:
         """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""

@@ -397,7 +397,8 @@ class LocalFileSystem:
         together = {device for device, count in counts.items() if count >= SYNCED_TOGETHER and device in self._locked}
         for path, device in there.items():
             if device not in together:
-                self.sync(path)
+                with suppress(FileNotFoundError):
+                    self.sync(path)
         for device in together:
             _sync_file_system(self._locked[device])
 

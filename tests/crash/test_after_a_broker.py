@@ -25,6 +25,49 @@ BROKERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))
 ENDING = pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
 
 
+class WatchedMachine(Machine):
+    """Notes what is written, synced and deleted, in that order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, str]] = []
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        self.steps.append(("write", path))
+        super().write(path, position, data)
+
+    def sync(self, path: str) -> None:
+        self.steps.append(("sync", path))
+        super().sync(path)
+
+    def unlink(self, path: str) -> None:
+        self.steps.append(("unlink", path))
+        super().unlink(path)
+
+
+def test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_again(tmp_path: Path) -> None:
+    """Also where a broker has recovered and stopped cleanly in between, so that recovery has nothing to sync."""
+    machine = WatchedMachine()
+    store = SinkStore(SinkStore.make_place(tmp_path), machine)
+    store.commit(rows_of(0))
+    with open_store(store.root) as reading:
+        row = reading.get("orders", 0, 0).messages[0]
+        file = reading.log.files[reading.log.file_index(row.commitlog_offset)]
+    properties_end = row.commitlog_offset + row.size_bytes - file.start
+    machine.write(file.path, properties_end - 20, bytes(20))
+    machine.start_again()
+    run_broker(store, BROKERS, days=1)
+    machine.steps.clear()
+    with store.open() as opened:
+        opened.release()
+    steps = machine.steps
+    gone = next(at for at, (verb, path) in enumerate(steps) if verb == "unlink" and "/intents/" in path)
+    for directory in ("/commitlog/", "/consumequeue/orders/0/"):
+        written = [at for at, (verb, path) in enumerate(steps) if verb == "write" and directory in path]
+        assert written, directory
+        assert ("sync", steps[written[-1]][1]) in steps[written[-1] : gone], directory
+
+
 @pytest.fixture
 def machine() -> Machine:
     return Machine()

@@ -18,7 +18,7 @@ from storage.commit_log import CommitLog
 from storage.commit_log_writer import CommitLogWriter
 from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
-from storage.format.record import Message, encode_record
+from storage.format.record import BLANK_SIZE, Message, encode_record
 from storage.format.record_block import BlockColumns
 from storage.placement import Placement
 from tests.support.fixture_stores import Fixture
@@ -231,11 +231,11 @@ def test_room_is_reserved_in_every_file_that_is_needed(tmp_path: Path) -> None:
     files = FullDisk(10**9)
     writer = writer_in(tmp_path, files=files)
     append(writer, 1_000)
-    writer.reserve(2 * FILE_SIZE)
+    writer.reserve(2 * FILE_SIZE, 100)
     assert files.reserved == [
         (f"{0:020d}", 1_000, FILE_SIZE - 1_000),
         (f"{FILE_SIZE:020d}", 0, FILE_SIZE),
-        (f"{2 * FILE_SIZE:020d}", 0, 1_000),
+        (f"{2 * FILE_SIZE:020d}", 0, 1_000 + 2 * (100 + BLANK_SIZE)),
     ]
     assert sorted(path.stat().st_size for path in (tmp_path / "commitlog").iterdir()) == [FILE_SIZE] * 3
     assert writer.end == 1_000
@@ -244,13 +244,25 @@ def test_room_is_reserved_in_every_file_that_is_needed(tmp_path: Path) -> None:
     assert len(list(walk(tmp_path))) == 4
 
 
+def test_room_is_reserved_for_what_a_rolled_file_leaves_unused(tmp_path: Path) -> None:
+    files = FullDisk(10**9)
+    writer = writer_in(tmp_path, files=files)
+    append(writer, 2_500)
+    writer.reserve(3_000, 3_000)
+    append(writer, 3_000)
+    assert writer.end == FILE_SIZE + 3_000
+    name, start, length = files.reserved[-1]
+    assert (name, start) == (f"{FILE_SIZE:020d}", 0)
+    assert length >= 3_000
+
+
 @pytest.mark.parametrize("room", [0, FILE_SIZE, 2 * FILE_SIZE])
 def test_a_full_disk_is_told_before_anything_is_written(room: int, tmp_path: Path) -> None:
     writer = writer_in(tmp_path, files=FullDisk(room))
     append(writer, 1_000)
     before = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
     with pytest.raises(StoreNotWritableError, match=f"no room for {3 * FILE_SIZE} more bytes.*No space left"):
-        writer.reserve(3 * FILE_SIZE)
+        writer.reserve(3 * FILE_SIZE, 100)
     assert (tmp_path / "commitlog" / f"{0:020d}").read_bytes() == before
     assert writer.end == 1_000
     append(writer, 1_000)
@@ -295,7 +307,7 @@ def test_a_new_file_is_durable_before_a_later_one_is_made(tmp_path: Path) -> Non
     """Else a power loss could take a file and leave the one behind it: a gap in the log."""
     files = Watched()
     writer = writer_in(tmp_path, files=files)
-    writer.reserve(3_000)
+    writer.reserve(3_000, 100)
     files.synced.clear()
     append(writer, 3_000, 3_000, 3_000)
     log = f"{tmp_path}/commitlog"

@@ -272,6 +272,48 @@ def test_what_a_failed_sync_should_have_kept_is_written_again_before_it_is_read(
     assert written < done.index(("sync", path), written) < entries
 
 
+def test_an_owner_beside_a_sync_that_fails_is_not_told_that_all_is_well(make: Callable[..., Served]) -> None:
+    """The kernel tells one of the two only."""
+    store = make(SYNC)
+    store.disk.syncs.close()
+    waits = store.put_beside("n0")
+    store.disk.syncs.wait_for_somebody()
+    store.disk.fails = True
+
+    def flush_as_owner() -> None:
+        with store.service.exclusive() as held:
+            held.flush()
+
+    owner = ThreadPoolExecutor(1).submit(flush_as_owner)
+    store.disk.syncs.open()
+    with pytest.raises(OSError, match="Input/output"):
+        waits.result(PATIENCE_S)
+    with pytest.raises((OSError, StoreNotWritableError), match="Input/output"):
+        owner.result(PATIENCE_S)
+    assert store.read_beside() == set()
+
+
+def test_a_failed_sync_is_noted_also_by_a_writer_that_has_failed_before(
+    make: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("no room for a slice")
+
+    store = make(SYNC)
+    store.disk.syncs.close()
+    waits = store.put_beside("n0")
+    store.disk.syncs.wait_for_somebody()
+    with store.service.exclusive() as held:
+        monkeypatch.setattr(held.writer._log_writer, "append", no_memory)
+    with pytest.raises(MemoryError):
+        store.put("n1")
+    store.disk.fails = True
+    store.disk.syncs.open()
+    with pytest.raises(OSError, match="Input/output"):
+        waits.result(PATIENCE_S)
+    assert (store.root / "spark_mq" / "failed_sync.json").exists()
+
+
 # ASYNC_FLUSH
 
 

@@ -474,3 +474,26 @@ def test_the_clock_of_a_message_is_the_stores_not_ours(store: StoreBuilder) -> N
         names = [file.name for file in opened.index.files()]
     assert len(names) > 1
     assert names == sorted(set(names))
+
+
+@pytest.mark.parametrize("was_clean", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize(("entry", "byte"), [(0, 8), (0, 0), (1, 8)], ids=["size", "place", "second"])
+def test_a_wrong_entry_amid_a_queue_makes_no_later_message_take_an_offset_that_is_taken(
+    tmp_path: Path, entry: int, byte: int, was_clean: bool
+) -> None:
+    """With a wrong sign an entry is none, and the queue seems to end there; Java goes on from there, over the entries that follow."""
+    root = tmp_path / "store"
+    with open_store(root, config=StoreConfig.tiny(), read_only=False, create=True) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number, queue_id=0)
+    queue = root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    content = bytearray(queue.read_bytes())
+    content[20 * entry + byte] ^= 0x80
+    queue.write_bytes(content)
+    if not was_clean:
+        (root / "abort").touch()
+    with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
+        assert store.recovery is not None
+        assert store.recovery.rebuilt_queues == [("T", 0)]
+        assert store.put("T", b"4", queue_id=0).queue_offset == 4
+        assert [one.body for one in store.get("T", 0, 0).messages] == [b"0", b"1", b"2", b"3", b"4"]

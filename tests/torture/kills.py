@@ -73,6 +73,8 @@ class Chain:
         self._batches = 0
         """How many were asked for; the last one may not be committed."""
         self._next_batch = 0
+        self._minimum = self._batch_floor = 0
+        """Where the log began when it was last looked at, and before the last batch was asked for."""
         place = directory / "broker"
         (place / "store").mkdir(parents=True)
         settings = _SETTINGS.format(
@@ -164,6 +166,7 @@ class Chain:
             self.history.consume([Seen(topic, queue_id, queue_offset, place, key, body_of(key, size))])
         if "batch" in told and told["batch"] == self._batches:
             self._batches += 1
+            self._batch_floor = self._minimum
             for row in batch_rows(told["batch"]).rows:
                 self._by_key[row.key] = self.history.ask(row.key, row.topic, None, row.body.encode(), "sink")
         if "committed" in told:
@@ -184,6 +187,7 @@ class Chain:
                 copy / "store", read_only=False, create=True, file_system=files, clock=lambda: self._now_ms
             ) as store:
                 seen, minimum = see(store), store.log.minimum
+                self._minimum = minimum
                 store.release()
             differences = differences_from_rebuild(copy / "store")
         finally:
@@ -212,7 +216,7 @@ class Chain:
             return []
         rows = [row.key for row in batch_rows(self._batches - 1).rows]
         counts = Counter(one.key for one in seen if one.key in rows)
-        is_half = 0 < len(counts) < len(rows) and min(one.commitlog_offset for one in seen) == minimum
+        is_half = 0 < len(counts) < len(rows) and minimum == self._batch_floor  # nothing has expired since
         unknown = any(self._by_key[key].answer is Answer.UNKNOWN for key in rows)
         return (
             [f"{len(counts)} of {len(rows)} rows of batch {self._batches - 1} are there"] if is_half and unknown else []

@@ -57,7 +57,9 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "a queue entry points one byte further": Mutant(faults.queue_entries_one_off, ("power-loss",), _OF_QUEUES),
         "recovery dispatches nothing": Mutant(faults.recovery_dispatches_nothing, ("power-loss",), _LOST),
-        "recovery enters no index keys": Mutant(faults.recovery_enters_no_keys, ("power-loss",), "index lacks"),
+        "recovery enters no index keys": Mutant(
+            faults.recovery_enters_no_keys, ("power-loss",), "index lacks|a look-up finds"
+        ),
         "recovery believes every queue entry": Mutant(
             faults.recovery_believes_every_entry,
             ("power-loss",),
