@@ -22,6 +22,7 @@ def test_a_planted_fault_is_noticed(name: str) -> None:
     assert mutants.killer_of(name) is not None
 
 
+@pytest.mark.crash
 @pytest.mark.long
 @pytest.mark.slow
 def test_every_planted_fault_is_noticed() -> None:
