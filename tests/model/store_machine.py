@@ -252,8 +252,8 @@ class StoreMachine(CheckedStore):
         if not names:
             rebuild_queues(self.held.root)
             self.held.found_changed()
-        self.begin()
-        self.expect([], is_durable=True)
+        store = self.begin()
+        self.expect([], is_durable=store.recovery is not None)  # without the checkpoint a hint holds all the same
         self.is_index_new = True
 
     def _has_expired_queue(self, store: MessageStore) -> bool:

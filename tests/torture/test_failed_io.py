@@ -37,7 +37,7 @@ def test_whatever_operation_fails_the_store_holds_what_it_promised(tmp_path: Pat
 
 def test_a_failed_sync_that_is_taken_for_success_is_noticed(tmp_path: Path) -> None:
     with failed_sync_is_success():
-        outcome = swept(tmp_path, FAILED_SYNC, 3, sync_flush=True, steps=4, trials=6)
+        outcome = swept(tmp_path, FAILED_SYNC, 1, sync_flush=True, steps=4, trials=6)
     assert any("lost: " in text for text in outcome.failures), outcome.failures
 
 
