@@ -146,8 +146,9 @@ class CheckedStore(RuleBasedStateMachine):
         if in_order and not possible:
             assert [message.name for message in found] == [one.keys[0] for one in asked]
         self.model.add(found)
+        is_synced = self.held.sync_flush and store.log_end > self.model.log_end  # who appends nothing syncs nothing
         self.model.log_end = store.log_end
-        if is_durable or self.held.sync_flush:
+        if is_durable or is_synced:
             self.model.durable_end = self.model.log_end
         return found
 
