@@ -137,7 +137,7 @@ def test_the_recorded_disk_is_the_real_one(tmp_path: Path, monkeypatch: pytest.M
 
 
 Crash = Callable[[Recorded, int, int], None]
-CRASHES: dict[Crash, int] = {Recorded.lose_power: 12, Recorded.lose_power_again: 48, Recorded.kill: 24}
+CRASHES: dict[Crash, int] = {Recorded.lose_power: 24, Recorded.lose_power_again: 96, Recorded.kill: 48}
 """`make test` takes one state in so many."""
 
 

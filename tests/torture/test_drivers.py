@@ -1,4 +1,4 @@
-"""One meeting of two drivers, and tasks that run more than once; `tests/crash/test_killed_drivers.py` kills drivers at every point."""
+"""Two drivers that meet, tasks that run more than once. In `make test` `tests/crash/test_killed_drivers.py` stands for all of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ long = pytest.mark.long
 @pytest.mark.parametrize(
     ("story", "point"),
     [
-        pytest.param(drivers.killed_executor, "after-staging", id="an executor killed after its task has staged"),
+        pytest.param(
+            drivers.killed_executor, "after-staging", id="an executor killed after its task has staged", marks=long
+        ),
         pytest.param(drivers.killed_executor, "amid-staging", id="an executor killed amid staging", marks=long),
         pytest.param(drivers.retried_task, "after-staging", id="a task killed after staging", marks=long),
         pytest.param(drivers.retried_task, "amid-staging", id="a task killed amid staging", marks=long),

@@ -19,7 +19,7 @@ from tests.torture import kills
 pytestmark = pytest.mark.crash
 
 SEED = 5
-SOME_FAILPOINTS = Random(SEED).sample(kills.FAILPOINTS, 10)
+SOME_FAILPOINTS = Random(SEED).sample(kills.FAILPOINTS, 6)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def test_what_was_acknowledged_outlives_its_writers(tmp_path: Path, writers: Wri
 
     assert outcome.failures == []
     assert outcome.figures["killed at a failpoint"] == len(SOME_FAILPOINTS)
-    assert outcome.figures["killed at random"] >= 5
-    assert outcome.figures["messages acknowledged"] > 300
+    assert outcome.figures["killed at random"] >= 3
+    assert outcome.figures["messages acknowledged"] > 150
 
 
 def test_what_the_transient_store_pool_had_acknowledged_is_lost_with_its_process(
