@@ -23,7 +23,8 @@ from storage.failpoints import UPKEEP
 from tests.crash.duty_judge import Judge
 from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
 from tests.crash.duty_stories import Notes
-from tests.support.duty_process import PROJECT, Kill, Nursery, Step, read_steps
+from tests.support.duty_process import Kill, Nursery, Step, read_steps
+from tests.support.warm_process import PROJECT
 
 START_MS = 1_795_000_000_000
 AT_STEPS = 0.6  # of the rounds
