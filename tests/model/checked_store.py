@@ -111,8 +111,18 @@ class CheckedStore(RuleBasedStateMachine):
         self.before = self.model.copy()
         self.held.begin_step()
         self.rows_in_doubt = None
-        self.is_index_new |= not self.held.is_open
-        return self.held.open()
+        if self.held.is_open:
+            return self.held.open()
+        self.is_index_new = True
+        store = self.held.open()
+        if store.recovery is not None:
+            self.model.settle()
+        return store
+
+    def let_go(self, *, close: bool) -> None:
+        self.held.let_go(close=close)
+        if close:
+            self.model.settle()
 
     def expect(
         self,
@@ -220,7 +230,7 @@ class CheckedStore(RuleBasedStateMachine):
         batches = [message.asked.batch_id for message in self.model.messages() if message.asked.batch_id is not None]
         self.model.batch_count = max([self.model.batch_count - 1, *batches]) + 1
         if store.recovery is not None:
-            self.model.durable_end, self.model.has_open_intent = self.model.log_end, False
+            self.model.settle()
 
     def ask(self, topic: str, queue_id: int, size: int, tag: str | None, is_shared: bool) -> Asked:
         self._key_count += 1

@@ -213,7 +213,9 @@ class StoreMachine(CheckedStore):
         retention.apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self.model.expire(plan.minimum)
         self.is_index_new = True
-        self.expect([], is_durable=not plan.is_empty)
+        self.expect([])
+        if not plan.is_empty:
+            self.model.settle()
 
     @rule(how=st.sampled_from(("flush", "release", "close")), sync_flush=flushes)
     def pause(self, how: str, sync_flush: bool) -> None:
@@ -223,16 +225,13 @@ class StoreMachine(CheckedStore):
             store.flush()
             self.expect([], is_durable=True)
             return
-        self.held.let_go(close=how == "close")
+        self.let_go(close=how == "close")
         self.held.sync_flush = sync_flush
-        if how == "close":
-            self.model.durable_end = self.model.log_end
-            self.model.has_open_intent = False
 
     @rule(topic=topics, queue_id=queue_ids, offset=st.integers(0, 30))
     def commit_group_offset(self, topic: str, queue_id: int, offset: int) -> None:
         self.begin()
-        self.held.let_go(close=False)
+        self.let_go(close=False)
         offsets = {(topic, queue_id): offset}
         write_group_offsets(self.held.root, GROUP, offsets, now_ms=self.held.clock(), file_system=self.held.files)
         self.model.group_offsets |= offsets
@@ -246,14 +245,14 @@ class StoreMachine(CheckedStore):
         store = self.begin()
         if self._has_expired_queue(store):
             return
-        self.held.let_go(close=close)
+        self.let_go(close=close)
         for name in sorted(names):
             self.held.forget(name)
         if not names:
             rebuild_queues(self.held.root)
             self.held.found_changed()
-        store = self.begin()
-        self.expect([], is_durable=store.recovery is not None)  # without the checkpoint a hint holds all the same
+        self.begin()
+        self.expect([])
         self.is_index_new = True
 
     def _has_expired_queue(self, store: MessageStore) -> bool:

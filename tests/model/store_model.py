@@ -150,6 +150,10 @@ class StoreModel:
 
     # What changes it
 
+    def settle(self) -> None:
+        """All of the log is on the disk, and what was decided is done."""
+        self.durable_end, self.has_open_intent = self.log_end, False
+
     def add(self, messages: Iterable[Stored]) -> None:
         """Messages at the ends of their queues."""
         for message in messages:
