@@ -77,7 +77,8 @@ def _noted(file_system: LocalFileSystem, root: str) -> list[str]:
         return []
     if not isinstance(document, dict) or document.get("boot_id") != file_system.boot_id():
         return []
-    return sorted((path for path in document.get("paths", ()) if isinstance(path, str)), reverse=True)
+    paths = document.get("paths")
+    return sorted((path for path in paths if isinstance(path, str)), reverse=True) if isinstance(paths, list) else []
 
 
 def _path(root: str) -> str:

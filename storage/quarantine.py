@@ -123,7 +123,7 @@ def load_quarantine(file_system: FileSystem, directory: str) -> Quarantine | Non
         return None
     try:
         return _from_document(json.loads(content), directory)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateFileError(path, 0, 0, f"it is no manifest of a quarantine: {error}") from error
 
 

@@ -120,8 +120,21 @@ class StoreWriter:
             self._save_topics(self.settings.topics.with_topic(topic, now_ms=self.clock()))
 
     def _save_topics(self, table: TopicTable) -> None:
-        write_with_backup(f"{self.root}/config/{TOPICS_FILE}", table.to_text(), self.file_system)
+        self._refuse_after_failure()
+        path, text = f"{self.root}/config/{TOPICS_FILE}", table.to_text()
+        try:
+            write_with_backup(path, text, self.file_system)
+        except OSError as error:
+            if self._says(path, text):  # though nobody knows whether the disk does
+                self.fail(error)
+            raise
         self.settings = self.settings.with_topics(table)
+
+    def _says(self, path: str, text: str) -> bool:
+        try:
+            return self.file_system.read_file(path) == text.encode()
+        except OSError:
+            return True
 
     # Appending
 

@@ -13,6 +13,7 @@ from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.message_store import MessageStore
 from storage.put_service import PutReceipt, PutService
 from storage.put_status import PutStatus
+from storage.retention import Occasion
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,12 +48,20 @@ def _put(store: MessageStore | PutService, plan: PutPlan) -> PutReceipt:
     return PutReceipt(PutStatus.PUT_OK, store.put_inner(plan.messages))
 
 
-def state_of(service: PutService, state: BrokerState = BrokerState()) -> BrokerState:  # noqa: B008 (a frozen value)
-    """What a handler must know of the store behind it at the moment, besides what its broker says in `state`."""
+def state_of(
+    service: PutService,
+    state: BrokerState = BrokerState(),  # noqa: B008 (a frozen value)
+    occasion: Occasion | None = None,
+) -> BrokerState:
+    """What a handler must know of the store behind it at the moment, besides what its broker says in `state`.
+
+    `occasion` is the last look of its retention at the disks (`storage.retention.plan_occasion`): while one of them is over
+    `diskSpaceWarningLevelRatio`, nothing is put.
+    """
     return replace(
         state,
         is_shut_down=state.is_shut_down or service.is_closed,
-        is_writable=state.is_writable and service.failure is None,
+        is_writable=state.is_writable and service.failure is None and not (occasion and occasion.is_full),
         is_os_page_cache_busy=service.is_os_page_cache_busy,
         is_transient_store_pool_deficient=service.is_pool_deficient,
     )

@@ -16,6 +16,8 @@ from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.store_put import put_into, state_of
 from storage import open_store
 from storage.put_service import PutService
+from storage.retention import plan_occasion
+from storage.settings import RetentionConfig
 from storage.topics import TopicConfig
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
@@ -90,3 +92,16 @@ def test_a_service_that_is_closed_answers_so(broker: Broker) -> None:
     broker.service.close()
     assert state_of(broker.service).is_shut_down
     assert not state_of(broker.service, BrokerState(is_writable=False)).is_writable
+
+
+@pytest.mark.parametrize(
+    ("used_percent", "code"), [(90, ResponseCode.FLUSH_DISK_TIMEOUT), (91, ResponseCode.SERVICE_NOT_AVAILABLE)]
+)
+def test_nothing_is_put_while_a_disk_is_over_the_warning_level(
+    broker: Broker, used_percent: int, code: ResponseCode
+) -> None:
+    """RunningFlags.getAndMakeDiskFull, which CleanCommitLogService.isSpaceToDelete sets. Else it is put, and the sync takes too long."""
+    occasion = plan_occasion(RetentionConfig(), hour=0, log_used_percents=[used_percent], queues_used_percent=1)
+    handler = SendMessageHandler(broker.service.store, put=put_into(broker.service))
+    handler.state = state_of(broker.service, occasion=occasion)
+    assert handler.send(ORDER).code == code

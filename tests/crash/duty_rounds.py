@@ -37,10 +37,14 @@ FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 _SOURCES = ("storage", "spark_mq", "jobs")
 
 
-def failpoints_in_source() -> set[str]:
+def failpoints_of_duties() -> set[str]:
     """The names of all failpoints that a duty passes; those of a writer's upkeep are `tests/torture/kills.py`'s."""
+    return failpoints_in_source() - set(UPKEEP)
+
+
+def failpoints_in_source() -> set[str]:
     texts = (path.read_text("utf-8") for folder in _SOURCES for path in sorted((PROJECT / folder).rglob("*.py")))
-    return {name for text in texts for name in re.findall(r'\breach\(\s*"([^"]+)"', text)} - set(UPKEEP)
+    return {name for text in texts for name in re.findall(r'\breach\(\s*"([^"]+)"', text)}
 
 
 @dataclass
@@ -165,7 +169,7 @@ def kill_at_every_step(chain: DutyChain, random: Random, is_wanted: Callable[[St
     AssertionError for a failpoint of the source that no life comes to.
     """
     tries: Counter[Step] = Counter()
-    points = failpoints_in_source()
+    points = failpoints_of_duties()
     chain.live(flush="SYNC_FLUSH")
     while True:
         left = {step for step in open_steps(chain) - chain.tally.kills.keys() if is_wanted(step, chain.tally)}

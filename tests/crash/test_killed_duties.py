@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash.duty_rounds import (
     DutyChain,
-    failpoints_in_source,
+    failpoints_of_duties,
     kill_at_every_step,
     kill_at_random,
     once_a_failpoint,
@@ -61,7 +61,7 @@ def test_a_store_lives_on_over_a_kill_at_each_failpoint(
     assert chain.finish() == []
     assert chain.judge.unfinished() == []
     assert chain.judge.doubles == set()
-    assert chain.tally.points == failpoints_in_source()
+    assert chain.tally.points == failpoints_of_duties()
     with capsys.disabled():
         print(f"\n{chain.summary()}")
 

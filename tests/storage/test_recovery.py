@@ -177,6 +177,22 @@ def test_a_tail_torn_at_any_byte_is_cut_and_zeroed(store: StoreBuilder, abort: b
                 assert state(opened)[0] == places(store.messages)
 
 
+def test_a_store_whose_tail_was_torn_goes_on(store: StoreBuilder) -> None:
+    """apache/rocketmq#467: what is appended behind a torn tail is all there, now and after the next recovery."""
+    last = store.put(entered=False)
+    store.write_log(last.commitlog_offset, encode_record(last)[:50].ljust(len(encode_record(last)), b"\0"))
+    store.abort()
+    bodies = [b"behind %d" % number for number in range(100)]
+    with store.open(read_only=False) as opened:
+        for body in bodies:
+            opened.put("TopicA", body, queue_id=0)
+        opened.release()
+    for read_only in (True, False):
+        with store.open(read_only=read_only) as opened:
+            found = [opened.message("TopicA", 0, offset) for offset in range(A_0, opened.max_offset("TopicA", 0))]
+            assert [one.body for one in found if one is not None] == bodies
+
+
 def length_of_data(data: bytes) -> int:
     return len(data.rstrip(b"\0"))
 
@@ -199,8 +215,10 @@ def whole_log(store: StoreBuilder) -> bytes:
 
 
 def test_damage_before_the_checkpoint_is_refused_until_it_is_asked_for(store: StoreBuilder) -> None:
+    """With every file as it was, an empty one too, as a power loss leaves of a file just made."""
     bad = store.messages[33]
     store.write_log(bad.commitlog_offset + 95, b"\xff")
+    (store.root / "index" / "20300101000000000").touch()
     before = {path: path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
     with pytest.raises(StoreDamagedError) as raised:
         store.open(read_only=False)

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from errno import EDQUOT, EINTR, EIO, EMFILE, ENOLCK, ENOSPC
+from errno import EDQUOT, EINTR, EIO, EMFILE, ENOLCK, ENOSPC, EROFS
 from pathlib import Path
 from random import Random
 
@@ -52,13 +52,13 @@ _ERRORS: dict[Step, tuple[int, ...]] = {
     Step.LIST: (EIO, EMFILE),
     Step.OPEN: (EIO, EMFILE, EINTR),
     Step.READ: (EIO, EINTR),
-    Step.CREATE: (EIO, ENOSPC, EDQUOT, EMFILE),
+    Step.CREATE: (EIO, ENOSPC, EDQUOT, EMFILE, EROFS),
     Step.RESERVE: (EIO, ENOSPC, EDQUOT, EINTR),
     Step.WRITE: (EIO, ENOSPC, EDQUOT, EINTR, SHORT),
     Step.SYNC: (EIO, ENOSPC, EDQUOT, EINTR),
     Step.SYNC_DIRECTORY: (EIO, ENOSPC, EINTR),
-    Step.RENAME: (EIO, ENOSPC, EDQUOT),
-    Step.UNLINK: (EIO,),
+    Step.RENAME: (EIO, ENOSPC, EDQUOT, EROFS),
+    Step.UNLINK: (EIO, EROFS),
     Step.LOCK: (EIO, ENOLCK, EMFILE, EINTR),
 }
 MODES = (

@@ -168,7 +168,9 @@ class Chain:
             self._batches += 1
             self._batch_floor = self._minimum
             for row in batch_rows(told["batch"]).rows:
-                self._by_key[row.key] = self.history.ask(row.key, row.topic, None, row.body.encode(), "sink")
+                self._by_key[row.key] = self.history.ask(
+                    row.key, row.topic, None, row.body.encode(), "sink", floor=self._minimum
+                )
         if "committed" in told:
             self._next_batch = told["committed"] + 1
             for row in batch_rows(told["committed"]).rows:

@@ -27,9 +27,9 @@ def torture(
     lines = [
         f"`make torture MINUTES={minutes:g}` with seed {seed} at {version}: rounds of every kind, each in a process of its own, on "
         f"{os.cpu_count()} cores ({platform.system()}, Python {platform.python_version()}). A round plays again by "
-        "`python -m tests.torture KIND --seed N`; the seeds of all rounds follow from the run's.",
+        "`python -m tests.torture KIND --seed N`; a kind's seeds, one after the other, follow from the run's and its name.",
         "",
-        "| kind | what holds | rounds | minutes | trials | failures | 95 % bound | first seeds |",
+        "| kind | what holds | rounds | minutes | trials | failed rounds | 95 % bound | first seeds |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [_row(kinds[name], record) for name, record in records.items()]

@@ -89,15 +89,14 @@ def run(
     note: Callable[[str], None] = lambda line: None,
 ) -> Mapping[str, Record]:
     """Rounds of all kinds, `jobs` at a time, until the time is over; each gets its share of it, and one round at least."""
-    seeds, records = Random(seed), {name: Record() for name in kinds}
-    for name, kind in kinds.items():
-        records[name].waiting = seeds.sample(range(len(kind.parts)), len(kind.parts))
+    seeds = {name: Random(f"{seed}/{name}") for name in kinds}
+    records = {name: Record(waiting=_shuffled_parts(kind, seeds[name])) for name, kind in kinds.items()}
     end = time.monotonic() + 60 * minutes
     playing: dict[Future[Outcome], tuple[str, int, float]] = {}
     with ThreadPoolExecutor(jobs) as pool:
         while playing or _next(kinds, records, end) is not None:
             while len(playing) < jobs and (name := _next(kinds, records, end)) is not None:
-                round_seed = records[name].waiting.pop() if kinds[name].parts else seeds.getrandbits(32)
+                round_seed = records[name].waiting.pop() if kinds[name].parts else seeds[name].getrandbits(32)
                 records[name].running += 1
                 playing[pool.submit(play_round, name, round_seed)] = name, round_seed, time.monotonic()
             done, _ = wait(playing, return_when=FIRST_COMPLETED)
@@ -112,6 +111,10 @@ def run(
                     record.failed_seeds.append(round_seed)
                 note(_line(name, round_seed, outcome, time.monotonic() - began))
     return records
+
+
+def _shuffled_parts(kind: Kind, random: Random) -> list[int]:
+    return random.sample(range(len(kind.parts)), len(kind.parts))
 
 
 def _next(kinds: Mapping[str, Kind], records: Mapping[str, Record], end: float) -> str | None:

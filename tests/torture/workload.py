@@ -363,7 +363,7 @@ class StoreWorkload:
             is_done, counts = False, tuple(self.random.randint(1, 9) for _ in range(self.random.randint(1, 2)))
             rows = _rows(sink, last + 1, counts)
             all_is_synced = self.sync_flush and not self.is_mixed  # nothing before it will ever be cut
-            floor = self.store.log_end if all_is_synced else None
+            floor = self.store.log_end if all_is_synced else self.log_minimum
             asked = [
                 self.history.ask(row.key, row.topic, None, row.body.encode(), f"{sink}-{partition}", floor=floor)
                 for partition in range(len(counts))
