@@ -78,7 +78,15 @@ def _noted(file_system: LocalFileSystem, root: str) -> list[str]:
     if not isinstance(document, dict) or document.get("boot_id") != file_system.boot_id():
         return []
     paths = document.get("paths")
-    return sorted((path for path in paths if isinstance(path, str)), reverse=True) if isinstance(paths, list) else []
+    return sorted(filter(_is_path, paths), reverse=True) if isinstance(paths, list) else []
+
+
+def _is_path(value: object) -> bool:
+    """Whether the system takes it for one: a str without NULs and lone surrogates."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _path(root: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from storage.commit_log import CommitLog
 from storage.consume_queue_store import ConsumeQueueStore
@@ -29,6 +29,7 @@ from storage.intact_records import intact_records
 
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,22 +251,32 @@ def _document(made: Quarantine) -> dict[str, Any]:
 def _from_document(document: dict[str, Any], directory: str) -> Quarantine:
     if document["version"] != 1:
         raise ValueError(f"its version is {document['version']}")
-    parts = tuple(
-        QuarantinedPart(
-            part["path"],
-            part["source"],
-            part["position"],
-            part["sizeBytes"],
-            part["sha256"],
-            part["commitlogOffset"],
-        )
-        for part in document["parts"]
-    )
     return Quarantine(
         directory,
-        document["madeMs"],
-        document["commitlogOffset"],
-        document["reason"],
-        document["intactRecords"],
-        parts,
+        _value(document, "madeMs", int),
+        _value(document, "commitlogOffset", int),
+        _value(document, "reason", str),
+        _value(document, "intactRecords", int),
+        tuple(_part_from(part) for part in document["parts"]),
     )
+
+
+def _part_from(part: dict[str, Any]) -> QuarantinedPart:
+    path = _value(part, "path", str)
+    if path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise ValueError(f"path {path!r} does not stay in the quarantine")
+    return QuarantinedPart(
+        path,
+        _value(part, "source", str),
+        _value(part, "position", int),
+        _value(part, "sizeBytes", int),
+        _value(part, "sha256", str),
+        None if part["commitlogOffset"] is None else _value(part, "commitlogOffset", int),
+    )
+
+
+def _value(document: dict[str, Any], name: str, kind: type[_T]) -> _T:
+    value = document[name]
+    if type(value) is not kind:
+        raise ValueError(f"{name} is {value!r}")
+    return value

@@ -228,7 +228,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error_that_names_it(store: StoreBu
     repair(store)
     (made,) = quarantines(store.root)
     manifest = Path(made.directory, "manifest.json")
-    for text in ("", "[]", '{"version": 2}', manifest.read_text("utf-8").replace("sha256", "md5")):
+    for text in ("", "[]", "[" * 100_000, '{"version": 2}', manifest.read_text("utf-8").replace("sha256", "md5")):
         manifest.write_text(text, "utf-8")
         with pytest.raises(StateFileError, match=r"manifest\.json"):
             load_quarantine(FILES, made.directory)

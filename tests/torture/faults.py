@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import storage.batch_commit
 import storage.opening
 import storage.recovery
+import storage.retention
 from storage.commit_log_writer import CommitLogWriter, LogSync
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_writer import ConsumeQueueWriter
@@ -23,6 +24,7 @@ from storage.flush import AsyncFlush, SyncFlush
 from storage.format.record_batch import Records
 from storage.index_recovery import Indexer
 from storage.intent import drop_intent, load_intents
+from storage.put_service import PutService
 from storage.queue_recovery import QueueWriters
 from storage.redo import NOTHING
 from storage.store_writer import StoreWriter
@@ -39,6 +41,16 @@ def acknowledged_before_the_sync() -> AbstractContextManager[Any]:
         self._log_writer.synced_end = self._log_writer.written_end
 
     return mock.patch.object(StoreWriter, "_sync_records", take_for_done)
+
+
+def acknowledged_before_the_group_commit() -> AbstractContextManager[Any]:
+    original = PutService._sync_log
+
+    def complete_first(self: PutService) -> None:
+        self._group.complete(self._writer.log_end)
+        original(self)
+
+    return mock.patch.object(PutService, "_sync_log", complete_first)
 
 
 def failed_sync_is_success() -> AbstractContextManager[Any]:
@@ -80,6 +92,21 @@ def queue_entries_before_the_sync() -> AbstractContextManager[Any]:
         original(self)
 
     return mock.patch.object(StoreWriter, "_sync_records", dispatch_first)
+
+
+def expiry_is_not_synced() -> AbstractContextManager[Any]:
+    """Files go oldest first; after a power loss later ones may be gone, and earlier ones there again."""
+
+    def unlink(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
+        for path in paths:
+            file_system.unlink(path)
+
+    return mock.patch.object(storage.retention, "_unlink", unlink)
+
+
+def cut_is_not_kept() -> AbstractContextManager[Any]:
+    """As Java does: what stands behind the first bad record is gone."""
+    return mock.patch.object(storage.opening, "_keep_what_is_cut", return_value=None)
 
 
 def recovery_dispatches_nothing() -> AbstractContextManager[Any]:

@@ -38,6 +38,9 @@ class Mutant:
 
 _PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
 _STALLED = "tests/crash/test_stalled_sync.py"
+_SERVICE = "tests/storage/test_put_service.py"
+_EXPIRY = "tests/crash/test_expiry.py"
+_REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
@@ -48,6 +51,11 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
         "the log is never synced": Mutant(faults.log_is_never_synced, ("power-loss",), _LOST),
         "a put is acknowledged before its sync": Mutant(faults.acknowledged_before_the_sync, ("power-loss",), _LOST),
+        "a group commit is acknowledged before its sync": Mutant(
+            faults.acknowledged_before_the_group_commit,
+            (f"{_SERVICE}::test_every_acknowledged_message_was_synced_before_its_answer",),
+            "was acknowledged, and is not on the disk",
+        ),
         "a failed sync is taken for a success": Mutant(faults.failed_sync_is_success, ("failed-io",), _LOST),
         "a new log file's directory is not synced": Mutant(
             faults.directory_of_new_log_file_is_not_synced, ("power-loss",), _LOST
@@ -74,6 +82,14 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             faults.cut_log_keeps_its_bytes,
             ("power-loss",),
             rf"\b(wrong pointer|lost|duplicated|phantom|hole): |index has|{_OF_QUEUES}",
+        ),
+        "what is cut is not kept aside": Mutant(
+            faults.cut_is_not_kept,
+            (f"{_REPAIR}::test_no_intact_record_is_lost_and_the_repair_can_be_done_again",),
+            r"assert set\(\) == \{\d+",
+        ),
+        "expired files are unlinked, and that is not synced": Mutant(
+            faults.expiry_is_not_synced, (f"{_EXPIRY}::test_nothing_that_was_to_stay_is_lost",), "MISSING_ENTRY"
         ),
         "a hint is believed after a start of the machine": Mutant(
             faults.hint_outlives_the_machine, ("tests/crash/test_reboots.py",), r"None is not None(?s:.*)recovery"
@@ -143,6 +159,8 @@ def _findings(judge: Judge, mutant: str | None = None) -> str:
         [sys.executable, "-m", "pytest", "-q", "-x", *_PLUGINS, judge.name],
         os.environ if mutant is None else {**os.environ, ENVIRONMENT: mutant},
     )
+    if ended.returncode not in (0, 1) and mutant is None:
+        raise RuntimeError(f"{judge} does not end well on the sound engine:\n{ended.stdout}")
     return ended.stdout if ended.returncode == 1 else ""
 
 

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from spark_mq import lag, offsets
 from spark_mq.conditions import OffsetJsonError
-from storage import hint, index_trust, intent, staged_segment
+from storage import failed_sync, hint, index_trust, intent, quarantine, staged_segment
 from storage.delay import delivery_mark
 from storage.errors import StateFileError, StorageError
 from storage.files.file_system import LocalFileSystem
@@ -90,6 +91,33 @@ def _hints(samples: Samples) -> list[bytes]:
     }
     encoded = json.dumps(document).encode()
     return [b"%08x" % zlib.crc32(encoded) + encoded, b"%08x" % zlib.crc32(encoded + b" ") + encoded + b" "]
+
+
+def _read_note(content: bytes, directory: Path) -> bool:
+    """Whatever it says, each is a path that can be looked at."""
+    (directory / "spark_mq").mkdir(exist_ok=True)
+    write_over(directory / "spark_mq" / "failed_sync.json", content)
+    noted = failed_sync._noted(_FILES, str(directory))
+    for path in noted:
+        _FILES.exists(path)
+    return bool(noted)
+
+
+def _notes(samples: Samples) -> list[bytes]:
+    paths = ["/s/commitlog/00000000000000000000", "/s/consumequeue/TopicA/0", "/s/checkpoint"]
+    return [as_json({"boot_id": _FILES.boot_id(), "paths": paths})]
+
+
+def _read_manifest(content: bytes, directory: Path) -> bool:
+    write_over(directory / "manifest.json", content)
+    found = quarantine.load_quarantine(_FILES, str(directory))
+    return found is not None and quarantine._from_document(quarantine._document(found), str(directory)) == found
+
+
+def _manifests(samples: Samples) -> list[bytes]:
+    part = quarantine.QuarantinedPart("commitlog/0", "/s/commitlog/0", 4096, 10, "00" * 32, 4096)
+    one = quarantine.Quarantine("/q", _NOW_MS, 4096, "it was told to", 3, (part, replace(part, commitlog_offset=None)))
+    return [as_json(quarantine._document(one))]
 
 
 def _read_trust(content: bytes, directory: Path) -> bool:
@@ -189,6 +217,18 @@ def _positions(samples: Samples) -> list[bytes]:
 OWN_DECODERS: Sequence[Decoder] = (
     Decoder("intents", _intents, _read_intent, (StorageError,), inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS),
     Decoder("hint", _hints, _read_hint, inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS),
+    Decoder(
+        "what to sync again", _notes, _read_note, (OSError,), inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS
+    ),
+    Decoder(
+        "manifest of a quarantine",
+        _manifests,
+        _read_manifest,
+        (StateFileError,),
+        inputs=400,
+        words=JSON_WORDS,
+        bombs=lambda: JSON_BOMBS,
+    ),
     Decoder(
         "what is synced of the index", _trusts, _read_trust, inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS
     ),
