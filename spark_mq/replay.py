@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq.rows import RowSource, arrow_schema, columns_named, to_record_batch
+from spark_mq.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import MessageStore
 from storage.errors import RowIllegalError
 from storage.format.properties import decode_property_maps
@@ -89,33 +89,34 @@ def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> li
     """Put copies of dead letters into the topics that they came from, and sync; the outcome of each, in their order.
 
     Rows are put by the rules of `put_batch`. One that no topic takes, that has expired or that is another message by now is refused
-    alone. A crash leaves some of the copies in the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
+    alone. They are put PLAIN_BYTES at a time: a few stored bytes may say gigabytes. A crash or an error leaves some of the copies in
+    the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
     """
     targets = {letter: topic_of(letter.origin_topic, group) for letter in letters}
     closed = refused_topics(store, set(targets.values()))
     outcomes = {letter: Outcome(letter, REFUSED, closed[topic]) for letter, topic in targets.items() if topic in closed}
-    wanted = [letter for letter in letters if letter not in outcomes]
-    found, rows = _read(store, group, wanted)
-    there = set(found)
+    for found, rows in _read(store, group, [letter for letter in letters if letter not in outcomes]):
+        topics = pa.array([targets[letter] for letter in found], pa.string())
+        outcomes |= {outcome.letter: outcome for outcome in _put(store, found, rows.append_column("topic", topics))}
+    store.flush()
     gone = "it is not there any more"
-    outcomes |= {letter: Outcome(letter, REFUSED, gone) for letter in wanted if letter not in there}
-    topics = pa.array([targets[letter] for letter in found], pa.string())
-    rows = rows.append_column("topic", topics) if found else rows
-    while found:
+    return [outcomes.get(letter) or Outcome(letter, REFUSED, gone) for letter in letters]
+
+
+def _put(store: MessageStore, letters: list[DeadLetter], rows: pa.Table) -> Iterator[Outcome]:
+    while letters:
         try:
             put = store.put_batch(
                 rows.select(_PUT), create_topic=False, keep_unique_key=True, compress_body_over=COMPRESS_OVER_BYTES
             )
         except RowIllegalError as error:
-            outcomes[found[error.row]] = Outcome(found[error.row], REFUSED, f"{error.column}: {error.rule}")
-            keep = np.arange(len(found)) != error.row
-            rows, found = rows.filter(pa.array(keep)), [*found[: error.row], *found[error.row + 1 :]]
+            yield Outcome(letters[error.row], REFUSED, f"{error.column}: {error.rule}")
+            keep = np.arange(len(letters)) != error.row
+            rows, letters = rows.filter(pa.array(keep)), [*letters[: error.row], *letters[error.row + 1 :]]
             continue
-        ids = put.column("msg_id").to_pylist()
-        outcomes |= {letter: Outcome(letter, REPLAYED, None, id_) for letter, id_ in zip(found, ids, strict=True)}
-        break
-    store.flush()
-    return [outcomes[letter] for letter in letters]
+        for letter, msg_id in zip(letters, put.column("msg_id").to_pylist(), strict=True):
+            yield Outcome(letter, REPLAYED, None, msg_id)
+        return
 
 
 def find_copies(
@@ -144,23 +145,38 @@ def find_copies(
     return copies
 
 
-def _read(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> tuple[list[DeadLetter], pa.Table]:
-    """The letters that are still there, and beside each its row, with REPLAYED_FROM among its properties."""
-    columns = columns_named(_READ, kafka=False)
+def _read(
+    store: MessageStore, group: str, letters: Sequence[DeadLetter]
+) -> Iterator[tuple[list[DeadLetter], pa.Table]]:
+    """The letters that are still there, and beside each its row: as many at once as have PLAIN_BYTES together, or one part."""
     found: list[DeadLetter] = []
     batches: list[pa.RecordBatch] = []
-    by_queue = sorted(letters)
-    for queue_id, of_queue in groupby(by_queue, attrgetter("queue_id")):
+    for of_batch, batch in _parts(store, group, letters):
+        if batches and sum(one.nbytes for one in batches) + batch.nbytes > PLAIN_BYTES:
+            yield found, pa.Table.from_batches(batches)
+            found, batches = [], []
+        found += of_batch
+        batches.append(batch)
+    if batches:
+        yield found, pa.Table.from_batches(batches)
+
+
+def _parts(
+    store: MessageStore, group: str, letters: Sequence[DeadLetter]
+) -> Iterator[tuple[list[DeadLetter], pa.RecordBatch]]:
+    """The letters that are still there, part by part, and beside each its row, with REPLAYED_FROM among its properties."""
+    columns = columns_named(_READ, kafka=False)
+    schema = arrow_schema(columns)
+    for queue_id, of_queue in groupby(sorted(letters), attrgetter("queue_id")):
         by_place = {(letter.queue_offset, letter.msg_id): letter for letter in of_queue}
         for source in _sources(store, dead_letter_topic(group), queue_id, {offset for offset, _ in by_place}):
-            batch = to_record_batch(source, columns, arrow_schema(columns))
-            places = zip(batch.column("queue_offset").to_pylist(), batch.column("msg_id").to_pylist(), strict=True)
-            of_batch = [by_place.get(place) for place in places]
-            kept = batch.filter(pa.array([letter is not None for letter in of_batch]))
-            found += [letter for letter in of_batch if letter is not None]
-            properties = with_property(kept.column("properties"), REPLAYED_FROM, kept.column("msg_id"))
-            batches.append(kept.set_column(kept.schema.names.index("properties"), "properties", properties))
-    return found, pa.Table.from_batches(batches) if batches else pa.table({})
+            for batch in to_record_batches(source, columns, schema):
+                places = zip(batch.column("queue_offset").to_pylist(), batch.column("msg_id").to_pylist(), strict=True)
+                of_batch = [by_place.get(place) for place in places]
+                kept = batch.filter(pa.array([letter is not None for letter in of_batch]))
+                properties = with_property(kept.column("properties"), REPLAYED_FROM, kept.column("msg_id"))
+                kept = kept.set_column(kept.schema.names.index("properties"), "properties", properties)
+                yield [letter for letter in of_batch if letter is not None], kept
 
 
 def _sources(store: MessageStore, topic: str, queue_id: int, offsets: Collection[int]) -> Iterator[RowSource]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,12 +22,13 @@ from storage.format.record import BLANK_SIZE
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.inner_messages import InnerMessage, InnerMessages, outgoing_messages
-from storage.message_rows import Commits, MessageRows
+from storage.message_rows import MessageRows, Prepared
 from storage.message_rules import DEFAULT_QUEUE_COUNT, MessageRules, RetryRules, TransactionRules
 from storage.message_schema import check_columns
 from storage.placement import Placement
 from storage.put_settings import PutSettings
 from storage.store_writer import StoreWriter
+from storage.topics import TopicConfig, TopicTable
 
 INDEX_LEASE_MS = 1_000
 """How far the checkpoint's index time runs ahead, so that not every put writes it."""
@@ -96,6 +98,7 @@ class Putter:
     def __init__(self, writer: StoreWriter, append: Append | None = None) -> None:
         self._writer = writer
         self._append = append or writer.append
+        self._lock = threading.Lock()
         self._rules: MessageRules | None = None
         self._rows: MessageRows | None = None
 
@@ -106,39 +109,75 @@ class Putter:
         Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
         appended; StoreNotWritableError, OSError.
         """
+        return self.prepare(batch, **rules)()
+
+    def prepare(self, batch: pa.RecordBatch, **rules: object) -> Callable[[], pa.RecordBatch]:
+        """The part of `put` that needs the store for itself; the rest is done on return, and may be done by many threads beside it.
+
+        Raises ColumnIllegalError, RowIllegalError. So may the other part: where a topic has changed in between, it prepares again.
+        """
         check_columns(batch.schema)
-        settings = self._writer.settings
-        wanted = message_rules(settings, **rules)  # type: ignore[arg-type]
-        if self._rows is None or wanted != self._rules:
-            prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
-            self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))
-        prepared = self._rows.prepare(batch, self._writer.clock())
+        first = self._prepare(batch, rules)
+
+        def append() -> pa.RecordBatch:
+            put = first if first.suits(self._writer.settings.topics) else self._prepare(batch, rules)
+            return put.append_to(self._writer, self._append)
+
+        return append
+
+    def _prepare(self, batch: pa.RecordBatch, options: Mapping[str, object]) -> _RowPut:
+        with self._lock:
+            settings = self._writer.settings
+            wanted = message_rules(settings, **options)  # type: ignore[arg-type]
+            if self._rows is None or wanted != self._rules:
+                prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
+                self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))
+            prepared = self._rows.prepare(batch, self._writer.clock())
+        return _RowPut(settings, prepared)
+
+
+class _RowPut:
+    """Rows made into records. Raises RowIllegalError for the first that is no message."""
+
+    def __init__(self, settings: PutSettings, prepared: Prepared) -> None:
         if prepared.rejected:
             first = prepared.rejected[0]
             raise RowIllegalError(
                 int(prepared.rejected_indices[0]), first.column, first.rule, len(prepared.rejected) - 1
             )
-        messages = prepared.messages
-        if not len(messages.queue_codes):
-            return _results(messages, None, settings.host, 0)
-        block = settings.encode(messages)
-        self._writer.reserve(len(block.data), int(block.columns.sizes_bytes.max()))
-        self._writer.ensure_topics(prepared.topics)
-        placement = self._append([block], index_lease_ms=INDEX_LEASE_MS)[0]
-        if prepared.commits is not None:
-            self._end_halves(block, prepared.commits, placement)
-        last = self._writer.ends.last_record
-        assert last is not None, "something was appended"
-        return _results(messages, placement, settings.host, last.store_time_ms)
+        there = settings.topics.topics
+        self._topics = {
+            topic: there.get(topic) or TopicConfig(topic, count, count) for topic, count in prepared.topics.items()
+        }
+        self._prepared, self._host = prepared, settings.host
+        self._block = settings.encode(prepared.messages)
+        self._commits = None if prepared.commits is None else settings.encode(prepared.commits.messages)
 
-    def _end_halves(self, halves: RecordBlock, commits: Commits, placement: Placement) -> None:
-        halves = with_states(halves, commits.states)
-        places, settings = HalfPlaces.of([placement]), self._writer.settings
-        runs = commit_runs([halves], [settings.encode(commits.messages)], places)
+    def suits(self, table: TopicTable) -> bool:
+        """Whether the topics are still what the rows were made for, or to be made so."""
+        return all(table.topics.get(name, topic) == topic for name, topic in self._topics.items())
+
+    def append_to(self, writer: StoreWriter, append: Append) -> pa.RecordBatch:
+        messages, block = self._prepared.messages, self._block
+        if not len(messages.queue_codes):
+            return _results(messages, None, self._host, 0)
+        writer.reserve(len(block.data), _largest_record(block))
+        writer.ensure_topics(self._prepared.topics)
+        placement = append([block], index_lease_ms=INDEX_LEASE_MS)[0]
+        self._end_halves(placement, writer, append)
+        last = writer.ends.last_record
+        assert last is not None, "something was appended"
+        return _results(messages, placement, self._host, last.store_time_ms)
+
+    def _end_halves(self, placement: Placement, writer: StoreWriter, append: Append) -> None:
+        if self._prepared.commits is None or self._commits is None:
+            return
+        halves, places = with_states(self._block, self._prepared.commits.states), HalfPlaces.of([placement])
+        runs = commit_runs([halves], [self._commits], places)
         if runs[0].columns.row_count:
-            self._append(runs, index_lease_ms=INDEX_LEASE_MS)
-        if ops := op_runs([halves], places, settings, self._writer.clock()):
-            self._append(ops, index_lease_ms=INDEX_LEASE_MS)
+            append(runs, index_lease_ms=INDEX_LEASE_MS)
+        if ops := op_runs([halves], places, writer.settings, writer.clock()):
+            append(ops, index_lease_ms=INDEX_LEASE_MS)
 
 
 class InnerPut:
@@ -166,8 +205,7 @@ class InnerPut:
         """
         if not self._parts:
             return NO_RESULTS
-        largest = max(int(block.columns.sizes_bytes.max()) for block in self._blocks)
-        writer.reserve(sum(len(block.data) for block in self._blocks), largest)
+        writer.reserve(sum(len(block.data) for block in self._blocks), max(map(_largest_record, self._blocks)))
         placements = (append or writer.append)(self._blocks, index_lease_ms=INDEX_LEASE_MS)
         last = writer.ends.last_record
         assert last is not None, "something was appended"

@@ -1,14 +1,17 @@
 """Puts of many threads into one open store, as a broker process has them. Java: CommitLog.asyncPutMessage, DefaultMessageStore.
 
-    put ─▶ put lock: records appended ─▶ SYNC_FLUSH: waits ◀─ one sync for all that wait, then dispatched
-                                         ASYNC_FLUSH: dispatched, acknowledged; synced in turns
-                                         with a pool: acknowledged; written out and dispatched in turns, synced in turns
+    put: records encoded ─▶ put lock: appended ─▶ SYNC_FLUSH: waits ◀─ one sync for all that wait, then dispatched
+                                                  ASYNC_FLUSH: dispatched, acknowledged; synced in turns
+                                                  with a pool: acknowledged; written out and dispatched in turns, synced in turns
 
 Nothing is dispatched, and so readable, that the flush policy does not call readable (apache/rocketmq#8239): under SYNC_FLUSH nothing
 that is not synced, with a pool nothing that is not written. A sync is done beside the puts, not in their lock. When one fails, all that
 wait fail with it, the store takes nothing more until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets
-this wrong: apache/rocketmq#2706, #9713). In the put lock stand the syncs of a log file that is new, of a queue's or an index file that
-is full, and once a second of the checkpoint's index time: `syncFlushTimeout` does not bound them.
+this wrong: apache/rocketmq#2706, #9713).
+
+Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is new; of topics.json and its .bak
+for a topic that is new; of a queue's or an index file that is full; once a second of the checkpoint's index time, before the first
+that of index_synced.json; after each thorough turn of the queues of index_synced.json and the checkpoint.
 """
 
 from __future__ import annotations
@@ -150,7 +153,7 @@ class PutService:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
         if self._is_busy:
             return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
-        return self._answer(lambda: self._putter.put(rows, **rules), waits)
+        return self._answer(self._putter.prepare(rows, **rules), waits)
 
     @property
     def _is_busy(self) -> bool:

@@ -42,6 +42,8 @@ from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
 
 _MS_PER_HOUR = 3_600_000
+_QUEUES_PAUSE_MS = 10_000
+"""Of all pauses between queues: who waits for the store's lock gives up after a minute."""
 
 
 class Occasion(NamedTuple):
@@ -239,8 +241,9 @@ def apply_expiry(
 ) -> int:
     """Delete what the plan says; returns how many ENDs of sinks were written again first (`ledger_upkeep.py`).
 
-    Everything is synced before the first file goes: no decided batch, and no checkpoint, needs what is deleted. Files are
-    deleteCommitLogFilesInterval apart, queues deleteConsumeQueueFilesInterval; `sleep` takes seconds. Raises OSError.
+    Everything is synced before the first file goes: no decided batch, and no checkpoint, needs what is deleted. Log files
+    are deleteCommitLogFilesInterval apart, queues deleteConsumeQueueFilesInterval, or less where so many would take more than ten
+    seconds: Java sleeps in a thread that holds no lock, the caller has the store's. `sleep` takes seconds. Raises OSError.
     """
     if plan.is_empty:
         return 0
@@ -254,12 +257,12 @@ def apply_expiry(
         _unlink(writer.file_system, [file.path])
     writer.log.list_files()
     reach("log-expired")
-    for expiry in plan.queues:
-        if expiry.paths:
-            _unlink(writer.file_system, expiry.paths)
-            if queue := writer.queues.get(expiry.topic, expiry.queue_id):
-                queue.list_files()
-            sleep(config.delete_consume_queue_files_interval / 1_000)
+    queues = [expiry for expiry in plan.queues if expiry.paths]
+    for expiry in queues:
+        _unlink(writer.file_system, expiry.paths)
+        if queue := writer.queues.get(expiry.topic, expiry.queue_id):
+            queue.list_files()
+        sleep(min(config.delete_consume_queue_files_interval, _QUEUES_PAUSE_MS / len(queues)) / 1_000)
     reach("queues-expired")
     _unlink(writer.file_system, plan.index_paths)
     return len(renewals)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
 from jobs.replay_dead_letters import LEFT, LOCK, bursts, main, replay_letters, settle_open_plans
+from spark_mq import replay as replaying
+from spark_mq import rows
 from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
 from spark_mq.replay_audit import failures_told, table_location
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
+from storage.format.sys_flag import COMPRESSED
 from storage.inner_messages import InnerMessage
 from storage.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
@@ -165,6 +170,51 @@ def test_what_cannot_be_copied_is_refused_alone_and_says_why(path: str) -> None:
     assert "it is a system topic" in reasons[1]
     assert reasons[2] == "tags: it holds a control character"
     assert reasons[3] == reasons[4] == "it is not there any more"
+
+
+def test_bodies_that_grow_in_the_clear_are_copied_in_parts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is stored in a few bytes; together they would be more than a process, or one binary array, holds."""
+    for module in (rows, replaying):
+        monkeypatch.setattr(module, "PLAIN_BYTES", 100_000)
+    with opened(path) as store:
+        plain = [bytes([number]) * 60_000 for number in range(7, 12)]
+        store.put_inner(
+            [
+                with_fields(dead_letter(number), body=zlib.compress(body), sys_flag=COMPRESSED)
+                for number, body in enumerate(plain, 7)
+            ]
+        )
+        letters = letters_of(store)
+        sizes: list[int] = []
+        put_batch = store.put_batch
+
+        def measured(batch: pa.Table, **rules: Any) -> pa.RecordBatch:
+            sizes.append(batch.column("body").nbytes)
+            return put_batch(batch, **rules)
+
+        monkeypatch.setattr(store, "put_batch", measured)
+        outcomes = replay(store, GROUP, [*letters[6:], *letters[:6]])
+        copies = {message.unique_key: message for message in all_of(store, "Orders")}
+    assert [outcome.letter for outcome in outcomes] == [*letters[6:], *letters[:6]]
+    assert [outcome.result for outcome in outcomes] == ["replayed"] * 12
+    assert [copies[f"K{number}"].plain_body for number in range(7, 12)] == plain
+    assert len(sizes) > 1, "one put for what is together no more than PLAIN_BYTES"
+    assert max(sizes) < 100_000 + 60_000
+
+
+def test_letters_far_apart_are_copied_by_one_put(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each put is a sync under SYNC_FLUSH."""
+    puts: list[int] = []
+    with opened(path) as store:
+        put_batch = store.put_batch
+
+        def counted(batch: pa.Table, **rules: Any) -> pa.RecordBatch:
+            puts.append(len(batch))
+            return put_batch(batch, **rules)
+
+        monkeypatch.setattr(store, "put_batch", counted)
+        replay(store, GROUP, letters_of(store)[::2])
+    assert puts == [4]
 
 
 @pytest.mark.parametrize(

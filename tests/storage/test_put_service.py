@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,12 +17,15 @@ import pytest
 from spark_mq.broker.store_put import state_of
 from storage import MessageStore, StoreConfig, open_store
 from storage.checkpoint import read_checkpoint
-from storage.errors import MessageIllegalError, StoreNotWritableError
+from storage.errors import MessageIllegalError, RowIllegalError, StoreNotWritableError
 from storage.inner_messages import InnerMessage
+from storage.message_rows import MessageRows
 from storage.put_service import PutReceipt, PutService
+from storage.put_settings import PutSettings
 from storage.put_status import PutStatus
 from storage.settings import FlushConfig
-from tests.support.gated_disk import PATIENCE_S, GatedDisk
+from storage.topics import PERM_READ, TopicConfig
+from tests.support.gated_disk import PATIENCE_S, Gate, GatedDisk
 
 NOW_MS = 1_700_000_000_000
 SYNC = FlushConfig("SYNC_FLUSH", sync_flush_timeout=PATIENCE_S * 1_000)
@@ -62,6 +67,14 @@ class Served:
 
     def put_beside(self, *names: str) -> Future[PutReceipt]:
         return self._threads.submit(self.put, *names)
+
+    def put_table_beside(
+        self, topics: list[str], queue_ids: list[int] | None = None, **rules: Any
+    ) -> Future[PutReceipt]:
+        columns: dict[str, Any] = {"topic": topics, "body": pa.array([b"x"] * len(topics))}
+        if queue_ids is not None:
+            columns["queue_id"] = pa.array(queue_ids, pa.int32())
+        return self._threads.submit(self.service.put_batch, pa.record_batch(columns), **rules)
 
     def read(self) -> set[str]:
         """What the store that is written serves."""
@@ -486,6 +499,80 @@ def test_while_one_put_holds_the_log_for_long_others_are_refused(
     assert not state_of(store.service).rejects_requests
     assert store.put("taken").status is PutStatus.PUT_OK
     assert store.read() == {"stalled", "taken"}
+
+
+@pytest.mark.parametrize("step", [(MessageRows, "prepare"), (PutSettings, "encode")], ids=["prepare", "encode"])
+def test_a_table_that_is_made_into_records_holds_nobody_up(
+    make: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    """CommitLog.asyncPutMessages encodes before putMessageLock, PutMessageThreadLocal: bodies are compressed, and the log is free."""
+    store = make(SYNC)
+    gate = gate_of_first_call(monkeypatch, *step)
+    stalled = store.put_table_beside(["T"] * 2, [0, 0])
+    gate.wait_for_somebody()
+    store.clock.now_ms += 1_001
+    assert not state_of(store.service).is_os_page_cache_busy
+    assert store.put("meanwhile").status is PutStatus.PUT_OK
+    gate.open()
+    assert stalled.result(PATIENCE_S).places.column("queue_offset").to_pylist() == [1, 2]
+
+
+def test_a_topic_that_is_made_meanwhile_keeps_its_queues(
+    make: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(SYNC)
+    gate = gate_of_first_call(monkeypatch, PutSettings, "encode")
+    stalled = store.put_table_beside(["New", "New", "Other"], queue_count=4)
+    gate.wait_for_somebody()
+    with store.service.exclusive() as owned:
+        owned.save_topic(TopicConfig("New", 1, 1))
+    gate.open()
+    places = stalled.result(PATIENCE_S).places
+    assert places.select(["topic", "queue_id"]).to_pylist()[:2] == [{"topic": "New", "queue_id": 0}] * 2
+    with store.service.exclusive() as owned:
+        assert owned.writer.settings.topics.topics["New"].write_queue_count == 1
+        assert owned.writer.settings.topics.topics["Other"].write_queue_count == 4
+
+
+def test_a_topic_that_is_closed_meanwhile_takes_nothing(
+    make: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(SYNC)
+    store.service.put_batch(pa.record_batch({"topic": ["T"], "body": pa.array([b"x"])}), queue_count=1)
+    gate = gate_of_first_call(monkeypatch, PutSettings, "encode")
+    stalled = store.put_table_beside(["T"])
+    gate.wait_for_somebody()
+    with store.service.exclusive() as owned:
+        owned.save_topic(TopicConfig("T", 1, 1, perm=PERM_READ))
+        end = owned.writer.log_end
+    gate.open()
+    with pytest.raises(RowIllegalError, match="topic"):
+        stalled.result(PATIENCE_S)
+    with store.service.exclusive() as owned:
+        assert owned.writer.log_end == end
+
+
+def test_tables_of_many_threads_have_keys_of_their_own_and_share_the_turns(make: Callable[..., Served]) -> None:
+    store = make(ASYNC, log_file_size=1 << 20)
+    store.put_table_beside(["T"] * 4, queue_count=4).result(PATIENCE_S)
+    puts = [store.put_table_beside(["T"] * 2, queue_count=4) for _ in range(50)]
+    places = [row for put in puts for row in put.result(PATIENCE_S).places.to_pylist()]
+    assert len({row["unique_key"] for row in places}) == 100
+    assert Counter(row["queue_id"] for row in places) == dict.fromkeys(range(4), 25)
+
+
+def gate_of_first_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Gate:
+    """A closed gate before the method, for whoever calls it next."""
+    gate, method, first = Gate(), getattr(owner, name), [True]
+    gate.close()
+
+    def gated(*arguments: Any, **named: Any) -> Any:
+        if first and first.pop():
+            gate.pass_through()
+        return method(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, gated)
+    return gate
 
 
 # The owner, and the end

@@ -28,6 +28,7 @@ from storage.put import PutResult
 from storage.retention import (
     ExpiryPlan,
     Occasion,
+    QueueExpiry,
     apply_expiry,
     count_expired,
     plan_expired_log_files,
@@ -360,6 +361,20 @@ def test_files_go_an_interval_apart(root: Path, puts: list[PutResult]) -> None:
         plan = plan_expiry(store, FILES, config, ALL_TIMES, now_ms=NOW_MS)
         apply_expiry(store.writer, plan, config, sleep=slept.append)
     assert slept == [0.07] * 9 + [0.03] * sum(1 for queue in plan.queues if queue.paths)
+
+
+def test_however_many_queues_lose_files_others_get_the_store_soon(root: Path, puts: list[PutResult]) -> None:
+    """CleanConsumeQueueService sleeps in a thread that holds no lock; here the store's is held, for which a sink waits a minute"""
+    paths = [root / f"gone-{number}" for number in range(20)]
+    for path in paths:
+        path.touch()
+    queues = tuple(QueueExpiry("Gone", number, 0, (str(path),)) for number, path in enumerate(paths))
+    slept: list[float] = []
+    config = RetentionConfig(delete_consume_queue_files_interval=1_000)
+    with opened(root) as store:
+        apply_expiry(store.writer, ExpiryPlan(ALL_TIMES, (), 0, queues, ()), config, sleep=slept.append)
+    assert not any(path.exists() for path in paths)
+    assert slept == [0.5] * 20
 
 
 def test_a_deletion_that_fails_half_way_is_completed_by_the_next_run(root: Path, puts: list[PutResult]) -> None:

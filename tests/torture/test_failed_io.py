@@ -35,6 +35,17 @@ def test_whatever_operation_fails_the_store_holds_what_it_promised(tmp_path: Pat
     assert outcome.failures == []
 
 
+@pytest.mark.crash
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", TELLING, ids=lambda mode: str(mode.at(1)))
+def test_whichever_operation_of_a_workload_fails_the_store_holds_what_it_promised(tmp_path: Path, mode: Mode) -> None:
+    """n = 1, 2, 3 … until the workload is done without meeting the fault."""
+    outcome = swept(tmp_path, mode, 11, sync_flush=True, steps=8, trials=None)
+    assert outcome.failures == []
+    assert outcome.trials > 8
+
+
 def test_a_failed_sync_that_is_taken_for_success_is_noticed(tmp_path: Path) -> None:
     with failed_sync_is_success():
         outcome = swept(tmp_path, FAILED_SYNC, 1, sync_flush=True, steps=4, trials=6)
