@@ -21,6 +21,7 @@ from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
+    EndOfFile,
     Message,
     NeedMoreBytes,
     decode_record,
@@ -31,6 +32,7 @@ FILE_NAME_DIGITS = 20
 MOST_OPEN_FILES = 64
 """Files held open at a time, each with a descriptor and a map; a log may have thousands."""
 WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache
+_HEAD_BYTES = 16 << 10  # read of a record first: most are no longer
 _SIZE = np.dtype(">i4")
 
 
@@ -86,6 +88,8 @@ class CommitLog:
                     hint="a real broker does not start on such a store either; give the right broker.conf, or move the file away",
                 )
         self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
+        for path in self._open_files.keys() - {file.path for file in self.files}:
+            self._open_files.pop(path, None)  # its map would keep its room; whoever reads in it has it still
 
     @property
     def minimum(self) -> int:
@@ -132,12 +136,7 @@ class CommitLog:
         file = self.files[number]
         opened = self.open_file(file)
         position = commitlog_offset - file.start
-        forced = self.force_property_crc
-        head = opened.view(position, 16 << 10)
-        outcome = decode_record(head.data, check_crc=check_crc, force_property_crc=forced)
-        if isinstance(outcome, NeedMoreBytes) and position + outcome.size_bytes <= opened.size_bytes:
-            whole = opened.view(position, outcome.size_bytes)
-            outcome = decode_record(whole.data, check_crc=check_crc, force_property_crc=forced)
+        outcome = _decode_at(opened, position, check_crc=check_crc, force_property_crc=self.force_property_crc)
         if isinstance(outcome, Message) and commitlog_offset + outcome.size_bytes > end:
             raise OffsetOutOfRangeError("commit log", None, self.minimum, end, commitlog_offset)
         if not isinstance(outcome, Message):
@@ -217,7 +216,7 @@ class LogWalk:
         while 0 <= number < len(self._log.files):
             file = self._log.files[number]
             rolls = yield from self._walk_file(file)
-            number += 1
+            number = self._log.file_index(file.start) + 1  # files may have expired, and been listed anew, meanwhile
             if not rolls or number == len(self._log.files):  # Java too takes a last file's filler as free space
                 return
             self.end = self._log.files[number].start
@@ -269,7 +268,7 @@ class LogWalk:
         """What the one-record decoder says is wrong there."""
         rest = file.size_bytes - position
         try:
-            outcome = decode_record(file.view(position, rest).data, force_property_crc=self._log.force_property_crc)
+            outcome = _decode_at(file, position, check_crc=True, force_property_crc=self._log.force_property_crc)
         except CorruptRecordError as error:
             return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
         if isinstance(outcome, NeedMoreBytes):
@@ -277,6 +276,18 @@ class LogWalk:
         return CorruptRecordError(
             "size", position, "a record of which both decoders think the same", outcome, file=file.path
         )
+
+
+def _decode_at(
+    file: ReadableFile, position: int, *, check_crc: bool, force_property_crc: bool
+) -> Message | EndOfFile | NeedMoreBytes:
+    """`decode_record` at a place of a file, which is read no further than the record says it goes."""
+    head = file.view(position, _HEAD_BYTES)
+    outcome = decode_record(head.data, check_crc=check_crc, force_property_crc=force_property_crc)
+    if isinstance(outcome, NeedMoreBytes) and outcome.size_bytes <= file.size_bytes - position:
+        whole = file.view(position, outcome.size_bytes)
+        outcome = decode_record(whole.data, check_crc=check_crc, force_property_crc=force_property_crc)
+    return outcome
 
 
 def _head(records: Records, valid: np.ndarray) -> Records:

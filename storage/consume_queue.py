@@ -7,6 +7,7 @@ first message. `valid_entries` compares them with the log.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -107,6 +108,10 @@ class ConsumeQueue:
             result[at - start : at - start + len(found) // ENTRY_SIZE] = decode_entries(found)
         return result
 
+    def blocks(self, start: int, end: int) -> Iterator[np.ndarray]:
+        """`entries`, a few thousand at a time."""
+        return (self.entries(at, min(end, at + _BLOCK_ENTRIES)) for at in range(start, end, _BLOCK_ENTRIES))
+
     def bytes_from(self, start: int, count: int) -> bytes:
         """What stands at `count` queue offsets from `start` on, as it lies in one file; fewer at its end, none where no file is."""
         starts, size_bytes = self._files
@@ -152,15 +157,19 @@ class ConsumeQueue:
             at, block_size = at + len(block), min(4 * block_size, _BLOCK_ENTRIES)
         return end
 
-    def has_bytes_behind(self, end: int) -> bool:
-        """Whether anything is written at or behind a queue offset: what a power loss or Java's truncation leaves behind the end."""
+    def data_end(self, start: int) -> int:
+        """The queue offset behind the last byte from `start` on that is not zero; `start` if all are.
+
+        Behind a queue's end something stands where an entry amid it is wrong or lost, or where a power loss or Java's cut left it.
+        """
         for file_start in reversed(self._starts):
-            position = max(0, end * ENTRY_SIZE - file_start)
+            position = max(0, start * ENTRY_SIZE - file_start)
             if position >= self.file_size_bytes:
-                return False
-            if end_of_data(self._file_system.open_small_reads(self.path_of(file_start)), position) > position:
-                return True
-        return False
+                break
+            last = end_of_data(self._file_system.open_small_reads(self.path_of(file_start)), position)
+            if last > position:
+                return -(-(file_start + last) // ENTRY_SIZE)
+        return start
 
     def greatest_end(self, end: int) -> int:
         """Where in the log the last entry before `end` points to the end of its record; −1 of a queue without messages."""

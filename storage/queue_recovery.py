@@ -30,7 +30,9 @@ class QueueWriters:
         file_size_bytes: int,
         log_minimum: int,
         report: RecoveryReport,
+        followed: Collection[tuple[str, int]],
     ) -> None:
+        """`followed` names the queues behind whose end something stands."""
         self._file_system = file_system
         self._queues = queues
         self._plan = plan
@@ -40,8 +42,7 @@ class QueueWriters:
         self.broken: set[tuple[str, int]] = set()
         self._log_minimum = log_minimum
         for name, end in plan.visible_ends.items():
-            queue = queues.get(*name)
-            if plan.written_ends[name] > end or (queue and not plan.was_clean and queue.has_bytes_behind(end)):
+            if plan.written_ends[name] > end or (not plan.was_clean and name in followed):
                 self._truncate(*name, end)
 
     def _truncate(self, topic: str, queue_id: int, end: int) -> None:

@@ -20,7 +20,7 @@ from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_e
 
 QueueName = tuple[str, int]
 
-_FIRST_LOOK_ENTRIES = 64
+_FIRST_LOOK_ENTRIES = 205  # a page: of most queues nothing is written behind it
 _LONGEST_LOOK_ENTRIES = 4096
 _READ_BYTES = 8 << 20  # what is held of all queues' ends at a time
 _RECORD_BYTES = 16 << 20  # what of the log a remote store fetches at a time
@@ -34,11 +34,14 @@ class QueueTails:
     queues: Sequence[ConsumeQueue]
     ends: np.ndarray
     last: np.ndarray
-    interrupted: frozenset[QueueName] = frozenset()
-    """Queues in which entries follow, not far behind that offset: it was cut there once, or the entry there is wrong."""
+    zero_until: np.ndarray
+    """Up to where from that offset on nothing but zeros was seen."""
 
     def ends_by_name(self) -> dict[QueueName, int]:
         return _by_name(self.queues, self.ends)
+
+    def zero_until_by_name(self) -> dict[QueueName, int]:
+        return _by_name(self.queues, self.zero_until)
 
     def greatest_ends(self) -> np.ndarray:
         """Where in the log each queue's last message ends; −1 of a queue without messages."""
@@ -62,7 +65,7 @@ class QueueTails:
             queue = self.queues[row]
             ends[row] = queue.visible_end(int(self.ends[row]), log, log_end)
             last[row] = _entry_before(queue, int(ends[row]))
-        return QueueTails(self.queues, ends, last, self.interrupted)
+        return QueueTails(self.queues, ends, last, self.zero_until)
 
     def _are_true(self, log: CommitLog, log_end: int) -> np.ndarray:
         """Which last entries lie in the validated log, where their record agrees with them."""
@@ -84,7 +87,7 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     ends = np.array([queue.recovery_start for queue in queues], np.int64)
     limits = np.array([queue.last_file_end_offset for queue in queues], np.int64)
     last, is_known = np.zeros(len(queues), ENTRY), limits == 0
-    interrupted: set[QueueName] = set()
+    zero_until = ends.copy()
     rows, count = np.flatnonzero(ends < limits), _FIRST_LOOK_ENTRIES
     while len(rows):
         going_on = []
@@ -95,16 +98,16 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
             has_any = np.flatnonzero(found)
             last[some[has_any]] = blocks[has_any, found[has_any] - 1]
             is_known[some[has_any]] = True
+            behind = ~_is_zero(blocks) & (np.arange(count) >= found[:, np.newaxis])
+            zero_until[some] = ends[some] + np.where(behind.any(axis=1), behind.argmax(axis=1), asked)
             ends[some] += found
-            follow = (~free & (np.arange(count) > found[:, np.newaxis])).any(axis=1)
-            interrupted |= {(queues[row].topic, queues[row].queue_id) for row in some[follow].tolist()}
             going_on.append(some[(found == asked) & (asked > 0) & (ends[some] < limits[some])])
         rows, count = np.concatenate(going_on), min(4 * count, _LONGEST_LOOK_ENTRIES)
     for row in np.flatnonzero(~is_known).tolist():
         last[row] = _entry_before(queues[row], int(ends[row]))
     for queue in queues:
         queue.close()
-    return QueueTails(queues, ends, last, frozenset(interrupted))
+    return QueueTails(queues, ends, last, zero_until)
 
 
 def _blocks(
@@ -117,6 +120,10 @@ def _blocks(
     lengths = np.array([len(block) for block in read], np.int64)
     joined = b"".join(block.ljust(count * ENTRY_SIZE, b"\0") for block in read)
     return decode_entries(joined).reshape(len(rows), count), lengths // ENTRY_SIZE
+
+
+def _is_zero(entries: np.ndarray) -> np.ndarray:
+    return (entries["commitlog_offset"] == 0) & (entries["size_bytes"] == 0) & (entries["tags_code"] == 0)
 
 
 def _entry_before(queue: ConsumeQueue, end: int) -> np.ndarray | np.void:

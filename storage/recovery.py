@@ -47,8 +47,6 @@ from storage.queue_recovery import QueueWriters
 from storage.queue_tails import read_tails
 from storage.recovery_plan import RecoveryPlan, RecoveryReport
 
-_LOOKED_AT_BEHIND = 64  # entries behind a queue's end
-
 
 def plan_recovery(
     log: CommitLog,
@@ -67,8 +65,11 @@ def plan_recovery(
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
+    zero_until = tails.zero_until_by_name()
     if not log.files:
-        return RecoveryPlan(was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0))
+        return RecoveryPlan(
+            was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0), zero_until=zero_until
+        )
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
@@ -98,7 +99,7 @@ def plan_recovery(
         visible_ends,
         last_places,
         frozenset() if was_clean else visible.maybe_torn(),
-        visible.interrupted,
+        zero_until,
     )
 
 
@@ -197,7 +198,8 @@ def apply_recovery(
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
     index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
-    interrupted = _interrupted(plan, queues, log)
+    data_ends = _data_ends(plan, queues)
+    interrupted = _interrupted(plan, queues, log, data_ends)
     wrongly_cut = _wrongly_cut(plan, queues) | interrupted
     report.rebuilt_queues.extend(sorted(interrupted))
     honest = checkpoint._replace(
@@ -215,9 +217,8 @@ def apply_recovery(
         for file in log.files:
             if file.end > plan.walk_start:
                 file_system.sync(file.path)
-        for directory in log.directories:  # a new file's name too may be in the page cache only
-            file_system.sync(directory)
-    writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report)
+        file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
+    writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report, data_ends)
     indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
@@ -263,23 +264,37 @@ def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[st
     for name, end in plan.visible_ends.items():
         queue = queues.get(*name) if plan.written_ends[name] > end else None
         if queue is not None:
-            cut = queue.entries(end, plan.written_ends[name])
-            if plan.was_clean or (cut["commitlog_offset"] < plan.log_end).any():
+            cut = queue.blocks(end, plan.written_ends[name])
+            if plan.was_clean or any((block["commitlog_offset"] < plan.log_end).any() for block in cut):
                 found[name] = queue.greatest_end(end)
     return found
 
 
-def _interrupted(plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog) -> dict[tuple[str, int], int]:
-    """Queues that go on behind their end with entries of the log's records: the entry in between is wrong. With the place in the log
-    where the last entry before it ends. Else a new message would get the queue offset of one that is there.
+def _data_ends(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
+    """Queues behind whose end anything stands, and the queue offset behind the last of it."""
+    return {
+        name: data_end
+        for name, start in plan.zero_until.items()
+        if (queue := queues.get(*name)) is not None and (data_end := queue.data_end(start)) > start
+    }
+
+
+def _interrupted(
+    plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog, data_ends: dict[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Queues that go on behind their end with entries of the log's records: those in between are wrong or lost. With the place in the
+    log where the last entry before them ends. Else a new message would get the queue offset of one that is there.
+
+    After a clean stop also those where anything stands right at the end: their last entry is wrong.
     """
     found = {}
-    for name in plan.interrupted:
-        if (queue := queues.get(*name)) is not None:
-            start = plan.written_ends[name] + 1
-            behind = queue.entries(start, min(start + _LOOKED_AT_BEHIND, queue.last_file_end_offset))
-            if valid_entries(behind, queue.topic, queue.queue_id, log, plan.log_end).any():
-                found[name] = queue.greatest_end(plan.visible_ends[name])
+    for name, data_end in data_ends.items():
+        start, queue = plan.zero_until[name], queues.get(*name)
+        if queue is not None and (
+            (plan.was_clean and start == plan.written_ends[name])
+            or any(valid_entries(block, *name, log, plan.log_end).any() for block in queue.blocks(start, data_end))
+        ):
+            found[name] = queue.greatest_end(plan.visible_ends[name])
     return found
 
 
@@ -298,8 +313,7 @@ def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int
             file_system.zero(file.path, position, last - position)
             file_system.sync(file.path)
     if removed:
-        for directory in log.directories:
-            file_system.sync(directory)
+        file_system.sync_all(log.directories)
         log.list_files()
     return cut_bytes, removed
 

@@ -25,8 +25,8 @@ class RecoveryPlan:
     """Where in the log the last message before a visible end ends, −1 of a queue without messages; of queues of which it is known."""
     maybe_torn: frozenset[tuple[str, int]] = frozenset()
     """After an unclean stop: queues of whose last entry place and size may be there, and not the tags code."""
-    interrupted: frozenset[tuple[str, int]] = frozenset()
-    """Queues in which entries follow behind the end."""
+    zero_until: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Up to which queue offset nothing but zeros was seen behind a written end."""
 
     @property
     def last_store_time_ms(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from storage.commit_log import CommitLog
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.file_system import LocalFile, LocalFileSystem, Scratch
 from storage.format.record import encode_record
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
@@ -113,6 +115,26 @@ def test_a_walk_stops_at_the_first_bad_record_and_says_why(
     expected = [message.commitlog_offset for message in messages[:5]], messages[5].commitlog_offset, field
     assert walked(log) == expected
     assert walked(log, messages[4].commitlog_offset)[1:] == expected[1:]
+
+
+@pytest.mark.parametrize("size", [120, 60_000, 2_000_000, -1])
+@pytest.mark.parametrize("magic", ["daa320a7", "12345678"])
+def test_a_bad_record_is_read_no_further_than_it_says_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, magic: str
+) -> None:
+    store = StoreBuilder(tmp_path, log_file_size=1 << 20)
+    store.write_log(0, size.to_bytes(4, "big", signed=True) + bytes.fromhex(magic) + b"\xff" * 80)
+    lengths = []
+
+    def counted(file: LocalFile, position: int, length: int) -> np.ndarray:
+        lengths.append(min(length, file.size_bytes - position))
+        return view(file, position, length)
+
+    view = LocalFile.view
+    monkeypatch.setattr("storage.commit_log.WINDOW_BYTES", 1_000)
+    monkeypatch.setattr(LocalFile, "view", counted)
+    assert walked(log_of(tmp_path / "commitlog"))[1] == 0
+    assert max(lengths) <= max(16 << 10, size if size < 1 << 20 else 0)
 
 
 def test_a_body_is_taken_as_it_is_without_the_crc(store: StoreBuilder) -> None:
@@ -249,6 +271,36 @@ def test_a_file_that_is_open_stays_readable_when_it_is_deleted(store: StoreBuild
     log.message_at(0, store.end)
     (store.root / "commitlog" / f"{0:020d}").unlink()
     assert log.message_at(0, store.end) == message
+
+
+def test_a_file_that_is_gone_when_files_are_listed_is_let_go_of(store: StoreBuilder) -> None:
+    messages = [store.put(body=bytes(700)) for _ in range(12)]
+    log = log_of(store.root / "commitlog")
+    assert len(walked(log)[0]) == 12
+    first, second, *_ = log.files
+    let_go, held, kept = weakref.ref(log.open_file(first)), log.open_file(second), log.open_file(log.files[2])
+    os.unlink(first.path)
+    os.unlink(second.path)
+    assert let_go() is not None
+    log.list_files()
+    assert let_go() is None
+    assert log.open_file(log.files[0]) is kept
+    there = next(message for message in messages if message.commitlog_offset == second.start)
+    buffer, (at,) = held.gather(np.array([0]), np.array([there.size_bytes]), Scratch())
+    assert bytes(buffer[at : at + there.size_bytes]) == encode_record(there)
+
+
+def test_a_walk_misses_nothing_where_a_file_expires_and_files_are_listed_meanwhile(store: StoreBuilder) -> None:
+    messages = [store.put(body=bytes(700)) for _ in range(16)]
+    log = log_of(store.root / "commitlog")
+    found = []
+    for offsets, records in log.walk(0):
+        if not found:
+            os.unlink(log.files[0].path)
+            log.list_files()
+        assert records.crc_agrees().all()
+        found += offsets.tolist()
+    assert found == [message.commitlog_offset for message in messages]
 
 
 @pytest.mark.parametrize("name", ["0", "x" * 20, "0" * 19 + "x", "00000000000000000000.tmp", "²" * 20])
