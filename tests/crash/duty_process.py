@@ -1,4 +1,4 @@
-"""Processes to be killed amid a duty, forked by a warm one: `python -m tests.support.duty_process`."""
+"""Processes to be killed amid a duty, forked by a warm one: `python -m tests.crash.duty_process`."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from random import Random, SystemRandom
 from storage.failpoints import UPKEEP
 from tests.crash.duty_judge import Judge
 from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
+from tests.crash.duty_process import Kill, Nursery, Step, read_steps
 from tests.crash.duty_stories import Notes
-from tests.support.duty_process import Kill, Nursery, Step, read_steps
 from tests.support.warm_process import PROJECT
 
 START_MS = 1_795_000_000_000

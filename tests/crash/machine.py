@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
-from storage.files.file_system import LocalFileSystem
 from tests.crash.sink_store import SinkStore
 from tests.support.stage_rows import BatchRows, blocks
+from tests.support.unsynced_files import UnsyncedFileSystem
 
 
-class Machine(LocalFileSystem):
+class Machine(UnsyncedFileSystem):
     """What is lost by a start of the machine is what a test takes away, so syncs are not done."""
 
     starts = 0
@@ -21,9 +20,6 @@ class Machine(LocalFileSystem):
 
     def start_again(self) -> None:
         self.starts += 1
-
-    def sync(self, path: str) -> None:
-        os.stat(path)
 
 
 def run_broker(store: SinkStore, rows: BatchRows, *, is_killed: bool = False, days: int = 0) -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from tests.crash.duty_process import Kill, Nursery, Step
 from tests.crash.duty_rounds import (
     DutyChain,
     failpoints_of_duties,
@@ -22,7 +23,6 @@ from tests.crash.duty_rounds import (
     once_a_step,
 )
 from tests.crash.duty_stories import Fate, Notes, Stories, Story
-from tests.support.duty_process import Kill, Nursery, Step
 
 pytestmark = pytest.mark.crash
 

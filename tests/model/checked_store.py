@@ -26,7 +26,7 @@ from storage.transaction.op_messages import OP_TOPIC
 from tests.model.held_store import HeldStore, PowerLoss, served
 from tests.model.store_model import Asked, Queue, Stored, StoreModel
 from tests.support.rebuilt_store import differences_from_rebuild
-from tests.torture.workload import reproducible
+from tests.support.reproducible import reproducible
 
 TOPICS = ("orders", "bills")
 QUEUE_COUNT = 2

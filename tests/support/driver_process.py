@@ -23,6 +23,7 @@ import pyspark
 
 from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
+from tests.support.mortal import die_with
 from tests.support.spark_cluster import TWO_HOSTS, two_hosts
 
 if TYPE_CHECKING:
@@ -261,6 +262,7 @@ def _kill(pid: int) -> None:
 def main() -> int:
     from pyspark.errors import StreamingQueryException
 
+    die_with(os.getppid())
     try:
         run(Query(**json.loads(sys.argv[1])), Path(sys.argv[2]))
     except StreamingQueryException as error:

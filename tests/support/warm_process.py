@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.mortal import die_with
+
 PROJECT = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.001
 
@@ -51,6 +53,8 @@ class WarmProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
+        if error is not None:  # a life may wait for somebody to hear it
+            self._process.kill()
         self._process.wait(timeout=60)
         self._process.stdout.close()
         self._output.close()
@@ -88,8 +92,9 @@ def serve(live: Callable[[dict[str, Any]], None]) -> None:
     """Be the warm process: fork a life for each order."""
     for line in sys.stdin:
         order = json.loads(line)
-        process = os.fork()
+        own, process = os.getpid(), os.fork()
         if process == 0:
+            die_with(own)
             _be_born(live, order)
         print(json.dumps({"exit": _exit_code(process, order["seconds"])}), flush=True)
 

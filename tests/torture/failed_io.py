@@ -23,8 +23,9 @@ from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
 from tests.support.queue_history import judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
+from tests.support.reproducible import reproducible
 from tests.torture.kind import Kind, Outcome
-from tests.torture.workload import StoreWorkload, broken_promises, reproducible
+from tests.torture.workload import StoreWorkload, broken_promises
 
 STEPS = 12
 STEPS_AFTER = 3

@@ -10,7 +10,6 @@ Java has no such test; the method is that of RocksDB's db_crashtest.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -21,9 +20,9 @@ from typing import Any
 from jobs.verify_store import verify_store
 from storage import open_store
 from storage.failpoints import COMMIT, STAGING, UPKEEP
-from storage.files.file_system import LocalFileSystem
 from tests.support.queue_history import Answer, History, Seen, Sent, judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
+from tests.support.unsynced_files import UnsyncedFileSystem
 from tests.support.writer_life import LifePlan, batch_rows, body_of
 from tests.support.writer_process import Kill, Writers
 from tests.torture.kind import Kind, Outcome
@@ -46,13 +45,6 @@ mappedFileSizeConsumeQueue={queue_file_size}
 maxHashSlotNum=20
 maxIndexNum={index_items}
 """
-
-
-class _Unsynced(LocalFileSystem):
-    """A copy that is looked at and thrown away is not synced."""
-
-    def sync(self, path: str) -> None:
-        os.stat(path)
 
 
 class Chain:
@@ -184,7 +176,7 @@ class Chain:
         copy = self._directory / "copy"
         shutil.copytree(self._place, copy)
         try:
-            files = _Unsynced()
+            files = UnsyncedFileSystem()  # the copy is looked at and thrown away
             with open_store(
                 copy / "store", read_only=False, create=True, file_system=files, clock=lambda: self._now_ms
             ) as store:

@@ -24,8 +24,9 @@ from storage.settings import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from tests.support.crash_file_system import EXTREMES, CrashFileSystem, Disk
 from tests.support.queue_history import History, Seen, Violation, judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
+from tests.support.reproducible import reproducible
 from tests.torture.kind import Kind, Outcome
-from tests.torture.workload import StoreWorkload, broken_promises, reproducible
+from tests.torture.workload import StoreWorkload, broken_promises
 
 STEPS = 45
 CRASHES = 30

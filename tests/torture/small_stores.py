@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +15,15 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.batch_commit import commit_batch
 from storage.batch_ledger import Batch
 from storage.delay.schedule import deliver_due
-from storage.files.file_system import LocalFileSystem, LocalWriter
+from storage.files.file_system import LocalWriter
 from storage.group_progress import write_group_offsets
 from storage.inner_messages import InnerMessage
 from storage.settings import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from storage.topics import TopicConfig
 from tests.support.fixture_stores import unpack_fixture
+from tests.support.reproducible import reproducible
 from tests.support.stage_rows import BatchRows, stage
-from tests.torture.workload import reproducible
+from tests.support.unsynced_files import UnsyncedFileSystem
 
 FIRST_MS = 1_795_000_000_000
 INDEX_SLOTS = 5
@@ -35,11 +35,8 @@ _BROKERS_BYTES = 1_938
 _BROKERS_TABLES = ("consumerOffset.json", "delayOffset.json")
 
 
-class UnsyncedFiles(LocalFileSystem):
-    """Syncs nothing: no power is lost here, and a sync is the dearest of all."""
-
-    def sync(self, path: str) -> None:
-        os.stat(path)
+class UnsyncedFiles(UnsyncedFileSystem):
+    """The log's writer syncs nothing either, and the machine is never started again."""
 
     def open_for_writing(self, path: str) -> LocalWriter:
         return _UnsyncedWriter(path)

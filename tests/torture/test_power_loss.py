@@ -16,8 +16,9 @@ from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.dispatch import IndexKeys
 from storage.index_writer import IndexWriter
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.reproducible import reproducible
 from tests.torture.power_loss import FLUSHES, Lives, Past, any_config, play
-from tests.torture.workload import StoreWorkload, reproducible
+from tests.torture.workload import StoreWorkload
 
 pytestmark = pytest.mark.crash
 

@@ -10,20 +10,13 @@ the `Random` given, if `reproducible` is around it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from unittest import mock
-from uuid import UUID
 
 import pyarrow as pa
 
-import storage.opening
-import storage.put
-import tests.support.stage_rows
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.response_codes import ResponseCode
 from storage import Message, MessageStore, StoreConfig, open_store
@@ -513,20 +506,3 @@ def broken_promises(root: Path, marks: Sequence[str]) -> list[str]:
     if (saved is not None and (found is None or found < saved)) or (found is not None and found not in asked):
         broken.append(f"offset {saved} of group {GROUP} was saved, and consumerOffset.json says {found}")
     return broken
-
-
-@contextmanager
-def reproducible(random: Random) -> Iterator[None]:
-    """What the engine and the staging of rows draw by chance is drawn from this generator: unique keys, names of staged files."""
-    chance = SimpleNamespace(
-        token_bytes=random.randbytes,
-        token_hex=lambda count: random.randbytes(count).hex(),
-        randbelow=random.randrange,
-    )
-    with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(storage.put, "secrets", chance))
-        patches.enter_context(mock.patch.object(storage.opening, "secrets", chance))
-        patches.enter_context(mock.patch.object(os, "getpid", return_value=4_711))
-        names = iter(lambda: UUID(int=random.getrandbits(128)), None)
-        patches.enter_context(mock.patch.object(tests.support.stage_rows, "uuid4", names.__next__))
-        yield
