@@ -49,7 +49,7 @@ from storage.format.record_block import RecordRun
 from storage.half_ends import halves_and_rest, op_runs
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
-from storage.redo import NOTHING, TornRow, progress_behind, runs_from
+from storage.redo import NOTHING, TornRow, drop_torn_rows, progress_behind, runs_from
 from storage.staged_segment import (
     SegmentPool,
     SegmentReader,
@@ -141,13 +141,17 @@ def commit_batch(
     return CommitOutcome(False, intent.row_count)
 
 
-def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow] = ()) -> int:
+def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
     """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were.
 
-    `torn` are rows that opening has written again.
+    `torn` are rows that this opening or one before has written again: what queues and index say of them is put right, and on the
+    disk, before an intent goes.
     """
     remove_undecided(writer.file_system, writer.root)
-    writer.mend(torn)
+    if torn:
+        writer.mend(torn)
+        writer.checkpoint()
+        drop_torn_rows(writer.file_system, writer.root)
     count = 0
     for intent in load_intents(writer.file_system, writer.root):
         if not _is_in_log(writer, intent):

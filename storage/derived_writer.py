@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.derived_sync import DerivedSync, begin_sync, end_sync, unsynced_directories
-from storage.dispatch import IndexKeys
+from storage.dispatch import IndexKeys, QueueEntries
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.index_store import IndexStore
 from storage.index_writer import IndexWriter
 from storage.names import validate_path_element
-from storage.redo import TornRow
 from storage.run_dispatch import AppendedRun, index_keys_of_runs, queue_entries_of_runs
 from storage.store_ends import QueueName, StoreEnds
 from storage.sync_gate import SyncGate
@@ -60,18 +61,22 @@ class DerivedWriter:
             self._indexer().flush()
             self._ends.index_is_sound = True
 
-    def mend_entry(self, row: TornRow) -> None:
-        """The tags code of a row's queue entry, if the row has one."""
-        if queue := self._queues.get(*row.queue):
-            writer = self._queue_writer(*row.queue, self._ends.queue_ends.get(row.queue, 0))
-            entry = queue.entries(row.queue_offset, row.queue_offset + 1)
-            if entry["commitlog_offset"][0] == row.commitlog_offset and entry["tags_code"][0] != row.tags_code:
-                entry["tags_code"] = row.tags_code
-                writer.rewrite(row.queue_offset, entry)
+    def mend_entries(self, right: QueueEntries) -> None:
+        """The tags codes of a queue's entries, of those that are there."""
+        name = right.topic, right.queue_id
+        if queue := self._queues.get(*name):
+            writer = self._queue_writer(*name, self._ends.queue_ends.get(name, 0))
+            for row, queue_offset in enumerate(right.queue_offsets.tolist()):
+                entry = right.entries[row : row + 1]
+                [there], [whole] = queue.entries(queue_offset, queue_offset + 1).tolist(), entry.tolist()
+                if there[:2] == whole[:2] and there != whole:  # the same record's
+                    writer.rewrite(queue_offset, entry)
 
-    def missing_keys(self, row: TornRow) -> list[int]:
-        """The hashes of a row's keys that the index lacks."""
-        return [key for key in row.key_hashes if not self._is_entered(key, row.commitlog_offset)]
+    def missing_keys(self, keys: IndexKeys) -> IndexKeys:
+        """Those of the keys that the index lacks."""
+        claims = zip(keys.key_hashes.tolist(), keys.commitlog_offsets.tolist(), strict=True)
+        missing = np.array([not self._is_entered(*claim) for claim in claims], bool)
+        return IndexKeys(*(column[missing] for column in keys))
 
     def _is_entered(self, key_hash: int, commitlog_offset: int) -> bool:
         hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()

@@ -33,6 +33,7 @@ from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery_plan import RecoveryReport
+from storage.redo import load_torn_rows
 from storage.store_creation import create_store, find_log_directories
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
@@ -214,9 +215,7 @@ class MessageStore(StoreReader):
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
-        self.finished_batches = finish_open_intents(self._writer, opening.torn)
-        if opening.torn:  # their entries and keys too are on the disk before the intents go that could mend them again
-            self._writer.checkpoint()
+        self.finished_batches = finish_open_intents(self._writer, load_torn_rows(file_system, self.root))
         if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
             settle(self._writer)
 

@@ -36,7 +36,7 @@ from storage.recovery import (
     plan_recovery,
 )
 from storage.recovery_plan import RecoveryPlan, RecoveryReport
-from storage.redo import TornRow, mend_batches
+from storage.redo import mend_batches
 from storage.store_ends import StoreEnds
 from storage.store_writer import StoreWriter
 
@@ -47,7 +47,6 @@ class Opening(NamedTuple):
     plan: RecoveryPlan
     report: RecoveryReport | None
     ends: StoreEnds
-    torn: Sequence[TornRow] = ()
 
 
 def read_plan(
@@ -102,7 +101,8 @@ def open_for_writing(
     reach("abort-set")
     write_again(file_system, root)
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
-        torn = mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0) if log.files else []
+        if log.files:
+            mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
         checkpoint = read_checkpoint(file_system, root)
         report = apply_recovery(
             plan,
@@ -129,7 +129,6 @@ def open_for_writing(
         plan,
         report,
         StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
-        torn,
     )
 
 

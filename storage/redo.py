@@ -4,11 +4,16 @@ The rows of a batch follow their BEGIN without a gap, because a commit holds the
 segments byte by byte, but for what places make known (`record_block.stamp`). No unique key is asked, so rows may have keys of
 their own. A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
 that a power loss took reads as zeros, and recovery, like a broker's, would take the row for a message without topic or tags. So
-before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`TornRow`).
+before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`StoreWriter.mend`).
+
+A row that has its bytes again looks like any other, and its entry may still be wrong. So where the torn rows stand is noted, in
+ROOT/spark_mq/torn_rows.json, before the first of them is written, and forgotten when entries and keys are on the disk: whoever
+opens the store after a crash in between goes on with it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -17,7 +22,7 @@ import numpy as np
 
 from storage.batch_ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
 from storage.commit_log import CommitLog
-from storage.errors import StorageError
+from storage.errors import StateFileError, StorageError
 from storage.files.file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
 from storage.format.record_batch import Records
@@ -27,7 +32,6 @@ from storage.format.record_block import (
     copy_halves,
     encode_block,
     read_stamps,
-    resolved_tags_codes,
     stamp,
     stamp_crcs,
 )
@@ -53,21 +57,15 @@ NOTHING = Progress(0, -1)
 
 
 class TornRow(NamedTuple):
-    """A row that got its bytes again, and what queue and index should know of it."""
+    """Where a row stands that was torn; what queue and index should know of it its record tells when it is whole."""
 
-    queue: tuple[str, int]
-    queue_offset: int
     commitlog_offset: int
-    store_time_ms: int
-    tags_code: int
-    key_hashes: tuple[int, ...]
+    size_bytes: int
 
 
 class _Difference(NamedTuple):
     """A row that stands where it should and is not what was staged."""
 
-    run: RecordRun
-    row: int
     commitlog_offset: int
     logged: np.ndarray
     staged: np.ndarray
@@ -128,15 +126,12 @@ def commit_places(log: CommitLog, start: int, log_end: int, half_offsets: np.nda
     return found
 
 
-def mend_batches(
-    root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int
-) -> list[TornRow]:
-    """Write rows of all open intents again, in their places; returns those that were torn. `abort` stands, nothing was recovered yet.
+def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int) -> None:
+    """Write rows of all open intents again, in their places, and note those that were torn. `abort` stands, nothing was recovered yet.
 
     Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
     disk. All of it is synced on return. An intent whose segments are not as they were is left to who needs them.
     """
-    torn: list[TornRow] = []
     for intent in load_intents(file_system, root):
         with ExitStack() as resources:
             try:
@@ -145,81 +140,120 @@ def mend_batches(
                     reader.verify_data()
             except StorageError:
                 continue
+            looking = _Looking()
+            _visit(log, log_end, file_size_bytes, intent, readers, looking)
+            if looking.torn:
+                _save_torn_rows(file_system, root, {*load_torn_rows(file_system, root), *looking.torn})
             mending = _Mending(file_system, log)
-            for message, records in _ledger_records(log, log_end, intent):
-                mending.mend_ledger_message(message, records)
-                if message.kind == BEGIN:
-                    _compare(log, log_end, file_size_bytes, message, readers, mending.mend, mending.write)
+            _visit(log, log_end, file_size_bytes, intent, readers, mending)
             mending.sync()
-            torn += mending.torn
-    return torn
+
+
+def load_torn_rows(file_system: LocalFileSystem, root: str) -> list[TornRow]:
+    """Rows whose entries and keys may be wrong, in log order. Raises StateFileError for a file that is no note of ours."""
+    path = _torn_rows_path(root)
+    content = file_system.read_file(path)
+    try:
+        rows = np.array(json.loads(content or b"[]"), np.int64).reshape(-1, 2)
+        return [TornRow(*row) for row in sorted(rows.tolist())]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise StateFileError(path, 1, 1, f"it is no note of torn rows of this version: {error}") from error
+
+
+def drop_torn_rows(file_system: LocalFileSystem, root: str) -> None:
+    """Their entries and keys are on the disk. Not synced: to mend them again changes nothing."""
+    file_system.unlink(_torn_rows_path(root))
+
+
+def _save_torn_rows(file_system: LocalFileSystem, root: str, rows: set[TornRow]) -> None:
+    file_system.replace(_torn_rows_path(root), json.dumps(sorted(rows)).encode())
+
+
+def _torn_rows_path(root: str) -> str:
+    return f"{root}/spark_mq/torn_rows.json"
+
+
+class _Looking:
+    """Finds torn rows and changes nothing."""
+
+    def __init__(self) -> None:
+        self.torn: list[TornRow] = []
+
+    def mend(self, difference: _Difference) -> bool:
+        """Returns whether it could be mended."""
+        if is_torn := difference.is_torn:
+            self.torn.append(TornRow(difference.commitlog_offset, len(difference.staged)))
+        return is_torn
+
+    def write(self, commitlog_offset: int, data: np.ndarray) -> None:
+        """Bytes that are as they should be."""
 
 
 class _Mending:
+    """Writes rows again, torn ones too, which are noted by then."""
+
     def __init__(self, file_system: LocalFileSystem, log: CommitLog) -> None:
         self._file_system = file_system
         self._log = log
         self._paths: set[str] = set()
-        self.torn: list[TornRow] = []
 
     def sync(self) -> None:
         self._file_system.sync_all(self._paths)
 
     def mend(self, difference: _Difference) -> bool:
         """Write the row again if it is torn; returns whether it was."""
-        if not difference.is_torn:
-            return False
-        self._put(difference.commitlog_offset, difference.staged)
-        columns, row = difference.run.columns, difference.row
-        first_key = int(columns.key_counts[:row].sum())
-        offsets, times = read_stamps(difference.staged, np.zeros(1, np.int64), columns.host_size)
-        self.torn.append(
-            TornRow(
-                columns.queues[int(columns.queue_codes[row])],
-                int(offsets[0]),
-                difference.commitlog_offset,
-                int(times[0]),
-                int(resolved_tags_codes(columns.tags_codes[row : row + 1], int(times[0]))[0]),
-                tuple(columns.key_hashes[first_key : first_key + int(columns.key_counts[row])].tolist()),
-            )
-        )
-        return True
+        if is_torn := difference.is_torn:
+            self.write(difference.commitlog_offset, difference.staged)
+        return is_torn
 
-    def write(self, commitlog_offset: int, logged: np.ndarray) -> None:
-        """Bytes that are as they should be: onto dirty pages again."""
-        self._put(commitlog_offset, logged)
-
-    def mend_ledger_message(self, message: LedgerMessage, record: Records) -> None:
-        """The same for a BEGIN or END, made again from its body."""
-        start, end = int(record.positions[0]), int(record.positions[0] + record.column("size_bytes")[0])
-        host = record.column("store_host")[0].tobytes()
-        outgoing = outgoing_ledger_message(
-            message.kind,
-            message.batch,
-            message.row_count,
-            first_row=message.first_row,
-            last=message.last,
-            now_ms=int(record.column("born_time_ms")[0]),
-        )
-        block = encode_block(outgoing, host)
-        if len(block.data) != end - start:
-            block = encode_block(outgoing.with_crc_room(), host)
-        if len(block.data) != end - start:
-            return  # somebody else's
-        logged, staged = record.buffer[start:end], block.data.copy()
-        offsets, times = read_stamps(logged, np.zeros(1, np.int64), len(host))
-        stamp(staged, np.zeros(1, np.int64), offsets, np.array([message.commitlog_offset]), times, len(host))
-        if block.columns.has_crc:
-            stamp_crcs(staged, np.zeros(1, np.int64), block.columns.sizes_bytes)
-        if (logged != staged).any():
-            self.mend(_Difference(block, 0, message.commitlog_offset, logged, staged))
-        else:
-            self.write(message.commitlog_offset, logged)
-
-    def _put(self, commitlog_offset: int, data: np.ndarray) -> None:
+    def write(self, commitlog_offset: int, data: np.ndarray) -> None:
+        """Also bytes that are as they should be: onto dirty pages again."""
         file = self._log.files[self._log.file_index(commitlog_offset)]
         self._paths.add(file.path)
         self._file_system.write(file.path, commitlog_offset - file.start, data.copy())
+
+
+def _visit(
+    log: CommitLog,
+    log_end: int,
+    file_size_bytes: int,
+    intent: Intent,
+    readers: Sequence[SegmentReader],
+    visitor: _Looking | _Mending,
+) -> None:
+    """Show the visitor what the log holds of an intent's batch."""
+    for message, record in _ledger_records(log, log_end, intent):
+        _visit_ledger_message(message, record, visitor)
+        if message.kind == BEGIN:
+            _compare(log, log_end, file_size_bytes, message, readers, visitor.mend, visitor.write)
+
+
+def _visit_ledger_message(message: LedgerMessage, record: Records, visitor: _Looking | _Mending) -> None:
+    """The same for a BEGIN or END, made again from its body."""
+    start, end = int(record.positions[0]), int(record.positions[0] + record.column("size_bytes")[0])
+    host = record.column("store_host")[0].tobytes()
+    outgoing = outgoing_ledger_message(
+        message.kind,
+        message.batch,
+        message.row_count,
+        first_row=message.first_row,
+        last=message.last,
+        now_ms=int(record.column("born_time_ms")[0]),
+    )
+    block = encode_block(outgoing, host)
+    if len(block.data) != end - start:
+        block = encode_block(outgoing.with_crc_room(), host)
+    if len(block.data) != end - start:
+        return  # somebody else's
+    logged, staged = record.buffer[start:end], block.data.copy()
+    offsets, times = read_stamps(logged, np.zeros(1, np.int64), len(host))
+    stamp(staged, np.zeros(1, np.int64), offsets, np.array([message.commitlog_offset]), times, len(host))
+    if block.columns.has_crc:
+        stamp_crcs(staged, np.zeros(1, np.int64), block.columns.sizes_bytes)
+    if (logged != staged).any():
+        visitor.mend(_Difference(message.commitlog_offset, logged, staged))
+    else:
+        visitor.write(message.commitlog_offset, logged)
 
 
 def _ledger_records(log: CommitLog, log_end: int, intent: Intent) -> Iterator[tuple[LedgerMessage, Records]]:
@@ -296,7 +330,7 @@ def _equal_rows(
         for row in np.unique(np.searchsorted(positions, differing, side="right") - 1).tolist():
             place_of_row, begin = start + int(positions[row]), int(positions[row])
             record = slice(begin, begin + int(sizes[first + row]))
-            if not mend(_Difference(run, first + row, place_of_row, logged[record], staged[record])):
+            if not mend(_Difference(place_of_row, logged[record], staged[record])):
                 return first + row
         equal(start, staged)
     return inside

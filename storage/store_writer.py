@@ -21,7 +21,7 @@ from storage.commit_log_writer import CommitLogWriter, LogSync
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.derived_sync import DerivedSync
 from storage.derived_writer import DerivedWriter
-from storage.dispatch import IndexKeys
+from storage.dispatch import dispatch, index_keys, queue_entries
 from storage.errors import StoreNotWritableError
 from storage.failed_sync import note_failed_sync
 from storage.failpoints import reach
@@ -193,15 +193,24 @@ class StoreWriter:
             raise
 
     def mend(self, torn: Sequence[TornRow]) -> None:
-        """Tags codes and keys of rows that a broker has dispatched while they were torn."""
+        """Tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn: as their records say."""
         self._refuse_after_failure()
-        for row in torn:
-            self._derived.mend_entry(row)
-            if missing := self._derived.missing_keys(row):
-                self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
-                count = len(missing)
-                places, times = np.full(count, row.commitlog_offset), np.full(count, row.store_time_ms)
-                self._derived.enter_keys(IndexKeys(np.array(missing, np.int32), places, times))
+        places, sizes = np.array(torn, np.int64).reshape(-1, 2).T
+        try:
+            for rows, records in self.log.records(places, sizes):
+                is_there = records.is_whole & (records.column("commitlog_offset") == places[rows])
+                there = np.flatnonzero(is_there & (records.column("size_bytes") == sizes[rows]))
+                if not len(there):  # a power loss took them, and they are written anew
+                    continue
+                batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
+                for entries in queue_entries(batch):
+                    self._derived.mend_entries(entries)
+                if len((missing := self._derived.missing_keys(index_keys(batch))).key_hashes):
+                    self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
+                    self._derived.enter_keys(missing)
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def _next_store_time_ms(self) -> int:
         return max(self.clock(), self.ends.last_record.store_time_ms if self.ends.last_record else 0)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,7 @@ from storage.batch_commit import CommitOutcome, commit_batch
 from storage.batch_ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch_ledger import TOPIC as LEDGER_TOPIC
 from storage.batch_ledger import Batch
-from storage.errors import SinkTakenError
+from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
@@ -23,48 +27,6 @@ pytestmark = pytest.mark.crash
 DONE = CommitOutcome(True, 0)
 BROKERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))
 ENDING = pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
-
-
-class WatchedMachine(Machine):
-    """Notes what is written, synced and deleted, in that order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[tuple[str, str]] = []
-
-    def write(self, path: str, position: int, data: bytes) -> None:
-        self.steps.append(("write", path))
-        super().write(path, position, data)
-
-    def sync(self, path: str) -> None:
-        self.steps.append(("sync", path))
-        super().sync(path)
-
-    def unlink(self, path: str) -> None:
-        self.steps.append(("unlink", path))
-        super().unlink(path)
-
-
-def test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_again(tmp_path: Path) -> None:
-    """Also where a broker has recovered and stopped cleanly in between, so that recovery has nothing to sync."""
-    machine = WatchedMachine()
-    store = SinkStore(SinkStore.make_place(tmp_path), machine)
-    store.commit(rows_of(0))
-    with open_store(store.root) as reading:
-        row = reading.get("orders", 0, 0).messages[0]
-        file = reading.log.files[reading.log.file_index(row.commitlog_offset)]
-    properties_end = row.commitlog_offset + row.size_bytes - file.start
-    machine.write(file.path, properties_end - 20, bytes(20))
-    machine.start_again()
-    run_broker(store, BROKERS, days=1)
-    machine.steps.clear()
-    with store.open() as opened:
-        opened.release()
-    steps = machine.steps
-    gone = next(at for at, (verb, path) in enumerate(steps) if verb == "unlink" and "/intents/" in path)
-    written = [at for at, step in enumerate(steps) if step == ("write", file.path)]
-    assert written
-    assert ("sync", file.path) in steps[written[-1] : gone]
 
 
 @pytest.fixture
@@ -228,3 +190,204 @@ def test_a_row_that_somebody_else_changed_is_left_as_it_is(store: SinkStore, mac
     with store.open() as opened:
         opened.release()
     assert np.array_equal(np.fromfile(path, np.uint8)[message.commitlog_offset : end], before)
+
+
+# Torn rows that a broker has entered, and how mending them is interrupted
+
+
+class WatchedMachine(Machine):
+    """Notes what is written, synced and deleted, in that order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[str, str]] = []
+
+    def write(self, path: str, position: int, data: bytes) -> None:
+        self.step("write", path)
+        super().write(path, position, data)
+
+    def sync(self, path: str) -> None:
+        self.step("sync", path)
+        super().sync(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.step("rename", new_path)
+        super().rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        self.step("unlink", path)
+        super().unlink(path)
+
+    def step(self, verb: str, path: str) -> None:
+        self.steps.append((verb, path))
+
+
+class Killed(BaseException):
+    pass
+
+
+class DyingMachine(WatchedMachine):
+    """Its only process is killed before one of its steps, and does nothing more."""
+
+    life = 1 << 30
+
+    def step(self, verb: str, path: str) -> None:
+        if len(self.steps) >= self.life:
+            raise Killed
+        super().step(verb, path)
+
+
+class FullMachine(WatchedMachine):
+    """Its disk is full where a file's name says so."""
+
+    full = "nothing is"
+
+    def step(self, verb: str, path: str) -> None:
+        super().step(verb, path)
+        if verb == "write" and self.full in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def enter_torn_rows(store: SinkStore, machine: Machine, *, loses_end: bool) -> dict[str, tuple[int, int]]:
+    """A broker recovers a store in which two rows have no properties left, and closes it. Returns what was known of rows before."""
+    store.commit(rows_of(0))
+    whole = what_is_derived(store)
+    assert len(whole) == 10
+    assert all(code and hits == 1 for code, hits in whole.values())
+    torn = [first_message(store, topic) for topic in ("orders", "bills")]
+    for message in torn:
+        end = message.commitlog_offset + message.size_bytes
+        zero(store, end - 100, end)
+    if loses_end:
+        with open_store(store.root) as reading:
+            ledger_end = reading.get(LEDGER_TOPIC, LEDGER_QUEUE, 1, 1).messages[0].commitlog_offset
+        zero(store, ledger_end, store.log_end)
+    lose_queues_and_index(store)
+    machine.start_again()
+    run_broker(store, BROKERS)
+    seen = what_is_derived(store)
+    assert all(seen[message.body.decode()] == (0, 0) for message in torn), "the broker saw neither tags nor keys"
+    return whole
+
+
+def what_is_derived(store: SinkStore) -> dict[str, tuple[int, int]]:
+    """The tags code in each row's queue entry, and how often a look-up by its key finds it."""
+    found = {}
+    with open_store(store.root) as reading:
+        for topic in ("orders", "bills"):
+            for queue_id in reading.queue_ids(topic):
+                messages = reading.get(topic, queue_id, 0, 1_000).messages
+                entries = reading.queues.get(topic, queue_id).entries(0, len(messages))
+                for message, code in zip(messages, entries["tags_code"].tolist(), strict=True):
+                    body, keys = message.body.decode(), message.keys
+                    hits = [hit for key in keys for hit in reading.query(topic, key) if hit.body == message.body]
+                    if not body.startswith("broker"):
+                        found[body] = code, len(hits)
+    return found
+
+
+SYNC = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+LOST_END = pytest.mark.parametrize("loses_end", [False, True], ids=["its END is there", "its END is lost"])
+
+
+@SYNC
+@LOST_END
+def test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_again(
+    tmp_path: Path, loses_end: bool, sync_flush: bool
+) -> None:
+    """The rows, and what queues and index say of them: after a clean stop of the broker recovery has nothing to sync."""
+    machine = WatchedMachine()
+    place = SinkStore.make_place(tmp_path)
+    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=loses_end)
+    store = SinkStore(place, machine, sync_flush=sync_flush, days=1)
+    machine.steps.clear()
+    with store.open() as opened:
+        opened.release()
+    assert what_is_derived(store) == whole
+    gone = next(at for at, (verb, path) in enumerate(machine.steps) if verb == "unlink" and "/intents/" in path)
+    steps = machine.steps[:gone]
+    new_entry = next((at for at, step in enumerate(steps) if step[0] == "write" and LEDGER_TOPIC in step[1]), gone)
+    assert (new_entry < gone) == loses_end, "that of the END written again, which a recovery would make from the log"
+    last_write = {path: at for at, (verb, path) in enumerate(steps[:new_entry]) if verb == "write"}
+    for kind in ("commitlog", "consumequeue", "index"):
+        mended = {path: at for path, at in last_write.items() if path.startswith(f"{store.root}/{kind}/")}
+        assert mended, kind
+        assert [path for path, at in mended.items() if ("sync", path) not in steps[at:]] == []
+
+
+@pytest.mark.parametrize(
+    ("loses_end", "sync_flush"), [(False, False), (True, True)], ids=["END is there, ASYNC", "END is lost, SYNC"]
+)
+def test_an_opening_that_is_killed_at_any_step_leaves_torn_rows_to_the_next(
+    tmp_path: Path, loses_end: bool, sync_flush: bool
+) -> None:
+    machine = DyingMachine()
+    place = SinkStore.make_place(tmp_path)
+    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=loses_end)
+    kept = shutil.copytree(place, tmp_path / "kept")
+    store = SinkStore(place, machine, sync_flush=sync_flush, days=1)
+    machine.steps.clear()
+    store.open().release()
+    steps = list(machine.steps)
+    for life, (verb, path) in enumerate(steps):
+        if verb == "sync":  # of a killed process nothing is lost
+            continue
+        shutil.rmtree(place)
+        shutil.copytree(kept, place)
+        machine.steps.clear()
+        machine.life = life
+        with pytest.raises(Killed):
+            store.open().release()
+        machine.life = DyingMachine.life
+        store.open().release()
+        assert what_is_derived(store) == whole, f"killed at step {life}, before {verb} {path}"
+        assert not Path(store.root, "spark_mq/torn_rows.json").exists()
+
+
+@pytest.mark.parametrize("full", ["/consumequeue/orders/", "/index/"])
+def test_an_opening_that_fails_in_the_mending_leaves_no_hint(tmp_path: Path, full: str) -> None:
+    """By a hint the next one would look for nothing."""
+    machine = FullMachine()
+    place = SinkStore.make_place(tmp_path)
+    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=False)
+    store = SinkStore(place, machine, days=1)
+    Path(store.root, "spark_mq/index_synced.json").unlink()  # so that recovery has nothing to write to the index
+    machine.full = full
+    with pytest.raises(OSError, match="No space left"):
+        store.open()
+    assert not Path(store.root, "spark_mq/hint.json").exists()
+    machine.full = FullMachine.full
+    with store.open() as opened:
+        assert opened.recovery is not None
+        opened.release()
+    assert what_is_derived(store) == whole
+
+
+def test_a_note_of_torn_rows_is_about_what_the_log_holds_now(store: SinkStore) -> None:
+    """Places that a power loss took away, or that other records have by now, change nothing."""
+    store.commit(rows_of(0))
+    whole = what_is_derived(store)
+    message = first_message(store, "orders")
+    place, size = message.commitlog_offset, message.size_bytes
+    note = Path(store.root, "spark_mq/torn_rows.json")
+    note.write_text(
+        json.dumps([[place, size], [place + 1, size], [place, size - 1], [store.log_end, 200], [1 << 40, 200]])
+    )
+    with store.open() as opened:
+        assert opened.recovery is None, "the hint held, and the note is read all the same"
+        opened.release()
+    assert not note.exists()
+    assert what_is_derived(store) == whole
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0)])
+
+
+@pytest.mark.parametrize("content", ["{}x", "[[1]]", "[[1, Infinity]]", '{"a": 1}', "[[1, 2], [3]]"])
+def test_a_note_of_torn_rows_that_is_none_is_refused(store: SinkStore, content: str) -> None:
+    store.commit(rows_of(0))
+    note = Path(store.root, "spark_mq/torn_rows.json")
+    note.write_text(content)
+    with pytest.raises(StateFileError, match="torn_rows"):
+        store.open()
+    note.unlink()
+    store.open().release()

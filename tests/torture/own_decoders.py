@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_mq import lag, offsets
 from spark_mq.conditions import OffsetJsonError
-from storage import failed_sync, hint, index_trust, intent, quarantine, staged_segment
+from storage import failed_sync, hint, index_trust, intent, quarantine, redo, staged_segment
 from storage.delay import delivery_mark
 from storage.errors import StateFileError, StorageError
 from storage.files.file_system import LocalFileSystem
@@ -106,6 +106,12 @@ def _read_note(content: bytes, directory: Path) -> bool:
 def _notes(samples: Samples) -> list[bytes]:
     paths = ["/s/commitlog/00000000000000000000", "/s/consumequeue/TopicA/0", "/s/checkpoint"]
     return [as_json({"boot_id": _FILES.boot_id(), "paths": paths})]
+
+
+def _read_torn_rows(content: bytes, directory: Path) -> bool:
+    (directory / "spark_mq").mkdir(exist_ok=True)
+    write_over(directory / "spark_mq" / "torn_rows.json", content)
+    return bool(redo.load_torn_rows(_FILES, str(directory)))
 
 
 def _read_manifest(content: bytes, directory: Path) -> bool:
@@ -219,6 +225,15 @@ OWN_DECODERS: Sequence[Decoder] = (
     Decoder("hint", _hints, _read_hint, inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS),
     Decoder(
         "what to sync again", _notes, _read_note, (OSError,), inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS
+    ),
+    Decoder(
+        "rows that were torn",
+        lambda samples: [as_json([[4096, 300], [4396, 120]])],
+        _read_torn_rows,
+        (StateFileError,),
+        inputs=400,
+        words=JSON_WORDS,
+        bombs=lambda: JSON_BOMBS,
     ),
     Decoder(
         "manifest of a quarantine",
