@@ -36,7 +36,7 @@ DECODERS: tuple[Decoder, ...] = (
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""
 
-_HANG_CPU_SECONDS: float = 60
+_HANG_CPU_SECONDS: float = 5
 _MEMORY_PER_BYTE = 20
 _ADDRESS_SPACE_BYTES = 4 << 30
 """Beyond what the process has: an allocation of what a length field says fails at once."""
