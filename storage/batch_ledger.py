@@ -95,11 +95,12 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
     """What a ledger message says; None where it does not say what one says."""
     try:
         document = json.loads(body)
-        last = document.get("last")
+        kind = BEGIN if "from" in document else END
+        last = document.get("last") if kind == END else None
         batch = Batch(str(document["sink"]), str(document["query"]), int(document["batch"]))
         _keys_text(batch).encode()  # half a surrogate names nobody
         return LedgerMessage(
-            BEGIN if "from" in document else END,
+            kind,
             batch,
             int(document["rows"]),
             int(document.get("from", 0)),

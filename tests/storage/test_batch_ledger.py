@@ -20,6 +20,7 @@ from storage.batch_ledger import (
     BatchLedger,
     LedgerMessage,
     outgoing_ledger_message,
+    parse_ledger_body,
 )
 from storage.format.record_block import OutgoingMessages, encode_block
 
@@ -233,3 +234,9 @@ def test_a_cut_of_the_log_takes_the_end_with_the_rows(tmp_path: Path) -> None:
     (root / "abort").touch()
     with open_store(root, config=TINY, read_only=False, truncate_damage=True) as store:
         assert ledger(store).newest_ends() == {"a": {"q": 0}}
+
+
+def test_a_begin_that_names_a_last_row_has_none() -> None:
+    """Only an END does; found by fuzzing."""
+    body = b'{"sink":"s","query":"q","batch":7,"rows":2,"last":"0c","from":0}'
+    assert parse_ledger_body(body, 0, 9) == LedgerMessage(BEGIN, Batch("s", "q", 7), 2, 0, None, 0, 9)
