@@ -3,8 +3,9 @@
 After a failed sync the kernel takes the pages for clean, though they are not on the disk (fsync(2), EIO): the next sync says that all
 is well and writes nothing. So recovery, which finds the bytes in the page cache, would serve and vouch for what a power loss takes
 away. Whoever sees a sync fail notes which files held something unsynced; the next opening writes what they hold in its place once more,
-syncs that, and only then recovers. The note is not synced: it is about the page cache, and lives as long. Java 5.3.3 goes on as if
-nothing had been (apache/rocketmq#2706, #9713).
+syncs that, and only then recovers. The note is not synced: it is about the page cache, and lives as long. Where the disk does not even
+take the note, it goes into a file in memory (`LocalFileSystem.memory_path`). Java 5.3.3 goes on as if nothing had been
+(apache/rocketmq#2706, #9713).
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ _CHUNK_BYTES = 1 << 20
 
 
 def note_failed_sync(file_system: LocalFileSystem, root: str, paths: Iterable[str]) -> None:
-    """Note files and directories that were to be synced, besides those that are noted already. A disk may be too bad to take a note."""
-    path = _path(root)
-    with suppress(OSError):
-        content = {"boot_id": file_system.boot_id(), "paths": sorted({*paths, *_noted(file_system, root)})}
-        temporary = f"{path}.tmp"
-        file_system.make_directories(posixpath.dirname(path))
-        if file_system.exists(temporary):
-            file_system.unlink(temporary)
-        file_system.create_file(temporary, 0)
-        file_system.write(temporary, 0, json.dumps(content).encode())
-        file_system.rename(temporary, path)
+    """Note files and directories that were to be synced, besides those that are noted already."""
+    noted = set(paths)
+    for place in _places(file_system, root):
+        with suppress(OSError):
+            noted.update(_noted(file_system, place))
+    for place in _places(file_system, root):
+        with suppress(OSError):
+            _note(file_system, place, noted)
+            return
+
+
+def _note(file_system: LocalFileSystem, place: str, paths: set[str]) -> None:
+    temporary = f"{place}.tmp"
+    if not file_system.exists(posixpath.dirname(place)):
+        file_system.make_directories(posixpath.dirname(place))
+    if file_system.exists(temporary):
+        file_system.unlink(temporary)
+    file_system.create_file(temporary, 0)
+    file_system.write(temporary, 0, json.dumps({"boot_id": file_system.boot_id(), "paths": sorted(paths)}).encode())
+    file_system.rename(temporary, place)
 
 
 @contextmanager
@@ -45,13 +55,14 @@ def noting_failed_syncs(file_system: LocalFileSystem, root: str, paths: Callable
 
 def write_again(file_system: LocalFileSystem, root: str) -> None:
     """Make what is noted dirty once more, and sync it. Changes no byte. Raises OSError; then all stays noted."""
-    for path in _noted(file_system, root):
-        if _is_file(file_system, path):
-            _write_again(file_system, path)
-        if file_system.exists(path):
-            file_system.sync(path)
-    if file_system.exists(_path(root)):
-        file_system.unlink(_path(root))
+    for place in _places(file_system, root):
+        for path in _noted(file_system, place):
+            if _is_file(file_system, path):
+                _write_again(file_system, path)
+            if file_system.exists(path):
+                file_system.sync(path)
+        if file_system.exists(place):
+            file_system.unlink(place)
 
 
 def _write_again(file_system: LocalFileSystem, path: str) -> None:
@@ -69,10 +80,10 @@ def _is_file(file_system: LocalFileSystem, path: str) -> bool:
     return any(entry.name == name and not entry.is_directory for entry in file_system.list_directory(directory))
 
 
-def _noted(file_system: LocalFileSystem, root: str) -> list[str]:
+def _noted(file_system: LocalFileSystem, place: str) -> list[str]:
     """Files before their directories; nothing after a start of the machine, or where the note cannot be read."""
     try:
-        document = json.loads(file_system.read_file(_path(root)) or b"{}")
+        document = json.loads(file_system.read_file(place) or b"{}")
     except (ValueError, RecursionError):
         return []
     if not isinstance(document, dict) or document.get("boot_id") != file_system.boot_id():
@@ -89,5 +100,7 @@ def _is_path(value: object) -> bool:
         return False
 
 
-def _path(root: str) -> str:
-    return f"{root}/spark_mq/failed_sync.json"
+def _places(file_system: LocalFileSystem, root: str) -> list[str]:
+    """Of notes: the first that takes one has it."""
+    in_memory = file_system.memory_path(root)
+    return [f"{root}/spark_mq/failed_sync.json", *([in_memory] if in_memory else [])]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import platform
@@ -31,6 +32,7 @@ from storage.files.disk_use import is_memory
 
 _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
+_MEMORY = "/dev/shm"
 SYNCED_TOGETHER = 256
 _LIBC = ctypes.CDLL(None, use_errno=True)
 REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (
@@ -435,6 +437,17 @@ class LocalFileSystem:
     def rename(self, path: str, new_path: str) -> None:
         """At once for every onlooker; durable when the caller has synced the directories."""
         os.replace(path, new_path)
+
+    def memory_path(self, root: str) -> str | None:
+        """A path for one file of this user's about the directory `root` that lives as long as the page cache, however bad the disk is;
+        None where the system has no such place.
+        """
+        digest = hashlib.sha256(os.path.realpath(root).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        path = f"{_MEMORY}/spark_mq-{os.geteuid()}-{digest}"
+        try:
+            return path if os.lstat(path).st_uid == os.geteuid() else None
+        except OSError:
+            return path if os.path.isdir(_MEMORY) else None
 
     def reserve(self, path: str, position: int, length: int) -> None:
         """Room on the disk for a part of an existing file; OSError (ENOSPC) if there is none. What it reads as does not change."""

@@ -323,8 +323,14 @@ class CrashFileSystem(LocalFileSystem):
         self._start = deepcopy(disk)
         self.disk = disk
 
+    def holds(self, path: str) -> bool:
+        """Whether it lies on this disk."""
+        return path == self.root or path.startswith(f"{self.root}/")
+
     def record(self, operation: Operation) -> None:
         """Remember what was done; what the base class did by the way (files opened to be made, new directories) comes first."""
+        if not self.holds(operation.path):
+            return
         self._notice_directories(os.path.dirname(operation.path))
         self._notice_directories(os.path.dirname(operation.new_path or operation.path))
         if operation.kind in ("write", "sync", "fail-sync"):
@@ -351,7 +357,7 @@ class CrashFileSystem(LocalFileSystem):
         self.disk.apply(operation)
 
     def _notice_directories(self, path: str) -> None:
-        if path not in self.disk.entries and path.startswith(self.root):
+        if path not in self.disk.entries and self.holds(path):
             self._notice_directories(os.path.dirname(path))
             self._keep(Operation("make-directory", path))
 
@@ -380,7 +386,7 @@ class CrashFileSystem(LocalFileSystem):
 
     def sync(self, path: str) -> None:
         os.stat(path)
-        if path.startswith(self.root) and not self.forgets(path):
+        if self.holds(path) and not self.forgets(path):
             self.record(Operation("sync", path))
 
     def sync_all(self, paths: Iterable[str]) -> None:
@@ -412,3 +418,7 @@ class CrashFileSystem(LocalFileSystem):
 
     def boot_id(self) -> str:
         return f"boot {self.boot}"
+
+    def memory_path(self, root: str) -> str | None:
+        """Beside the directory: no power loss that is played takes it, and after one it belongs to another boot."""
+        return os.path.join(os.path.dirname(self.root), f"memory-of-{os.path.basename(self.root)}")

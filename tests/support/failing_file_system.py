@@ -84,7 +84,7 @@ class FailingFileSystem(CrashFileSystem):
 
     def _fails(self, step: Step, path: str) -> bool:
         fault = self.fault
-        if fault is None or step not in fault.steps or not path.startswith(self.root):
+        if fault is None or step not in fault.steps or not self.holds(path):
             return False
         self.counted += 1
         if self.counted < fault.number or (self.counted > fault.number and not fault.for_good):

@@ -180,6 +180,7 @@ class Sweep:
 
     def _clean(self) -> None:
         Disk().write_to(str(self._root))
+        (self.directory / "memory-of-store").unlink(missing_ok=True)
 
     def _run_with(self, fault: Fault, outcome: Outcome) -> None:
         before = _open_descriptors()

@@ -96,8 +96,9 @@ def _hints(samples: Samples) -> list[bytes]:
 def _read_note(content: bytes, directory: Path) -> bool:
     """Whatever it says, each is a path that can be looked at."""
     (directory / "spark_mq").mkdir(exist_ok=True)
-    write_over(directory / "spark_mq" / "failed_sync.json", content)
-    noted = failed_sync._noted(_FILES, str(directory))
+    note = directory / "spark_mq" / "failed_sync.json"
+    write_over(note, content)
+    noted = failed_sync._noted(_FILES, str(note))
     for path in noted:
         _FILES.exists(path)
     return bool(noted)
