@@ -103,4 +103,4 @@ def test_nothing_is_put_while_a_disk_is_over_the_warning_level(
     handler = SendMessageHandler(broker.service.store, put=put_into(broker.service))
     handler.state = state_of(broker.service, occasion=occasion)
     assert (handler.send(ORDER).code != ResponseCode.SERVICE_NOT_AVAILABLE) == is_taken
-    assert broker.service.store.max_offset("Orders", 1) == is_taken
+    assert (broker.service.store.writer.log_end > 0) == is_taken
