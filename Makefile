@@ -1,6 +1,6 @@
 # make demo and make test do all of their own set-up. `make help` lists the rest.
 VENV = .venv
-JOBS = 3  # test processes: half of the time they wait for a disk or a JVM, of which each may start one
+JOBS = 2  # test processes; each may start a JVM of its own
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
