@@ -270,6 +270,16 @@ def enter_torn_rows(store: SinkStore, machine: Machine, *, loses_end: bool) -> d
     return whole
 
 
+def torn_store(
+    tmp_path: Path, machine: WatchedMachine, *, loses_end: bool = False, sync_flush: bool = False
+) -> tuple[SinkStore, dict[str, tuple[int, int]]]:
+    """Such a store a day later, about to be opened, and what was known of rows before; the machine's steps count from here on."""
+    place = SinkStore.make_place(tmp_path)
+    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=loses_end)
+    machine.steps.clear()
+    return SinkStore(place, machine, sync_flush=sync_flush, days=1), whole
+
+
 def what_is_derived(store: SinkStore) -> dict[str, tuple[int, int]]:
     """The tags code in each row's queue entry, and how often a look-up by its key finds it."""
     found = {}
@@ -297,10 +307,7 @@ def test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_
 ) -> None:
     """The rows, and what queues and index say of them: after a clean stop of the broker recovery has nothing to sync."""
     machine = WatchedMachine()
-    place = SinkStore.make_place(tmp_path)
-    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=loses_end)
-    store = SinkStore(place, machine, sync_flush=sync_flush, days=1)
-    machine.steps.clear()
+    store, whole = torn_store(tmp_path, machine, loses_end=loses_end, sync_flush=sync_flush)
     with store.open() as opened:
         opened.release()
     assert what_is_derived(store) == whole
@@ -322,11 +329,9 @@ def test_an_opening_that_is_killed_at_any_step_leaves_torn_rows_to_the_next(
     tmp_path: Path, loses_end: bool, sync_flush: bool
 ) -> None:
     machine = DyingMachine()
-    place = SinkStore.make_place(tmp_path)
-    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=loses_end)
+    store, whole = torn_store(tmp_path, machine, loses_end=loses_end, sync_flush=sync_flush)
+    place = Path(store.root)
     kept = shutil.copytree(place, tmp_path / "kept")
-    store = SinkStore(place, machine, sync_flush=sync_flush, days=1)
-    machine.steps.clear()
     store.open().release()
     steps = list(machine.steps)
     for life, (verb, path) in enumerate(steps):
@@ -348,9 +353,7 @@ def test_an_opening_that_is_killed_at_any_step_leaves_torn_rows_to_the_next(
 def test_an_opening_that_fails_in_the_mending_leaves_no_hint(tmp_path: Path, full: str) -> None:
     """By a hint the next one would look for nothing."""
     machine = FullMachine()
-    place = SinkStore.make_place(tmp_path)
-    whole = enter_torn_rows(SinkStore(place, machine), machine, loses_end=False)
-    store = SinkStore(place, machine, days=1)
+    store, whole = torn_store(tmp_path, machine)
     Path(store.root, "spark_mq/index_synced.json").unlink()  # so that recovery has nothing to write to the index
     machine.full = full
     with pytest.raises(OSError, match="No space left"):
