@@ -25,7 +25,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 from storage import errors
 
@@ -39,7 +38,7 @@ class SparkMqError(Exception):
     survives pickling, and writes its text in `describe`.
     """
 
-    condition: ClassVar[str] = "SPARK_MQ_ERROR"
+    condition: str = "SPARK_MQ_ERROR"
 
     def describe(self) -> str:
         """What happened, by which rule, and what to do about it."""
@@ -270,15 +269,12 @@ class StoreConditionError(SparkMqError):
 
     def __init__(self, condition: str, text: str, cure: str | None = None) -> None:
         super().__init__(condition, text, cure)
-        self.name = condition
+        self.condition = condition
         self.text = text
         self.cure = cure
 
     def describe(self) -> str:
         return self.text if self.cure is None else f"{self.text}. {self.cure}"
-
-    def __str__(self) -> str:
-        return f"[{self.name}] {self.describe()}"
 
 
 def names(queues: Iterable[str]) -> str:
@@ -317,6 +313,15 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.PutRefusedError: ("SPARK_MQ_MESSAGE_REFUSED", None),
     errors.RowIllegalError: ("SPARK_MQ_ILLEGAL_ROW", None),
 }
+
+
+def condition_names() -> set[str]:
+    """Every condition that an error of this package can have: the one list of them, which docs/errors.md explains."""
+    kinds = [SparkMqError]
+    for kind in kinds:  # grows while it is walked
+        kinds += kind.__subclasses__()
+    named = {kind.condition for kind in kinds if kind.__module__ == __name__}
+    return named | {condition for condition, _ in _CONDITIONS.values()}
 
 
 def from_storage_error(error: errors.StorageError) -> SparkMqError:

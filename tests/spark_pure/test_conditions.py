@@ -61,7 +61,7 @@ def test_a_kind_of_error_that_is_not_listed_takes_the_condition_of_its_base() ->
 
     converted = from_storage_error(NewRefusal("/s", "why"))
     assert isinstance(converted, StoreConditionError)
-    assert converted.name == "SPARK_MQ_STORE_REFUSED"
+    assert converted.condition == "SPARK_MQ_STORE_REFUSED"
 
 
 def test_conditions_are_distinct_and_spelled_as_sparks() -> None:

@@ -1,0 +1,72 @@
+"""docs/errors.md names every condition that the code can raise, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from spark_mq.cli import app
+from spark_mq.conditions import condition_names
+from spark_mq.options import option_rows
+from spark_mq.sink_options import sink_option_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+# Names of the same prefix that are no conditions: properties of messages, variables of the environment.
+OTHER_NAMES = {"SPARK_MQ_QUERY", "SPARK_MQ_BATCH", "SPARK_MQ_FAILPOINT", "SPARK_MQ_FAILPOINT_PAUSE"}
+JAVA_NAMES = {"maxMessageSize", "fileReservedTime"}  # settings of a broker
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    return {name: (meaning, cure) for name, meaning, cure in ROW.findall(PAGE)}
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The string constants of a module that are no docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            yield node.value
+
+
+def test_every_condition_has_a_row_and_every_row_is_a_condition() -> None:
+    listed = [name for name, _, _ in ROW.findall(PAGE)]
+    assert listed == sorted(condition_names())
+
+
+@pytest.mark.parametrize("name", sorted(condition_names()))
+def test_a_row_is_whole_sentences_about_meaning_and_cure(name: str) -> None:
+    for text in rows()[name]:
+        assert text.strip().endswith("."), text
+        assert len(text.split()) >= 3, text
+
+
+def test_no_module_names_a_condition_that_is_not_registered() -> None:
+    modules = [path for place in ("spark_mq", "storage", "jobs") for path in sorted((ROOT / place).rglob("*.py"))]
+    named = {
+        name for path in modules for text in texts_of(path) for name in re.findall(r"\bSPARK_MQ_[A-Z_]*[A-Z]\b", text)
+    }
+    assert named - OTHER_NAMES == condition_names()
+
+
+def test_commands_of_the_page_exist() -> None:
+    named = set(re.findall(r"`spark-mq ([a-z-]+)", PAGE))
+    assert named <= set(typer.main.get_command(app).commands)
+
+
+def test_options_of_the_page_exist() -> None:
+    named = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=\w+)?`", PAGE)) - JAVA_NAMES
+    assert named <= {row.name for row in [*option_rows(), *sink_option_rows()]}
+
+
+@pytest.mark.parametrize(("document", "heading"), re.findall(r"(README), \"([^\"]+)\"", PAGE))
+def test_headings_that_the_page_names_are_there(document: str, heading: str) -> None:
+    assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / f"{document}.md").read_text(encoding="utf-8"), re.MULTILINE)
