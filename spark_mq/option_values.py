@@ -11,10 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from spark_mq.conditions import OptionError, names
+from spark_mq.epoch_times import other_unit_rule
 from spark_mq.offsets import EARLIEST, MAX_OFFSET, NamedQueue, load_json, parse_positions
 from spark_mq.starting_offsets import AtOffsets, Edge, NoMatch, TimePoint
 
 MAX_INT = 2**31 - 1
+
+_NOT_IN_A_TAG = re.compile(r"""[\s,;|*'"]""")
+_BETWEEN_TAGS = re.compile(r"""(?:[\s,;|'"]|\b(?:OR|AND|or|and)\b(?=\s))+""")
 
 # In microseconds, the finest unit; a bare number is ms, as where Spark reads maxTriggerDelay.
 _DURATION_UNITS = {
@@ -110,6 +114,8 @@ def parse_time(text: str, option: str) -> TimePoint:
     if re.fullmatch(r"[0-9]+", text):
         if len(text) > 19 or int(text) > MAX_OFFSET:
             raise OptionError(option, f"{text} is greater than {MAX_OFFSET}")
+        if rule := other_unit_rule(int(text)):
+            raise OptionError(option, rule)
         return TimePoint(int(text))
     if re.fullmatch(r"-[0-9]+[A-Za-z]+", text):
         return TimePoint(parse_duration_ms(text[1:], option), before_now=True)
@@ -150,7 +156,11 @@ def parse_end(text: str, option: str) -> Edge | AtOffsets:
 
 def parse_times(text: str, option: str) -> dict[NamedQueue, int]:
     """ms since the epoch for each queue."""
-    return parse_positions(text, option)
+    times_ms = parse_positions(text, option)
+    for queue, time_ms in times_ms.items():
+        if rule := other_unit_rule(time_ms):
+            raise OptionError(option, f"queue {queue}: {rule}")
+    return times_ms
 
 
 def parse_no_match(text: str, option: str) -> NoMatch:
@@ -161,13 +171,28 @@ def parse_no_match(text: str, option: str) -> NoMatch:
 
 
 def parse_tags(text: str, option: str) -> tuple[str, ...] | None:
-    """Names between `||`, blanks around them dropped; `*` or nothing is None = all (FilterAPI)."""
+    """Names between `||`, blanks around them dropped; `*` or nothing is None = all (FilterAPI.buildSubscriptionData).
+
+    Java takes anything between two `||` for a tag. Here a name is refused that is more likely a list in another language, or a
+    pattern: nothing would match it. A message may have such a tag; Spark's `where` finds it.
+    """
     if text.strip() in ("", "*"):
         return None
     tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
     if not tags:
         raise OptionError(option, f"expected tags separated by || or *, found {text!r}")
+    for tag in tags:
+        if found := _NOT_IN_A_TAG.search(tag):
+            raise OptionError(option, _tags_rule(text, tag, found[0]))
     return tags
+
+
+def _tags_rule(text: str, tag: str, character: str) -> str:
+    where = f'for a tag that holds it write .where("tags = {tag!r}")'
+    if character == "*":
+        return f"{tag!r} is no pattern: * stands alone, for all tags, and RocketMQ has no other; {where}"
+    names = [name for name in _BETWEEN_TAGS.split(text) if name]
+    return f"tags are separated by ||, and {tag!r} holds {character!r}: write {' || '.join(names)!r}; {where}"
 
 
 def _quantity(text: str, option: str, units: Mapping[str, int], example: str) -> int:

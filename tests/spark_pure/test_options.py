@@ -84,7 +84,9 @@ def test_names_are_matched_whatever_their_case() -> None:
         ("tags", " TagA ", "tags", ("TagA",)),
         ("tags", "*", "tags", None),
         ("tags", "", "tags", None),
-        ("tags", "TagA || *", "tags", ("TagA", "*")),
+        ("startingTimestamp", str(2**63 - 1), "starting_timestamp", TimePoint(2**63 - 1)),
+        ("startingTimestamp", "1767225600000", "starting_timestamp", TimePoint(1_767_225_600_000)),
+        ("startingTimestamp", "12345", "starting_timestamp", TimePoint(12_345)),
         ("key", "order-1", "key", "order-1"),
         ("columns", "body, topic", "columns", ("body", "topic")),
         ("startingTimestamp", "1700000000000", "starting_timestamp", TimePoint(1_700_000_000_000)),
@@ -369,3 +371,36 @@ def test_every_refusal_is_a_named_condition() -> None:
     for options in ({}, {"x": "1"}, {"startingOffsets": "{"}):
         with pytest.raises(SparkMqError, match=r"^\[SPARK_MQ_[A-Z_]+\] "):
             SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    "text", ["A OR B", "A or B", "A,B", "A, B", "A | B", "A|B", "A B", "A;B", "'A' || 'B'", '"A" || "B"', "A || B, A"]
+)
+def test_tags_in_another_spelling_are_refused_with_the_right_one(text: str) -> None:
+    """FilterAPI.buildSubscriptionData takes `A OR B` for one tag, and gives no message."""
+    with pytest.raises(OptionError) as refused:
+        parse(tags=text)
+    assert "separated by ||" in refused.value.rule
+    proposed = refused.value.rule.partition("write '")[2].partition("'")[0]
+    assert proposed in ("A || B", "A || B || A")
+    assert parse(tags=proposed).tags == ("A", "B")
+    assert ".where(" in refused.value.rule
+
+
+@pytest.mark.parametrize("text", ["Tag*", "A || *"])
+def test_a_pattern_of_tags_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="is no pattern"):
+        parse(tags=text)
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"),
+    [(1_767_225_600, "seconds"), (1_767_225_600_000_000, "microseconds"), (1_767_225_600_000_000_000, "nanoseconds")],
+)
+@pytest.mark.parametrize(
+    "option", ["startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
+)
+def test_a_time_in_another_unit_is_refused_with_the_milliseconds(option: str, number: int, unit: str) -> None:
+    by_queue = f'{{"T": {{"a": {{"0": {number}}}}}}}'
+    with pytest.raises(OptionError, match=f"looks like {unit}.*write 1767225600000$"):
+        parse(**{option: by_queue if "Offsets" in option else str(number)})

@@ -1,0 +1,21 @@
+"""Numbers that ought to be milliseconds since 1970: one in seconds, microseconds or nanoseconds is noticed.
+
+Taken as milliseconds, the seconds of our days lie in January 1970 and the microseconds behind the year 30000. A read that starts there
+gives every message or none, without an error. So a number is refused that is a time from 2000 to 2100 in another unit; in milliseconds
+none of these is a time from 1971 to 5000. Java: a broker takes any number.
+"""
+
+from __future__ import annotations
+
+_FROM_S = 946_684_800  # 2000-01-01
+_TO_S = 4_102_444_800  # 2100-01-01
+_UNITS = (("seconds", 1), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000))
+
+
+def other_unit_rule(number: int) -> str | None:
+    """What is wrong with a number of milliseconds that looks like one of another unit, with the value that was meant; else None."""
+    for unit, per_second in _UNITS:
+        if _FROM_S * per_second <= number < _TO_S * per_second:
+            meant_ms = number * 1_000 // per_second
+            return f"{number} looks like {unit}, and milliseconds since 1970 are expected: write {meant_ms}"
+    return None
