@@ -40,6 +40,8 @@ class StagedRows(WriterCommitMessage):
     segments: tuple[StagedSegment, ...]
     topics: dict[str, int]
     """Topics that may be made, with how many queues."""
+    grown: dict[str, int] = field(default_factory=dict)
+    """Topics that are there and get more queues, with how many."""
     dead_letters: tuple[str, str] | None = None
     commits: tuple[StagedSegment, ...] = ()
     """What ends the segments' half messages."""
@@ -112,7 +114,8 @@ class _PartitionWriter:
             round_robin_start=partition + batch.batch_id,
             marks=() if is_only else ((QUERY_PROPERTY, batch.query_id), (BATCH_PROPERTY, str(batch.batch_id))),
         )
-        self._topics: dict[str, int] = {}
+        self._topics: Counter[str] = Counter()
+        self._grown: Counter[str] = Counter()
         self._destinations: dict[tuple[str, int], None] = {}
         self._unresolved: Counter[str] = Counter()
         self._directory = digest.hex()
@@ -135,7 +138,8 @@ class _PartitionWriter:
                 shown = encoded.rejected[:_REJECTIONS_SHOWN]
                 raise InvalidRowError(self._partition, len(encoded.rejected), *shown)
             self._dead_letters.append(frame.take(pa.array(encoded.rejected_indices)), encoded.rejected)
-        self._topics.update(encoded.topics)
+        self._topics |= Counter(encoded.topics)  # of each the greater number
+        self._grown |= Counter(encoded.grown)
         self._destinations.update(dict.fromkeys(encoded.destinations))
         self._unresolved.update(encoded.unresolved)
         for block in encoded.blocks:
@@ -152,7 +156,8 @@ class _PartitionWriter:
         return StagedRows(
             self._batch,
             tuple(segments.values()),
-            self._topics,
+            dict(self._topics),
+            dict(self._grown),
             dead_letters,
             () if commits is None else (commits,),
             tuple(self._destinations),

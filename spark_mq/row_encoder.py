@@ -44,6 +44,8 @@ class EncodedRows(NamedTuple):
     rejected_indices: np.ndarray
     topics: Mapping[str, int]
     """Topics that may be made, with how many queues."""
+    grown: Mapping[str, int] = MappingProxyType({})
+    """Topics that are there and get more queues, with how many."""
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues that the rows are for, wherever they wait first."""
     commits: RecordBlock | None = None
@@ -73,7 +75,9 @@ class MessageEncoder:
         topics = prepared.topics
         if not self._options.create_topic:  # those of groups are made by the broker
             topics = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
-        encoded = EncodedRows((block,), prepared.rejected, prepared.rejected_indices, topics, prepared.destinations)
+        encoded = EncodedRows(
+            (block,), prepared.rejected, prepared.rejected_indices, topics, prepared.grown, prepared.destinations
+        )
         if (ends := prepared.commits) is None:
             return encoded
         commits = self._settings.encode(ends.messages)

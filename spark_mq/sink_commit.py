@@ -7,7 +7,7 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -54,7 +54,7 @@ def commit_rows(
         raise WriteFailedError(
             f"the tasks' rows are those of {sorted({rows.batch for rows in staged})}, not of batch {batch_id}"
         )
-    topics = {topic: queue_count for rows in staged for topic, queue_count in rows.topics.items()}
+    topics = _most(rows.topics for rows in staged)
     with (
         writing_conditions(options.root),
         open_store(
@@ -74,6 +74,7 @@ def commit_rows(
             batch,
             segments,
             topics=topics,
+            grown=_most(rows.grown for rows in staged),
             takeover=options.sink_takeover,
             mirrored=mirrored,
             dead_letters=dead_letters,
@@ -111,6 +112,14 @@ def _segments(staged: Sequence[StagedRows]) -> list[StagedSegment]:
         *(segment for rows in staged for segment in rows.segments),
         *(segment for rows in staged for segment in rows.commits),
     ]
+
+
+def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Of each topic the greatest number of queues that a task asks for."""
+    most: Counter[str] = Counter()
+    for one in counts:
+        most |= Counter(one)
+    return dict(most)
 
 
 def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:

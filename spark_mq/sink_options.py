@@ -115,7 +115,15 @@ class SinkOptions:
     create_topic: Annotated[
         bool, Option(values.parse_boolean, "make missing topics; else their rows are invalid", shown="true")
     ] = True
-    queue_num: Annotated[int, Option(values.parse_positive_int, "queues of a topic that is made", shown="8")] = 8
+    queue_num: Annotated[
+        int | None,
+        Option(
+            values.parse_positive_int,
+            "queues of a topic that is made, or as many as its rows name (at most 4096); where it is given, a topic that is there "
+            "gets, up to so many, the queues that rows name",
+            shown="8",
+        ),
+    ] = None
     flush_disk_type: Annotated[
         FlushDiskType | None,
         Option(

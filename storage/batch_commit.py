@@ -21,6 +21,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +85,7 @@ def commit_batch(
     segments: Sequence[StagedSegment],
     *,
     topics: Mapping[str, int],
+    grown: Mapping[str, int] = MappingProxyType({}),
     takeover: bool = False,
     mirrored: bool = True,
     dead_letters: Sequence[tuple[str, str]] = (),
@@ -91,7 +93,8 @@ def commit_batch(
 ) -> CommitOutcome:
     """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
 
-    `topics` names the topics that may be made if they are missing, with their numbers of queues. `mirrored`: the sink's last
+    `topics` names the topics that may be made if they are missing, with their numbers of queues; `grown` those that are
+    there and get more, with how many. `mirrored`: the sink's last
     batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
     `takeover`), TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full,
@@ -117,8 +120,8 @@ def commit_batch(
                 reason,
                 "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew",
             )
-        _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics)
-        writer.ensure_topics(topics)
+        _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics, grown)
+        writer.ensure_topics(topics, grown)
         writer.reserve(*_room(readers))
         settle(writer)
         intent = Intent(
@@ -372,7 +375,9 @@ def _room(readers: Sequence[RecordRun]) -> tuple[int, int]:
     return rows + ops + _LEDGER_ROOM_BYTES, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)
 
 
-def _check_queues(writer: StoreWriter, queues: Collection[tuple[str, int]], topics: Mapping[str, int]) -> None:
+def _check_queues(
+    writer: StoreWriter, queues: Collection[tuple[str, int]], topics: Mapping[str, int], grown: Mapping[str, int]
+) -> None:
     """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
     for topic, queue_id in sorted(queues):
         config = writer.settings.topics.topics.get(topic)
@@ -380,7 +385,7 @@ def _check_queues(writer: StoreWriter, queues: Collection[tuple[str, int]], topi
             continue
         if config is None and topic not in topics:
             raise TopicChangedError(topic, queue_id, "the topic is not there, and createTopic is false")
-        count = config.write_queue_count if config is not None else topics[topic]
+        count = topics[topic] if config is None else max(config.write_queue_count, grown.get(topic, 0))
         if queue_id >= count:
             raise TopicChangedError(topic, queue_id, f"the topic has {count} write queues")
         if config is not None and not config.perm & PERM_WRITE:

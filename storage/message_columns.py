@@ -26,7 +26,7 @@ from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.message_delays import Delays, read_delays
 from storage.message_properties import read_properties
 from storage.message_retries import Retries, read_retries
-from storage.message_rules import MessageRules, TopicTarget
+from storage.message_rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.message_transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
 from storage.message_values import WORD_SEPARATORS, Rejections, read_integers, read_texts, read_times_ms
 
@@ -266,14 +266,18 @@ def _queue_ids(
         return np.full(len(codes), _NOT_GIVEN, np.int64)
     given = is_valid(column)
     queue_ids = np.asarray(column.fill_null(0).to_numpy(), np.int64)
-    counts = _of_targets(targets, codes, [target.queue_count for target in targets], np.int64)
+    limits = _of_targets(targets, codes, [target.queue_limit for target in targets], np.int64)
 
     def rule(row: int) -> str:
-        target = targets[codes[row]]
-        has = f"topic {target.topic!r} has {target.queue_count} write queues"
-        return f"{queue_ids[row]} is no queue: {has}{' (new, queueNum)' if target.is_new else ''}"
+        target, queue_id = targets[codes[row]], int(queue_ids[row])
+        if queue_id < 0:
+            return f"{queue_id} is no queue: they are counted from 0"
+        if target.queue_limit > target.queue_count:
+            return f"{queue_id} is no queue: topic {target.topic!r} gets at most {target.queue_limit} (queueNum)"
+        cure = f" (queueNum={queue_id + 1} adds more)" if queue_id < NAMED_QUEUES_LIMIT else ""
+        return f"{queue_id} is no queue: topic {target.topic!r} has {target.queue_count} write queues{cure}"
 
-    rejections.add(np.flatnonzero((queue_ids < 0) | (queue_ids >= counts)), "queue_id", rule)
+    rejections.add(np.flatnonzero((queue_ids < 0) | (queue_ids >= limits)), "queue_id", rule)
     return queue_ids if given.all() else np.where(given, queue_ids, _NOT_GIVEN)
 
 
@@ -316,7 +320,7 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
 def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of the values of REAL_TOPIC and, at most, of REAL_QID."""
     topics = [len(target.topic) for target in columns.targets]
-    digits = [len(str(target.queue_count)) for target in columns.targets]
+    digits = [len(str(target.queue_limit)) for target in columns.targets]
     return (
         _of_targets(columns.targets, columns.target_codes, topics, np.int64),
         _of_targets(columns.targets, columns.target_codes, digits, np.int64),

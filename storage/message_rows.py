@@ -73,6 +73,8 @@ class Prepared(NamedTuple):
     """The distinct (topic, queue id) that the messages are for, wherever they wait first."""
     topics: Mapping[str, int]
     """The destinations' topics, and how many queues those get that are not there yet."""
+    grown: Mapping[str, int]
+    """Topics that are there with fewer queues than rows name, and how many they get."""
     commits: Commits | None = None
     """With transactions."""
 
@@ -109,9 +111,15 @@ class MessageRows:
         commits = None
         if columns.transactions is not None:
             commits = self._commits(columns, unique, queues, queue_codes, messages)
-        used = {topic for topic, _ in queues}
-        topics = {target.topic: target.queue_count for target in columns.targets if target.topic in used}
-        return Prepared(messages, rejected, rejected_indices, queues, topics, commits)
+        named = {topic: queue_id + 1 for topic, queue_id in sorted(queues)}  # of each topic the last one stays
+        used = {target.topic: target for target in columns.targets if target.topic in named}
+        topics = {topic: max(target.queue_count, named[topic]) for topic, target in used.items()}
+        grown = {
+            topic: named[topic]
+            for topic, target in used.items()
+            if not target.is_new and named[topic] > target.queue_count
+        }
+        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits)
 
     def _messages(
         self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray
@@ -205,9 +213,12 @@ class MessageRows:
     def _queues(self, columns: MessageColumns) -> tuple[tuple[Queue, ...], np.ndarray]:
         """The distinct queues, and which of them each row goes to."""
         counts = np.array([target.queue_count for target in columns.targets], np.int64)
-        firsts = np.concatenate(([0], np.cumsum(counts)))
         codes = columns.target_codes
         queue_ids = columns.queue_ids.copy()
+        extents = counts.copy()
+        beyond = queue_ids >= counts[codes]  # queues that a topic gets because rows name them
+        np.maximum.at(extents, codes[beyond], queue_ids[beyond] + 1)
+        firsts = np.concatenate(([0], np.cumsum(extents)))
         if columns.sharding_keys is not None:
             hashed = np.flatnonzero((queue_ids < 0) & is_valid(columns.sharding_keys))
             hashes = string_hashes(columns.sharding_keys.take(pa.array(hashed))).astype(np.int64)

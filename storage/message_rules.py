@@ -20,6 +20,8 @@ from storage.subscription_groups import SubscriptionGroupConfig
 from storage.topics import PERM_WRITE, TopicConfig
 
 DEFAULT_QUEUE_COUNT = 8
+NAMED_QUEUES_LIMIT = 4_096
+"""So many queues a topic gets at most because rows name them; whoever wants more says how many. A broker sets no limit."""
 DEFAULT_DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
 
 
@@ -28,6 +30,9 @@ class TopicTarget(NamedTuple):
 
     topic: str
     queue_count: int = 1
+    """Rows that name no queue are spread over so many."""
+    queue_limit: int = 1
+    """A queue that a row names is below this. Above `queue_count` where the topic gets the queues that rows name."""
     is_new: bool = False
     needs_keys: bool = False
     sys_flag: int = 0
@@ -72,7 +77,11 @@ class MessageRules:
     """The topics that there are."""
     create_topic: bool = True
     queue_count: int = DEFAULT_QUEUE_COUNT
-    """Write queues of a topic that is created."""
+    """Write queues of a topic that is created, unless rows name more."""
+    grow_to: int = 0
+    """A topic that is there with fewer write queues gets, up to this many, those that rows name."""
+    growing: frozenset[str] = frozenset()
+    """Topics that are there and get the queues that rows name, as if they were created."""
     broker_name: str | None = None
     cluster_name: str = "DefaultCluster"
     region: str = "DefaultRegion"
@@ -108,6 +117,7 @@ class MessageRules:
         return TopicTarget(
             name,
             queue_count=self.queue_count if config is None else config.write_queue_count,
+            queue_limit=self._queue_limit(name, config),
             is_new=config is None,
             needs_keys=config is not None and config.attributes.get("cleanup.policy") == "COMPACTION",
             sys_flag=MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0,
@@ -138,10 +148,17 @@ class MessageRules:
         return TopicTarget(
             made.topic,
             queue_count=made.write_queue_count,
+            queue_limit=made.write_queue_count,
             is_new=made.topic not in self.topics,
             sys_flag=MULTI_TAGS if made.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{made.topic}#") & 0xFFFFFFFF,
         )
+
+    def _queue_limit(self, topic: str, config: TopicConfig | None) -> int:
+        if config is None:
+            return max(self.queue_count, NAMED_QUEUES_LIMIT)
+        grown = self.grow_to if self.create_topic else 0
+        return max(config.write_queue_count, grown, NAMED_QUEUES_LIMIT if topic in self.growing else 0)
 
     def _refusal(self, topic: str) -> str | None:
         try:

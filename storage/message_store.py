@@ -27,7 +27,6 @@ from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.index_store import IndexStore
 from storage.inner_messages import InnerMessage, InnerMessages
-from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
@@ -233,13 +232,13 @@ class MessageStore(StoreReader):
         born_time_ms: int | None = None,
         queue_id: int | None = None,
         sharding_key: str | None = None,
-        queue_count: int = DEFAULT_QUEUE_COUNT,
+        queue_count: int | None = None,
         create_topic: bool = True,
     ) -> PutResult:
         """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
 
         Without `queue_id` and `sharding_key` the topic's write queues take turns; a topic that is not there is made with
-        `queue_count` queues. Raises RowIllegalError, StoreNotWritableError, OSError.
+        `queue_count` queues (None: 8), or with as many as `queue_id` needs. Raises RowIllegalError, StoreNotWritableError, OSError.
         """
         listed = None if keys is None or isinstance(keys, str) else list(keys)
         columns = {

@@ -51,7 +51,8 @@ def message_rules(
     settings: PutSettings,
     *,
     topic: str | None = None,
-    queue_count: int = DEFAULT_QUEUE_COUNT,
+    queue_count: int | None = None,
+    growing: frozenset[str] = frozenset(),
     create_topic: bool = True,
     compress_body_over: int | None = None,
     keep_unique_key: bool = False,
@@ -61,13 +62,19 @@ def message_rules(
     marks: tuple[tuple[str, str], ...] = (),
     retries: RetryRules | None = None,
 ) -> MessageRules:
-    """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`."""
+    """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`.
+
+    A topic that is made gets `queue_count` queues (None: 8), or as many as its rows name. A given `queue_count` also allows a topic
+    that is there to get as many, where rows name them.
+    """
     transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
     return MessageRules(
         topic=topic,
         topics=settings.topics.topics,
         create_topic=create_topic,
-        queue_count=queue_count,
+        queue_count=DEFAULT_QUEUE_COUNT if queue_count is None else queue_count,
+        grow_to=queue_count or 0,
+        growing=growing,
         broker_name=settings.broker_name,
         cluster_name=settings.cluster,
         region=settings.region,
@@ -162,7 +169,7 @@ class _RowPut:
         if not len(messages.queue_codes):
             return _results(messages, None, self._host, 0)
         writer.reserve(len(block.data), _largest_record(block))
-        writer.ensure_topics(self._prepared.topics)
+        writer.ensure_topics(self._prepared.topics, self._prepared.grown)
         placement = append([block], index_lease_ms=INDEX_LEASE_MS)[0]
         self._end_halves(placement, writer, append)
         last = writer.ends.last_record

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -99,11 +100,13 @@ class StoreWriter:
 
     # Topics
 
-    def ensure_topics(self, wanted: Mapping[str, int]) -> None:
-        """Topics that have no entry get one with so many queues, before their first record. Java: TopicConfigManager."""
+    def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Topics that have no entry get one with so many queues, before their first record; those of `grown` get more where they have
+        fewer. Java: TopicConfigManager.
+        """
         table = before = self.settings.topics
-        for topic, queue_count in wanted.items():
-            if topic not in table.topics:
+        for topic, queue_count in (*wanted.items(), *grown.items()):
+            if topic not in table.topics or topic in grown:
                 table = table.ensure_topic(
                     topic,
                     queue_count,

@@ -78,8 +78,15 @@ def produce(
         bool, typer.Option("--json", help="A line is a JSON object with columns of the sink, not a body.")
     ] = False,
     queue_num: Annotated[
-        int, typer.Option("--queue-num", metavar="N", min=1, help="Queues of a topic that is made.")
-    ] = DEFAULT_QUEUE_COUNT,
+        int | None,
+        typer.Option(
+            "--queue-num",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Queues of a topic that is made; without it 8, or as many as its lines name.",
+        ),
+    ] = None,
     create_topic: Annotated[
         bool, typer.Option("--create-topic/--no-create-topic", help="Make topics that are missing, or refuse them.")
     ] = True,
@@ -126,12 +133,17 @@ def produce(
 def _put_lines(
     store: MessageStore, written: _Written, rules: Mapping[str, object], *, objects: bool
 ) -> CommandError | None:
-    """Append standard input. Returns why it ended before its end, so that the store is closed before that is told."""
+    """Append standard input. Returns why it ended before its end, so that the store is closed before that is told.
+
+    A topic that is made here goes on getting the queues that lines name.
+    """
+    before = frozenset(store.writer.settings.topics.topics)
     for lines in read_lines(sys.stdin.buffer, skip_blank=objects):
         try:
             rows = rows_of_objects(lines) if objects else rows_of_bodies(lines)
             try:
-                written.add(store.put_batch(rows, **rules))
+                made = frozenset(store.writer.settings.topics.topics) - before
+                written.add(store.put_batch(rows, **rules, growing=made))
             except RowIllegalError as error:
                 more = f"; {error.more} more of these lines are refused" if error.more else ""
                 raise LineError(lines[error.row].number, error.column, error.rule + more) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from spark_mq.cli import app
 from storage import Message, open_store
 from storage.format.java_hash import string_hash
 from storage.format.record import host_text
-from storage.topics import TopicTable
+from storage.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
@@ -140,7 +140,7 @@ def test_an_object_may_ask_for_a_delay_or_a_retry(tmp_path: Path) -> None:
         (b'{"body": "x", "properties": {"a": null}}', "line 3, column properties: expected a text, found null"),
         (b'{"body": "x", "tags": "a\\u0001b"}', "line 3, column tags: it holds a control character"),
         (b'{"body": "x", "tags": "\\ud800"}', "line 3, column tags: it holds half of a surrogate pair"),
-        (b'{"body": "x", "queue_id": 8}', "line 3, column queue_id: 8 is no queue"),
+        (b'{"body": "x", "queue_id": 4096}', "line 3, column queue_id: 4096 is no queue"),
         (b'{"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}', "line 3, column topic: topic name 'SCHEDULE_TOPIC_XXXX' is illegal"),
         (b'{"body": "x", "tgas": "a"}', "line 3, column tgas: there is no such column; did you mean tags?"),
         (b'{"body": "x", "transaction_state": "c"}', "line 3, column transaction_state: there is no such column; a line may have"),
@@ -194,6 +194,23 @@ def test_topics_are_made_as_asked_or_refused(tmp_path: Path) -> None:
     produce(root, "--topic", "T", "--queue-num", "5", "--no-create-topic", lines=[b"x"] * 6)
     with open_store(root) as store:
         assert [store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")] == [4, 4, 4]
+
+
+def topics_of(root: Path) -> Mapping[str, TopicConfig]:
+    return TopicTable.load((root / "config" / "topics.json").read_text("utf-8")).topics
+
+
+def test_a_topic_that_is_made_gets_the_queues_that_lines_name_however_late(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    rows = [{"body": "x", "queue_id": number // 1_500} for number in range(30_000)]
+    produce_json(root, "--topic", "T", rows=rows)
+    with open_store(root) as store:
+        assert [store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")] == [1_500] * 20
+    assert (topics_of(root)["T"].read_queue_count, topics_of(root)["T"].write_queue_count) == (20, 20)
+    later = produce_json(root, "--topic", "T", rows=[{"body": "x", "queue_id": 20}], exit_code=1)
+    assert "20 is no queue: topic 'T' has 20 write queues (queueNum=21 adds more)" in later
+    produce_json(root, "--topic", "T", "--queue-num", "21", rows=[{"body": "x", "queue_id": 20}])
+    assert topics_of(root)["T"].write_queue_count == 21
 
 
 def test_the_store_host_is_in_the_records_unless_the_store_has_one(tmp_path: Path) -> None:

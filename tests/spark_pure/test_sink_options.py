@@ -19,7 +19,7 @@ def parse(mode: Mode = "streaming", **options: str) -> SinkOptions:
 def test_the_defaults() -> None:
     options = parse()
     assert options == SinkOptions(path="/store")
-    assert (options.create_topic, options.queue_num, options.lock_timeout) == (True, 8, 60_000)
+    assert (options.create_topic, options.queue_num, options.lock_timeout) == (True, None, 60_000)
     assert (options.on_invalid_row, options.flush_disk_type, options.compress_body_over) == ("fail", None, None)
     assert (options.keep_unique_key, options.strict_properties, options.sink_takeover) == (False, False, False)
 
@@ -55,7 +55,7 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
     assert {row.name for row in rows} == names
     for row, field in zip(rows, fields.values(), strict=True):
         assert row.meaning
-        if row.default in ("true", "false", "8", "60s", "fail") and row.name != "sinkTakeover":
+        if row.default in ("true", "false", "60s", "fail") and row.name != "sinkTakeover":
             assert getattr(parse(**{row.name: row.default}), field.name) == field.default
 
 

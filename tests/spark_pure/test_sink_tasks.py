@@ -32,6 +32,7 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.intent import intent_directory, load_intents
 from storage.staged_segment import list_segments, sink_digest, staged_directory
+from storage.topics import TopicTable
 
 FILES = LocalFileSystem()
 Row = dict[str, Any]
@@ -295,8 +296,40 @@ def test_topics_are_made_as_rows_need_them_with_so_many_queues(root: str) -> Non
     commit(more, stage(more, [{"body": b"z", "topic": "U", "queue_id": 2}], batch_id=1), batch_id=1)
     with open_store(root) as store:
         assert store.queue_ids("T") == store.queue_ids("U") == [0, 1, 2]
-    with pytest.raises(InvalidRowError, match="queue_id: 3 is no queue: topic 'U' has 3 write queues"):
-        stage(more, [{"body": b"z", "topic": "U", "queue_id": 3}], batch_id=2)
+    unasked = options_of(root)
+    with pytest.raises(
+        InvalidRowError, match=r"queue_id: 3 is no queue: topic 'U' has 3 write queues \(queueNum=4 adds more\)"
+    ):
+        stage(unasked, [{"body": b"z", "topic": "U", "queue_id": 3}], batch_id=2)
+    commit(more, stage(more, [{"body": b"z", "topic": "U", "queue_id": 3}], batch_id=2), batch_id=2)
+    assert queue_counts(root) == {"T": 3, "U": 4}
+
+
+def test_a_topic_that_is_made_gets_as_many_queues_as_any_task_needs(root: str) -> None:
+    options = options_of(root)
+    tasks = [
+        stage(options, [{"body": b"x", "queue_id": queue_id}], partition=task)
+        for task, queue_id in enumerate((3, 15, 9))
+    ]
+    commit_rows(options, tasks, 0, mirrored=True)
+    assert queue_counts(root) == {"T": 16}
+    with open_store(root) as store:
+        assert store.queue_ids("T") == [3, 9, 15]
+
+
+def test_a_topic_that_was_made_meanwhile_with_fewer_queues_is_not_grown_unasked(root: str) -> None:
+    options = options_of(root)
+    staged = stage(options, [{"body": b"x", "queue_id": 15}])
+    commit(options, stage(options, [{"body": b"y"}], query_id="other", sink_id="other"))
+    with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_TOPIC_CHANGED\] .*the topic has 8 write queues"):
+        commit(options, staged)
+
+
+def queue_counts(root: str) -> dict[str, int]:
+    table = TopicTable.load((Path(root) / "config" / "topics.json").read_text("utf-8"))
+    return {
+        topic: config.write_queue_count for topic, config in table.topics.items() if not topic.startswith("rmq_sys_")
+    }
 
 
 def test_without_create_topic_rows_of_missing_topics_are_invalid(root: str) -> None:
@@ -344,7 +377,7 @@ def test_dead_letters_appear_with_their_batch_once(root: str, tmp_path: Path) ->
     rows: list[Row] = [
         {"body": b"a", "queue_id": 0, "note": "n0"},
         {"body": None, "queue_id": 1, "note": "n1"},
-        {"body": b"c", "queue_id": 8, "note": "n2"},
+        {"body": b"c", "queue_id": 4_096, "note": "n2"},
         {"body": b"d", "queue_id": 7, "note": "n3"},
     ]
     columns = InputColumns(("body", "queue_id"), kafka=False)
@@ -362,7 +395,7 @@ def test_dead_letters_appear_with_their_batch_once(root: str, tmp_path: Path) ->
         {
             **rows[2],
             "error_column": "queue_id",
-            "error_rule": "8 is no queue: topic 'T' has 8 write queues (new, queueNum)",
+            "error_rule": "4096 is no queue: topic 'T' gets at most 4096 (queueNum)",
             "error_partition": 3,
             "error_row": 2,
         },

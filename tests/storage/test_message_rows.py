@@ -588,15 +588,65 @@ def test_an_unknown_topic_is_refused_unless_it_may_be_created() -> None:
 @pytest.mark.parametrize(
     ("topic", "queue_id", "rule"),
     [
-        ("Wide", 4, "4 is no queue: topic 'Wide' has 4 write queues"),
-        ("Wide", -1, "-1 is no queue: topic 'Wide' has 4 write queues"),
-        ("Narrow", 1, "1 is no queue: topic 'Narrow' has 1 write queues"),
-        ("New", 8, "8 is no queue: topic 'New' has 8 write queues (new, queueNum)"),
+        ("Wide", 4, "4 is no queue: topic 'Wide' has 4 write queues (queueNum=5 adds more)"),
+        ("Wide", -1, "-1 is no queue: they are counted from 0"),
+        ("Narrow", 1, "1 is no queue: topic 'Narrow' has 1 write queues (queueNum=2 adds more)"),
+        ("New", 4_096, "4096 is no queue: topic 'New' gets at most 4096 (queueNum)"),
+        ("New", 2**31 - 1, "2147483647 is no queue: topic 'New' gets at most 4096 (queueNum)"),
         ("Wide", 1 << 40, "1099511627776 is no queue: topic 'Wide' has 4 write queues"),
     ],
 )
 def test_a_queue_must_be_one_of_the_topics(topic: str, queue_id: int, rule: str) -> None:
     assert refusal({"body": b"x", "topic": topic, "queue_id": queue_id}, queue_id=pa.int64()) == f"queue_id: {rule}"
+
+
+def topics_of(used: MessageRules, *queues: tuple[str, int | None]) -> tuple[dict[str, int], dict[str, int]]:
+    """How many queues topics get that are made, and that are there."""
+    batch = pa.record_batch(
+        {
+            "body": pa.array([b"x"] * len(queues), pa.binary()),
+            "topic": pa.array([topic for topic, _ in queues], pa.string()),
+            "queue_id": pa.array([queue_id for _, queue_id in queues], pa.int32()),
+        }
+    )
+    prepared = MessageRows(used, bytes(10)).prepare(batch, NOW_MS)
+    assert prepared.rejected == ()
+    assert [(topic, queue_id) for topic, queue_id in queues if queue_id is not None] == [
+        prepared.messages.queues[code]
+        for code, (_, queue_id) in zip(prepared.messages.queue_codes, queues, strict=True)
+        if queue_id is not None
+    ]
+    return dict(prepared.topics), dict(prepared.grown)
+
+
+def test_a_topic_that_is_made_gets_as_many_queues_as_rows_name() -> None:
+    named = topics_of(rules(), ("New", 11), ("New", 3), ("Small", 2), ("New", None), ("Most", 4_095))
+    assert named == ({"New": 12, "Small": 8, "Most": 4_096}, {})
+    assert topics_of(rules(queue_count=5_000), ("New", 4_999)) == ({"New": 5_000}, {})
+
+
+def test_a_topic_that_is_there_gets_more_queues_only_where_that_is_allowed() -> None:
+    assert topics_of(rules(grow_to=6), ("Wide", 4), ("Narrow", 0)) == ({"Wide": 5, "Narrow": 1}, {"Wide": 5})
+    assert topics_of(rules(growing=frozenset({"Wide"})), ("Wide", 40)) == ({"Wide": 41}, {"Wide": 41})
+    beyond = refusal({"body": b"x", "topic": "Wide", "queue_id": 6}, rules(grow_to=6), queue_id=pa.int64())
+    assert beyond == "queue_id: 6 is no queue: topic 'Wide' gets at most 6 (queueNum)"
+    fixed = refusal(
+        {"body": b"x", "topic": "Wide", "queue_id": 4}, rules(grow_to=6, create_topic=False), queue_id=pa.int64()
+    )
+    assert fixed.startswith("queue_id: 4 is no queue: topic 'Wide' has 4 write queues")
+
+
+def test_rows_without_a_queue_are_spread_over_the_queues_that_the_topic_would_have_without_the_others() -> None:
+    queues = [("New", 40), *[("New", None)] * 16]
+    batch = pa.record_batch(
+        {
+            "body": pa.array([b"x"] * len(queues), pa.binary()),
+            "topic": pa.array([topic for topic, _ in queues], pa.string()),
+            "queue_id": pa.array([queue_id for _, queue_id in queues], pa.int32()),
+        }
+    )
+    messages = MessageRows(rules(), bytes(10)).prepare(batch, NOW_MS).messages
+    assert [messages.queues[code][1] for code in messages.queue_codes] == [40, *range(8), *range(8)]
 
 
 def test_a_flag_has_32_bits() -> None:
