@@ -286,6 +286,10 @@ def names(queues: Iterable[str]) -> str:
 
 _CONFIGURE = "Name the broker's configuration file in the option conf"
 _VERIFY = "`spark-mq verify` shows what else differs"
+_PERMISSIVE = (
+    "With mode=PERMISSIVE such a message becomes a row with a null body and the reason in the column _corrupt, and the query goes on "
+    "from its checkpoint; a new query can also start behind the message (startingOffsets)"
+)
 
 # Storage error → (condition, what a Spark user can do). A class not listed takes its nearest listed base.
 _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
@@ -308,6 +312,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
+    errors.CorruptMessageError: ("SPARK_MQ_CORRUPT_RECORD", _PERMISSIVE),
     errors.ColumnIllegalError: ("SPARK_MQ_SINK_SCHEMA", None),
     errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
     errors.PutRefusedError: ("SPARK_MQ_MESSAGE_REFUSED", None),

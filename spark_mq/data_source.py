@@ -27,7 +27,7 @@ class SparkMqDataSource(DataSource):
         from spark_mq.rows import columns_named, ddl
 
         options = self._source_options()
-        return ddl(columns_named(options.column_names, kafka=options.kafka_columns))
+        return ddl(columns_named(options.column_names, kafka=options.kafka_columns, permissive=options.permissive))
 
     def reader(self, schema: StructType) -> BatchReader:
         from spark_mq.batch_reader import BatchReader

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage import MessageStore
-from storage.errors import StorageError
+from storage.errors import CorruptMessageError, StorageError
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.record import Message, host_text
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
@@ -65,11 +65,19 @@ def dump_queue(
             yield line | {"error": str(error)}
             continue
         line |= describe_message(message, store.log.bytes_at(commitlog_offset, size))
-        yield line | {"body": message.plain_body.decode(errors="replace")} if bodies else line
+        yield line | described_body(message) if bodies else line
+
+
+def described_body(message: Message) -> dict[str, Any]:
+    """The body as text; null where it does not decompress (`describe_message` says so in `error`)."""
+    try:
+        return {"body": message.plain_body.decode(errors="replace")}
+    except CorruptMessageError:
+        return {"body": None}
 
 
 def describe_message(message: Message, record: bytes) -> dict[str, Any]:
-    """The fields of a decoded record; `record` is its bytes."""
+    """The fields of a decoded record; `record` is its bytes. A body that does not decompress gives an `error` with the reason."""
     line = {
         "topic": message.topic,
         "queueId": message.queue_id,
@@ -93,12 +101,12 @@ def describe_message(message: Message, record: bytes) -> dict[str, Any]:
         "magic": f"{message.magic:08x}",
     }
     if message.sys_flag & COMPRESSED:
-        plain = message.plain_body
-        line |= {
-            "plainBodyLen": len(plain),
-            "plainBodySha256": _sha256(plain),
-            "compressType": _COMPRESSION_NAMES.get(message.sys_flag & COMPRESSION_MASK, "ZLIB"),
-        }
+        line["compressType"] = _COMPRESSION_NAMES.get(message.sys_flag & COMPRESSION_MASK, "ZLIB")
+        try:
+            plain = message.plain_body
+        except CorruptMessageError as error:
+            return line | {"error": str(error)}
+        line |= {"plainBodyLen": len(plain), "plainBodySha256": _sha256(plain)}
     return line
 
 

@@ -170,6 +170,17 @@ def parse_no_match(text: str, option: str) -> NoMatch:
         raise OptionError(option, f"expected error or latest, found {text!r}") from error
 
 
+def parse_mode(text: str, option: str) -> Literal["FAILFAST", "PERMISSIVE"]:
+    match text.strip().upper():
+        case "FAILFAST":
+            return "FAILFAST"
+        case "PERMISSIVE":
+            return "PERMISSIVE"
+        case "DROPMALFORMED":
+            raise OptionError(option, "no message is dropped unseen: use PERMISSIVE and filter on `_corrupt IS NULL`")
+    raise OptionError(option, f"expected FAILFAST or PERMISSIVE, found {text!r}")
+
+
 def parse_tags(text: str, option: str) -> tuple[str, ...] | None:
     """Names between `||`, blanks around them dropped; `*` or nothing is None = all (FilterAPI.buildSubscriptionData).
 

@@ -59,6 +59,8 @@ EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "re
 """What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
 KAFKA_COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 KAFKA_HEADERS = "headers"
+CORRUPT_COLUMN = "_corrupt"
+"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
 
 _NOT_YET = {"nameServer": "not yet: the source reads stores, name one with the option path"}
 
@@ -70,7 +72,7 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
     columns: list[str] = []
     for part in text.split(","):
         columns += COLUMN_NAMES if part.strip() == "*" else [part.strip()]
-    known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES)
+    known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN)
     for column in columns:
         if column not in known:
             raise OptionError(option, f"there is no column {column!r}{advice(column, known)}")
@@ -216,7 +218,8 @@ class SourceOptions:
         tuple[str, ...],
         Option(
             parse_columns,
-            "only these, `topic,body`, where `*` stands for all but the last four; or `kafka` = the columns of Spark's Kafka source",
+            "only these, `topic,body`, where `*` stands for all but those to be asked for; "
+            "or `kafka` = the columns of Spark's Kafka source",
             shown="*",
         ),
     ] = COLUMN_NAMES
@@ -225,6 +228,15 @@ class SourceOptions:
     ] = False
     decompress: Annotated[bool, Option(values.parse_boolean, "inflate compressed bodies", shown="true")] = True
     verify_crc: Annotated[bool, Option(values.parse_boolean, "check the CRC of every body", shown="false")] = False
+    mode: Annotated[
+        Literal["FAILFAST", "PERMISSIVE"],
+        Option(
+            values.parse_mode,
+            "a message whose body does not decompress, or with verifyCrc has another CRC: FAILFAST fails the query and names the "
+            "message; PERMISSIVE gives a row with a null `body` and the reason in the column `_corrupt`",
+            shown="FAILFAST",
+        ),
+    ] = "FAILFAST"
 
     consumer_group: Annotated[
         str | None, Option(values.parse_text, "the group of startingOffsets=group and commitOffsets")
@@ -270,6 +282,8 @@ class SourceOptions:
             raise OptionError("consumerGroup", f"{wanting} needs it")
         if self.include_headers and not self.kafka_columns:
             raise OptionError("includeHeaders", "belongs to columns=kafka; ours has the column properties")
+        if CORRUPT_COLUMN in self.columns and not self.permissive:
+            raise OptionError("columns", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError("minOffsetsPerTrigger", f"{least} is greater than maxOffsetsPerTrigger, {most}")
@@ -356,7 +370,13 @@ class SourceOptions:
     @property
     def column_names(self) -> tuple[str, ...]:
         """The names of a row's columns, in order."""
-        return (*self.columns, KAFKA_HEADERS) if self.include_headers else self.columns
+        names = (*self.columns, KAFKA_HEADERS) if self.include_headers else self.columns
+        return (*names, CORRUPT_COLUMN) if self.permissive and CORRUPT_COLUMN not in names else names
+
+    @property
+    def permissive(self) -> bool:
+        """Whether a corrupt message is a row, and not the end of the query."""
+        return self.mode == "PERMISSIVE"
 
 
 _TABLE = OptionTable(SourceOptions, _NOT_YET)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_mq.conditions import from_storage_error
 from spark_mq.offsets import QueueId
 from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
-from storage.errors import OffsetOutOfRangeError, StorageError
+from storage.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
 from storage.files.file_system import Scratch
 from storage.files.remote import file_system_of
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -37,6 +37,7 @@ class RowRequest:
     verify_crc: bool = False
     fail_on_data_loss: bool = True
     nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
+    permissive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +64,20 @@ def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
     """The messages of a split as Arrow batches of the request's schema, in queue order.
 
     Messages that expired since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the
-    request tolerates that.
+    request tolerates that. A corrupt message is an error that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
     """
     try:
         for start, end in split.ranges:
             yield from _read_range(split, start, end)
+    except CorruptMessageError as error:
+        raise from_storage_error(error.of_broker(split.queue.broker_name)) from error
     except StorageError as error:
         raise from_storage_error(error) from error
 
 
 def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
     request = split.request
-    columns = columns_named(request.column_names, kafka=request.kafka)
+    columns = columns_named(request.column_names, kafka=request.kafka, permissive=request.permissive)
     schema = arrow_schema(columns, request.nullable)
     for part in _slices(split, start, end):
         source = RowSource(
@@ -85,7 +88,10 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
             request.decompress,
             split.broker_rank << 16,
             all_properties=any(column.name in PROPERTY_COLUMNS for column in columns),
+            permissive=request.permissive,
         )
+        if request.permissive and request.verify_crc:
+            source.note_corrupt_sums(force_property_crc=split.layout.force_property_crc)
         wanted = _wanted_rows(source, request)
         if wanted is not None and not wanted.all():
             source.take(wanted)
@@ -110,7 +116,7 @@ def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
                 end,
                 tags_codes=codes,
                 ext=ext,
-                verify_crc=split.request.verify_crc,
+                verify_crc=split.request.verify_crc and not split.request.permissive,
             ):
                 start = int(part.queue_offsets[-1]) + 1
                 yield part

@@ -27,7 +27,18 @@ from storage.scan import scan_queue
 REPLAYED_FROM = "REPLAYED_FROM"
 COMPRESS_OVER_BYTES = 4_096
 """Bodies from here on are compressed, as a client does: some were, and would be too large inflated."""
-_READ = ("queue_offset", "msg_id", "body", "tags", "keys", "unique_key", "properties", "flag", "born_timestamp")
+_READ = (
+    "queue_offset",
+    "msg_id",
+    "body",
+    "tags",
+    "keys",
+    "unique_key",
+    "properties",
+    "flag",
+    "born_timestamp",
+    "_corrupt",
+)
 _PUT = ("topic", "body", "tags", "keys", "unique_key", "properties", "flag", "born_timestamp")
 _POP_RETRY_SEPARATORS = ("+", "_")
 
@@ -88,9 +99,9 @@ def refused_topics(store: MessageStore, topics: Iterable[str]) -> dict[str, str]
 def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> list[Outcome]:
     """Put copies of dead letters into the topics that they came from, and sync; the outcome of each, in their order.
 
-    Rows are put by the rules of `put_batch`. One that no topic takes, that has expired or that is another message by now is refused
-    alone. They are put PLAIN_BYTES at a time: a few stored bytes may say gigabytes. A crash or an error leaves some of the copies in
-    the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
+    Rows are put by the rules of `put_batch`. One that no topic takes, that has expired, that is another message by now or whose body
+    does not decompress is refused alone. They are put PLAIN_BYTES at a time: a few stored bytes may say gigabytes. A crash or an error
+    leaves some of the copies in the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
     """
     targets = {letter: topic_of(letter.origin_topic, group) for letter in letters}
     closed = refused_topics(store, set(targets.values()))
@@ -104,6 +115,12 @@ def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> li
 
 
 def _put(store: MessageStore, letters: list[DeadLetter], rows: pa.Table) -> Iterator[Outcome]:
+    corrupt = rows.column("_corrupt").to_pylist()
+    for letter, reason in zip(letters, corrupt, strict=True):
+        if reason is not None:
+            yield Outcome(letter, REFUSED, f"body: {reason}")
+    letters = [letter for letter, reason in zip(letters, corrupt, strict=True) if reason is None]
+    rows = rows.filter(pc.is_null(rows.column("_corrupt")))
     while letters:
         try:
             put = store.put_batch(
@@ -165,7 +182,7 @@ def _parts(
     store: MessageStore, group: str, letters: Sequence[DeadLetter]
 ) -> Iterator[tuple[list[DeadLetter], pa.RecordBatch]]:
     """The letters that are still there, part by part, and beside each its row, with REPLAYED_FROM among its properties."""
-    columns = columns_named(_READ, kafka=False)
+    columns = columns_named(_READ, kafka=False, permissive=True)
     schema = arrow_schema(columns)
     for queue_id, of_queue in groupby(sorted(letters), attrgetter("queue_id")):
         by_place = {(letter.queue_offset, letter.msg_id): letter for letter in of_queue}
@@ -189,7 +206,7 @@ def _sources(store: MessageStore, topic: str, queue_id: int, offsets: Collection
     for run in runs:
         if len(run):
             for part in scan_queue(queue, store.log, store.log_end, int(run[0]), int(run[-1]) + 1):
-                yield RowSource(part, topic, "", queue_id, all_properties=True)
+                yield RowSource(part, topic, "", queue_id, all_properties=True, permissive=True)
 
 
 def with_property(maps: pa.MapArray, name: str, values: pa.Array) -> pa.MapArray:

@@ -6,7 +6,7 @@ Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=k
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import CorruptMessageError
 from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
-from storage.format.record_batch import Records
+from storage.format.record_batch import Records, fail
 from storage.scan import QueueSlice
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -29,7 +30,10 @@ LOG_APPEND_TIME = 1  # Kafka's timestampType of a time that the broker set
 
 @dataclass
 class RowSource:
-    """One slice with what its columns share. `partition_base` is the broker's rank × 65,536, for Kafka's partition."""
+    """One slice with what its columns share. `partition_base` is the broker's rank × 65,536, for Kafka's partition.
+
+    A corrupt message is an error, or of a `permissive` source a row whose reason stands in `corrupt`.
+    """
 
     slice: QueueSlice
     topic: str
@@ -38,6 +42,9 @@ class RowSource:
     decompress: bool = True
     partition_base: int = 0
     all_properties: bool = False  # asked for as a column: single ones are then taken from the whole
+    permissive: bool = False
+    corrupt: dict[int, str] = field(default_factory=dict)
+    """Row → why it is corrupt, as far as was looked."""
 
     @property
     def records(self) -> Records:
@@ -56,16 +63,33 @@ class RowSource:
     def bodies(self) -> pa.Array:
         return self.records.plain_bodies() if self.decompress else self.records.bodies()
 
+    def note_corrupt_sums(self, *, force_property_crc: bool) -> None:
+        """Compare the checksums of all rows."""
+        for row, error in self.records.corrupt_sums(force_property_crc=force_property_crc):
+            self._note_corrupt(row, error)
+
+    def _note_corrupt(self, row: int, error: CorruptMessageError) -> None:
+        self.corrupt.setdefault(row, error.reason)
+
     def take(self, rows: np.ndarray) -> None:
         """Keep only the rows of a mask."""
+        if self.corrupt:
+            numbers = np.cumsum(rows) - 1
+            self.corrupt = {int(numbers[row]): reason for row, reason in self.corrupt.items() if rows[row]}
         self.slice = QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows))
         self.__dict__.pop("properties", None)
         self.__dict__.pop("bodies", None)
 
     def parts(self) -> Iterator[RowSource]:
         """The rows in parts of at most PLAIN_BYTES of bodies that were compressed, or one of them; each has its bodies."""
-        for rows, bodies in self.records.plain_parts(PLAIN_BYTES):
-            part = replace(self, slice=QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows)))
+        for rows, bodies in self.records.plain_parts(PLAIN_BYTES, self._note_corrupt if self.permissive else fail):
+            part = replace(
+                self,
+                slice=QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows)),
+                corrupt={
+                    row - rows.start: reason for row, reason in self.corrupt.items() if rows.start <= row < rows.stop
+                },
+            )
             part.__dict__["bodies"] = bodies
             yield part
 
@@ -97,7 +121,17 @@ def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> 
 
 
 def _body(source: RowSource) -> pa.Array:
-    return source.bodies
+    if not source.corrupt or not source.decompress:
+        return source.bodies
+    is_corrupt = np.zeros(source.count, bool)
+    is_corrupt[list(source.corrupt)] = True
+    return pc.if_else(pa.array(is_corrupt), pa.scalar(None, pa.binary()), source.bodies)
+
+
+def _corrupt(source: RowSource) -> pa.Array:
+    if not source.corrupt:
+        return pa.nulls(source.count, pa.string())
+    return pa.array([source.corrupt.get(row) for row in range(source.count)], pa.string())
 
 
 def _kafka_key(source: RowSource) -> pa.Array:
@@ -129,6 +163,14 @@ def _real_queue_id(source: RowSource) -> pa.Array:
 
 
 _TOPIC = _constant(lambda source: source.topic, pa.string())
+_CORRUPT = Column(
+    "_corrupt",
+    "STRING",
+    pa.string(),
+    True,
+    "why the body is no body, null of a sound message; with mode=PERMISSIVE",
+    _corrupt,
+)
 
 COLUMNS: dict[str, Column] = {
     column.name: column
@@ -174,6 +216,7 @@ COLUMNS: dict[str, Column] = {
                "where it goes, or went, by way of a delay or a transaction (property REAL_TOPIC); to be asked for",
                lambda source: source.text("REAL_TOPIC")),
         Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for", _real_queue_id),
+        _CORRUPT,
     )
 }  # fmt: skip
 
@@ -191,14 +234,16 @@ KAFKA_COLUMNS: dict[str, Column] = {
                _constant(lambda source: LOG_APPEND_TIME, pa.int32())),
         Column("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", HEADERS, True, "the properties, with includeHeaders",
                _kafka_headers),
+        _CORRUPT,
     )
 }  # fmt: skip
 
 
-def columns_named(names: Sequence[str], *, kafka: bool) -> list[Column]:
-    """The columns in the order asked for."""
+def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False) -> list[Column]:
+    """The columns in the order asked for. The body of a permissive read can be null."""
     table = KAFKA_COLUMNS if kafka else COLUMNS
-    return [table[name] for name in names]
+    columns = [table[name] for name in names]
+    return [column._replace(nullable=True) if permissive and column.values is _body else column for column in columns]
 
 
 def arrow_schema(columns: Sequence[Column], nullable: Collection[str] = ()) -> pa.Schema:
@@ -215,7 +260,7 @@ def ddl(columns: Sequence[Column]) -> str:
 
 def to_record_batches(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A slice as Arrow batches exactly of `schema`; more than one where its bodies are many times as large in the clear."""
-    has_plain_bodies = source.decompress and any(column.values is _body for column in columns)
+    has_plain_bodies = source.decompress and any(column.values in (_body, _corrupt) for column in columns)
     for part in source.parts() if has_plain_bodies else (source,):
         yield to_record_batch(part, columns, schema)
 

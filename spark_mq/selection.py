@@ -9,9 +9,9 @@ from pyspark.sql.types import StructType
 from spark_mq.cluster import Cluster
 from spark_mq.conditions import OptionError
 from spark_mq.offsets import QueueId
-from spark_mq.options import SourceOptions
+from spark_mq.options import CORRUPT_COLUMN, SourceOptions
 from spark_mq.partition_reader import RowRequest
-from spark_mq.rows import COLUMNS, KAFKA_COLUMNS
+from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, columns_named
 
 
 def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
@@ -48,6 +48,7 @@ def request_of(
         verify_crc=options.verify_crc,
         fail_on_data_loss=options.fail_on_data_loss,
         nullable=frozenset(nullable),
+        permissive=options.permissive,
     )
 
 
@@ -59,7 +60,10 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
     for field in schema:
         if field.name not in known:
             raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")
-        if known[field.name].nullable and not field.nullable:
+        if field.name == CORRUPT_COLUMN and not options.permissive:
+            raise OptionError("schema", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
+        (column,) = columns_named([field.name], kafka=options.kafka_columns, permissive=options.permissive)
+        if column.nullable and not field.nullable:
             raise OptionError("schema", f"column {field.name} can be null")
 
 

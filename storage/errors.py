@@ -13,6 +13,7 @@
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
       CorruptRecordError(field, position, …)        bytes on disk are wrong
+        CorruptMessageError(topic, queue_id, …)     a queue's message whose body is not what its record says
       ColumnIllegalError(column, rule)              a table that is none of messages
       RowIllegalError(row, column, rule, more)      a row that is no message
       MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
@@ -273,8 +274,52 @@ class CorruptRecordError(StorageError):
         self.found = found
         self.file = file
 
+    @property
+    def reason(self) -> str:
+        """What is wrong, without where."""
+        return f"bad {self.field}: expected {self.expected}, found {self.found}"
+
     def describe(self) -> str:
         return f"bad {self.field} {_at(self.file, self.position)}: expected {self.expected}, found {self.found}"
+
+
+class CorruptMessageError(CorruptRecordError):
+    """A message that its queue serves, but whose body or checksum is not what its record says.
+
+    The producer may have sent it so: a broker stores a body that is called compressed without looking at it. `broker_name` is None
+    where nobody asked which broker's store it is. `position` is the place in the commit log.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        commitlog_offset: int,
+        field: str,
+        expected: object,
+        found: object,
+        broker_name: str | None = None,
+    ) -> None:
+        super().__init__(field, commitlog_offset, expected, found)
+        self.args = (topic, queue_id, queue_offset, commitlog_offset, field, expected, found, broker_name)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.commitlog_offset = commitlog_offset
+        self.broker_name = broker_name
+
+    def of_broker(self, broker_name: str) -> CorruptMessageError:
+        """The same error with the broker's name."""
+        place = self.topic, self.queue_id, self.queue_offset, self.commitlog_offset
+        return CorruptMessageError(*place, self.field, self.expected, self.found, broker_name)
+
+    def describe(self) -> str:
+        broker = "" if self.broker_name is None else f", broker {self.broker_name}"
+        return (
+            f"the message at offset {self.queue_offset} of topic {self.topic}, queue {self.queue_id}{broker} "
+            f"(byte {self.commitlog_offset} of the commit log) is corrupt: {self.reason}"
+        )
 
 
 class MessageIllegalError(StorageError):

@@ -8,7 +8,7 @@
 | `partition` | `queue_id` |
 | `headers` | `properties`; the headers TAGS and KEYS become `tags` and `keys` |
 
-`offset`, `timestamp` and `timestampType` are not looked at. Spark: KafkaRowWriter.
+`offset`, `timestamp`, `timestampType` and `_corrupt` are not looked at. Spark: KafkaRowWriter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from storage.format.texts import as_texts
 
-COLUMNS = ("key", "value", "topic", "partition", "headers", "offset", "timestamp", "timestampType")
+COLUMNS = ("key", "value", "topic", "partition", "headers", "offset", "timestamp", "timestampType", "_corrupt")
 _TEXT = pa.large_string()
 
 

@@ -18,7 +18,7 @@ from storage.nearest_name import advice
 LEFT_COLUMNS = (
     *("broker_name", "queue_offset", "msg_id", "store_timestamp", "born_host", "store_host", "sys_flag"),
     *("body_crc", "prepared_transaction_offset", "commitlog_offset", "store_size"),
-    *("real_topic", "real_queue_id", "origin_topic"),
+    *("real_topic", "real_queue_id", "origin_topic", "_corrupt"),
 )
 """The source's other columns."""
 

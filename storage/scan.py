@@ -15,7 +15,7 @@ import numpy as np
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue, valid_entries
 from storage.consume_queue_ext import ConsumeQueueExt
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.format.record_batch import Records
 
@@ -46,8 +46,8 @@ def scan_queue(
 
     With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
     superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
-    Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptRecordError for a wrong body, or a record of
-    another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
+    Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
+    record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
     at = start
     while at < end:
@@ -105,22 +105,9 @@ def _ascending_slices(
         if not len(records):
             continue
         if verify_crc:
-            _verify(records, queue, log, offsets[part][agrees])
+            for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
+                raise error
         yield QueueSlice(offsets[part][agrees], records)
-
-
-def _verify(records: Records, queue: ConsumeQueue, log: CommitLog, offsets: np.ndarray) -> None:
-    for field, sound in (
-        ("body CRC", records.crc_agrees()),
-        ("property CRC", records.property_crc_agrees(required=log.force_property_crc)),
-    ):
-        if not sound.all():
-            row = int(np.argmin(sound))
-            stated = int(records.column("body_crc")[row]) if field == "body CRC" else "as the record states it"
-            raise CorruptRecordError(
-                field, int(records.column("commitlog_offset")[row]), stated, "another",
-                file=f"{queue.topic} queue {queue.queue_id} offset {int(offsets[row])}",
-            )  # fmt: skip
 
 
 def _records(

@@ -13,11 +13,11 @@ import typer
 from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, StorePath, Topic, app
 from spark_mq.cli.output import body_text, print_json, print_table, progress_bar, time_text
 from spark_mq.cluster import Cluster
-from spark_mq.dump import describe_message, dump_queue
+from spark_mq.dump import describe_message, described_body, dump_queue
 from spark_mq.offsets import QueueId
 from spark_mq.option_values import parse_time
 from storage import Message, MessageStore
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
 from storage.nearest_name import nearest
 
@@ -165,7 +165,14 @@ def _by_message_id(store: MessageStore, msg_id: str) -> list[Message]:
 def _describe(broker_name: str, store: MessageStore, message: Message, *, bodies: bool) -> dict[str, Any]:
     record = store.log.bytes_at(message.commitlog_offset, message.size_bytes)
     line = {"type": "message", "brokerName": broker_name, **describe_message(message, record)}
-    return line | {"body": message.plain_body.decode(errors="replace")} if bodies else line
+    return line | described_body(message) if bodies else line
+
+
+def _body_text(message: Message) -> str:
+    try:
+        return body_text(message.plain_body)
+    except CorruptMessageError as error:
+        return f"corrupt: {error.reason}"
 
 
 def _print_messages(found: list[tuple[str, Message]]) -> None:
@@ -180,7 +187,7 @@ def _print_messages(found: list[tuple[str, Message]]) -> None:
             " ".join(message.keys),
             message.unique_key,
             message.msg_id,
-            body_text(message.plain_body),
+            _body_text(message),
         )
         for broker_name, message in found
     ]

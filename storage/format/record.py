@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptRecordError
+from storage.errors import CorruptMessageError, CorruptRecordError
 from storage.format.compression import decompress
 from storage.format.java_hash import body_crc
 from storage.format.layout import struct_of
@@ -115,8 +115,14 @@ class Message:
 
     @property
     def plain_body(self) -> bytes:
-        """The body as the producer sent it; raises CorruptRecordError where it does not decompress."""
-        return decompress(self.body, self.sys_flag) if self.sys_flag & COMPRESSED and self.body else self.body
+        """The body as the producer sent it; raises CorruptMessageError where it does not decompress."""
+        if not self.sys_flag & COMPRESSED or not self.body:
+            return self.body
+        try:
+            return decompress(self.body, self.sys_flag)
+        except CorruptRecordError as error:
+            place = self.topic, self.queue_id, self.queue_offset, self.commitlog_offset
+            raise CorruptMessageError(*place, error.field, error.expected, error.found) from error
 
 
 class EndOfFile(NamedTuple):

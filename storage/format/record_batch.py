@@ -8,7 +8,7 @@ Rows of one buffer may mix V1 and V2 records, IPv4 and IPv6 hosts; a buffer of o
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import CorruptMessageError, CorruptRecordError
 from storage.format.compression import decompress
 from storage.format.java_hash import crcs_between
 from storage.format.layout import view_at, words_of
@@ -54,6 +55,11 @@ class _Extent(NamedTuple):
     whole: np.ndarray
     topic_starts: np.ndarray
     topic_ends: np.ndarray
+
+
+def fail(row: int, error: CorruptMessageError) -> None:
+    """What is done with a corrupt row unless the caller says otherwise: raise it."""
+    raise error
 
 
 class Records:
@@ -195,26 +201,56 @@ class Records:
         return gather_bytes(self.buffer, self.body_starts, self.body_ends)
 
     def plain_bodies(self) -> pa.Array:
-        """Bodies decompressed. Raises CorruptRecordError where one does not decompress."""
+        """Bodies decompressed. Raises CorruptMessageError where one does not decompress."""
         ((_, bodies),) = self.plain_parts(sys.maxsize)
         return bodies
 
-    def plain_parts(self, most_bytes: int) -> Iterator[tuple[slice, pa.Array]]:
+    def plain_parts(
+        self, most_bytes: int, corrupt: Callable[[int, CorruptMessageError], None] = fail
+    ) -> Iterator[tuple[slice, pa.Array]]:
         """The rows in parts, each with its bodies decompressed. What of a part was compressed has together at most so many bytes
-        in the clear, or is one body. Raises CorruptRecordError where one does not decompress.
+        in the clear, or is one body.
+
+        `corrupt` is told of each row whose body does not decompress, before the row's part is given; where it does not raise, the
+        body is null.
         """
         bodies, sys_flags = self.bodies(), self.column("sys_flag")
         compressed = np.flatnonzero((sys_flags & COMPRESSED != 0) & (self.column("body_size_bytes") > 0))
         stored = bodies.take(pa.array(compressed)).to_pylist()
-        start, plain_bytes, plain = 0, 0, dict[int, bytes]()
+        start, plain_bytes, plain = 0, 0, dict[int, bytes | None]()
         for row, body, flags in zip(compressed.tolist(), stored, sys_flags[compressed].tolist(), strict=True):
-            found = decompress(body, flags)
-            if plain and plain_bytes + len(found) > most_bytes:
+            try:
+                found = decompress(body, flags)
+            except CorruptRecordError as error:
+                corrupt(row, self.corrupt_message(row, error))
+                plain[row - start] = None
+                continue
+            if plain_bytes and plain_bytes + len(found) > most_bytes:
                 yield slice(start, row), _replaced(bodies[start:row], plain)
                 start, plain_bytes, plain = row, 0, {}
             plain[row - start] = found
             plain_bytes += len(found)
         yield slice(start, len(self)), _replaced(bodies[start:], plain)
+
+    def corrupt_message(self, row: int, error: CorruptRecordError) -> CorruptMessageError:
+        """What is wrong with the body or the sums of a whole row, with the message's topic and places."""
+        topic = self.take(slice(row, row + 1)).topics()[0].as_py().decode(errors="replace")
+        queue_id, queue_offset, place = (
+            int(self.column(name)[row]) for name in ("queue_id", "queue_offset", "commitlog_offset")
+        )
+        return CorruptMessageError(topic, queue_id, queue_offset, place, error.field, error.expected, error.found)
+
+    def corrupt_sums(self, *, force_property_crc: bool) -> Iterator[tuple[int, CorruptMessageError]]:
+        """The rows, all of them whole records, whose body or record has another sum than they state; a row with two faults comes twice.
+
+        See `crc_agrees` and `property_crc_agrees`.
+        """
+        stated = self.column("body_crc")
+        for row in np.flatnonzero(~self.crc_agrees()).tolist():
+            yield row, self.corrupt_message(row, CorruptRecordError("body CRC", 0, int(stated[row]), "another"))
+        for row in np.flatnonzero(~self.property_crc_agrees(required=force_property_crc)).tolist():
+            stated_one = CorruptRecordError("property CRC", 0, "as the record states it", "another")
+            yield row, self.corrupt_message(row, stated_one)
 
     def crc_agrees(self) -> np.ndarray:
         """Which rows' bodies have the CRC that their header says; an empty body is not checked."""
@@ -281,7 +317,7 @@ class Records:
         return pa.concat_arrays([v4, v6]).take(pa.array(order))
 
 
-def _replaced(array: pa.Array, values: Mapping[int, bytes]) -> pa.Array:
+def _replaced(array: pa.Array, values: Mapping[int, bytes | None]) -> pa.Array:
     """A binary array with other values in some rows."""
     if not values:
         return array

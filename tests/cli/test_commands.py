@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from storage import open_store
+from storage.errors import CorruptMessageError
+from storage.format.sys_flag import COMPRESSED
+from storage.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
@@ -209,3 +212,22 @@ def test_a_locked_store_is_not_recovered(fixture_store: FixtureStore) -> None:
 def test_doctor_answers_in_json() -> None:
     result = CliRunner().invoke(app, ["doctor", "--json"])
     assert {finding["severity"] for finding in json.loads(result.stdout)} <= {"error", "warning", "note"}
+
+
+def test_a_body_that_does_not_decompress_is_named_and_ends_no_command(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_store(path, read_only=False, create=True) as store:
+        store.put("Topic", b"good", queue_id=0)
+        forged = {"body": b"no such stream", "properties": {"KEYS": "bad"}, "sys_flag": COMPRESSED}
+        store.put_inner([InnerMessage(topic="Topic", queue_id=0, **forged)])
+        store.put("Topic", b"good", queue_id=0)
+        message = store.get("Topic", 0, 1).messages[0]
+        assert message.body == b"no such stream"
+        with pytest.raises(CorruptMessageError, match=r"offset 1 of topic Topic, queue 0 .*incorrect header check"):
+            _ = message.plain_body
+    first, bad, last = lines_of("dump", path, "--topic", "Topic", "--bodies")
+    assert (first["body"], last["body"], bad["body"]) == ("good", "good", None)
+    assert "offset 1 of topic Topic, queue 0" in bad["error"]
+    (found,) = json_of("query", path, "--topic", "Topic", "--key", "bad", "--bodies")
+    assert (found["body"], found["error"]) == (None, bad["error"])
+    assert "1 message(s)" in run("query", path, "--topic", "Topic", "--key", "bad")

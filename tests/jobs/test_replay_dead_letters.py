@@ -172,6 +172,15 @@ def test_what_cannot_be_copied_is_refused_alone_and_says_why(path: str) -> None:
     assert reasons[3] == reasons[4] == "it is not there any more"
 
 
+def test_a_body_that_does_not_decompress_is_refused_alone_and_says_why(path: str) -> None:
+    with opened(path) as store:
+        store.put_inner([with_fields(dead_letter(7), body=b"no such stream", sys_flag=COMPRESSED), dead_letter(8)])
+        outcomes = replay(store, GROUP, letters_of(store))
+        assert len(all_of(store, "Orders")) == 8
+    assert [outcome.result for outcome in outcomes] == ["replayed"] * 7 + ["refused", "replayed"]
+    assert "body: bad body: expected bytes compressed" in (outcomes[7].reason or "")
+
+
 def test_bodies_that_grow_in_the_clear_are_copied_in_parts(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is stored in a few bytes; together they would be more than a process, or one binary array, holds."""
     for module in (rows, replaying):

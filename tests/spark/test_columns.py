@@ -226,5 +226,5 @@ def test_verify_crc_finds_a_changed_body(fixture_store: Callable[[str], Fixture]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 0xFF]))
     assert len(read_batch(store.root, topic="TopicOne")) == 250
-    with pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_CORRUPT_RECORD\].*body CRC.*TopicOne queue"):
+    with pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_CORRUPT_RECORD\].*topic TopicOne, queue.*body CRC"):
         read_batch(store.root, topic="TopicOne", verifyCrc="true")

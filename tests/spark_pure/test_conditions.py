@@ -51,7 +51,9 @@ def test_every_storage_error_has_a_condition_of_its_own() -> None:
     # The table is looked into: errors that are added to the tree must be thought about here.
     known = {*conditions._CONDITIONS, errors.OffsetOutOfRangeError}
     assert {child for child in subclasses(errors.StorageError) if child.__module__ == "storage.errors"} <= known
-    named = [condition for condition, _ in conditions._CONDITIONS.values()]
+    named = [
+        condition for kind, (condition, _) in conditions._CONDITIONS.items() if kind is not errors.CorruptMessageError
+    ]  # a corrupt record too, with another cure
     assert len(set(named)) == len(named)
 
 

@@ -10,6 +10,7 @@ from storage import errors
 from storage.errors import (
     ColumnIllegalError,
     ConfigurationError,
+    CorruptMessageError,
     CorruptRecordError,
     IndexGeometryUnknownError,
     MessageIllegalError,
@@ -63,6 +64,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         False,
     ),
     (CorruptRecordError("magic", 40, 1, 0), ["at byte 40", "expected 1", "found 0"], False),
+    (
+        CorruptMessageError("TopicA", 3, 17, 4_096, "body", "zlib", "none", "broker-a"),
+        ["offset 17 of topic TopicA, queue 3, broker broker-a", "byte 4096", "expected zlib", "found none"],
+        False,
+    ),
     (ColumnIllegalError("tag", "no such column"), ["column tag", "no such column"], False),
     (RowIllegalError(3, "tags", "too long", 2), ["row 3", "column tags", "too long", "2 more"], False),
     (MessageIllegalError("body", 4194304, 4194305), ["body", "4194304", "4194305"], False),

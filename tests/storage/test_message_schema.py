@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.options import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.options import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
 from storage.errors import ColumnIllegalError
 from storage.message_columns import COLUMNS
 from storage.message_rows import MessageRows
@@ -117,5 +117,5 @@ def test_a_body_is_needed_and_no_column_may_be_there_twice() -> None:
 
 def test_the_sources_columns_are_taken_or_left_and_these_are_all() -> None:
     assert not set(COLUMNS) & set(LEFT_COLUMNS)
-    assert set(LEFT_COLUMNS) == {*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES} - set(COLUMNS)
+    assert set(LEFT_COLUMNS) == {*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN} - set(COLUMNS)
     check_columns(schema_of(**dict.fromkeys(LEFT_COLUMNS, pa.float32())))
