@@ -4,7 +4,7 @@ JOBS = 2  # test processes; each may start a JVM of its own
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-interop test-crash torture check bench doctor lock clean
+.PHONY: help setup demo test test-spark test-interop test-crash torture check bench doctor wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ bench: setup ## source and sink beside Spark's Kafka source and sink, as tables
 
 doctor: setup ## look for what keeps Spark from working here
 	@$(VENV)/bin/spark-mq doctor
+
+wheel: setup ## dist/spark_mq-VERSION-py3-none-any.whl, to be installed elsewhere
+	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(VENV)/bin/python --out-dir dist .
+	@rm -rf build && ls dist/*.whl
 
 lock: setup ## write requirements.lock anew from pyproject.toml, keeping versions that still fit
 	@$(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \

@@ -16,11 +16,22 @@ from spark_mq.session import build_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_mq.example_store import unpack_example_store
+    from spark_mq.lag import queue_lags
     from spark_mq.listener import LagListener
     from spark_mq.sent_back import send_back
     from spark_mq.transactions import transaction
 
-__all__ = ["LagListener", "__version__", "build_session", "register", "send_back", "transaction"]
+__all__ = [
+    "LagListener",
+    "__version__",
+    "build_session",
+    "queue_lags",
+    "register",
+    "send_back",
+    "transaction",
+    "unpack_example_store",
+]
 
 __version__ = "0.1.0"
 
@@ -38,7 +49,17 @@ def register(spark: SparkSession) -> None:
 
 if not TYPE_CHECKING:
     # Modules have other names than what they give: the import of one sets the package's attribute of its name.
-    _LAZY = {"LagListener": "listener", "send_back": "sent_back", "transaction": "transactions"}
+    _LAZY = {
+        "LagListener": "listener",
+        "queue_lags": "lag",
+        "send_back": "sent_back",
+        "transaction": "transactions",
+        "unpack_example_store": "example_store",
+    }
+
+    def __dir__() -> list[str]:
+        """What there is to use, for `dir` and for completion in a shell: names that are not loaded yet among it."""
+        return sorted(__all__)
 
     def __getattr__(name: str) -> object:
         if name in _LAZY:

@@ -24,7 +24,8 @@ from spark_mq.sink_options import sink_option_rows
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SOURCES = ("storage", "spark_mq", "jobs")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md")
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", *PAGES)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
