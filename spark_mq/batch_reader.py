@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_mq.cluster import Cluster
-from spark_mq.conditions import from_storage_error, warn_of_losses
+from spark_mq.conditions import warn_of_losses
 from spark_mq.key_lookup import offsets_with_key
 from spark_mq.offsets import QueueId
 from spark_mq.options import SourceOptions
@@ -25,7 +25,8 @@ from spark_mq.pushdown import Cuts
 from spark_mq.ranges import QueueRange, ranges_between, split_ranges
 from spark_mq.selection import request_of, select_queues
 from spark_mq.starting_offsets import check_order, resolve_end, resolve_start
-from storage.errors import IndexGeometryUnknownError, StorageError
+from spark_mq.worker_errors import named_for_spark
+from storage.errors import IndexGeometryUnknownError
 
 
 class _PushFilters:
@@ -54,15 +55,11 @@ class BatchReader(DataSourceReader):
         if options.push_down:
             self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
+    @named_for_spark()
     def partitions(self) -> Sequence[InputPartition]:
-        try:
-            cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
-        except StorageError as error:
-            raise from_storage_error(error) from error
+        cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
         try:
             return [QueuePartition(split) for split in self._splits(cluster)] or [_EMPTY]
-        except StorageError as error:
-            raise from_storage_error(error) from error
         finally:
             cluster.close()
 

@@ -16,6 +16,7 @@ from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.worker_errors import named_for_spark
 from storage.batch_ledger import UNNAMED_PREFIX, Batch
 
 
@@ -28,6 +29,7 @@ class BatchWriter(DataSourceArrowWriter):
         name = options.write_id or UNNAMED_PREFIX + uuid.uuid4().hex
         self.batch = Batch(name, name, 0)
 
+    @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         task = TaskContext.get()
         assert task is not None, "Spark calls this in a task"
@@ -35,8 +37,10 @@ class BatchWriter(DataSourceArrowWriter):
             self.options, self.columns, self.batch, task.partitionId(), task.taskAttemptId(), iterator, is_only=True
         )
 
+    @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit_rows(self.options, messages, self.batch.batch_id, mirrored=self.options.write_id is not None)
 
+    @named_for_spark()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         abort_rows(self.options, messages)

@@ -41,11 +41,15 @@ class SparkMqError(Exception):
     condition: str = "SPARK_MQ_ERROR"
 
     def describe(self) -> str:
-        """What happened, by which rule, and what to do about it."""
+        """What happened, where and by which rule: one sentence, which is the text's first line."""
         return ": ".join(str(value) for value in self.args)
 
+    def details(self) -> tuple[str, ...]:
+        """What to do about it, and more about what happened: the lines after the first."""
+        return ()
+
     def __str__(self) -> str:
-        return f"[{self.condition}] {self.describe()}"
+        return "\n".join((f"[{self.condition}] {self.describe()}", *self.details()))
 
 
 class OptionError(SparkMqError):
@@ -75,9 +79,10 @@ class UnknownOptionError(SparkMqError):
 
     def describe(self) -> str:
         text = f"there is no option {self.option}"
-        if self.nearest is not None:
-            text += f"; did you mean {self.nearest}?"
-        return text if self.hint is None else f"{text} ({self.hint})"
+        return text if self.nearest is None else f"{text}; did you mean {self.nearest}?"
+
+    def details(self) -> tuple[str, ...]:
+        return () if self.hint is None else (self.hint,)
 
 
 class OffsetJsonError(SparkMqError):
@@ -148,10 +153,10 @@ class NoOffsetForTimestampError(SparkMqError):
         self.timestamp_ms = timestamp_ms
 
     def describe(self) -> str:
-        return (
-            f"queue {self.queue} holds no message stored at or after {self.timestamp_ms} ms; "
-            "set startingOffsetsByTimestampStrategy to latest to start such queues at their end"
-        )
+        return f"queue {self.queue} holds no message stored at or after {self.timestamp_ms} ms"
+
+    def details(self) -> tuple[str, ...]:
+        return ("set startingOffsetsByTimestampStrategy to latest to start such queues at their end",)
 
 
 class NoGroupOffsetsError(SparkMqError):
@@ -177,9 +182,14 @@ class DataLossError(SparkMqError):
         self.losses = losses
 
     def describe(self) -> str:
+        more = len(self.losses) - 1
+        return (self.losses[0] if self.losses else "messages are gone") + (f"; and {more} more" if more > 0 else "")
+
+    def details(self) -> tuple[str, ...]:
         return (
-            "; ".join(self.losses) + ". Some messages may have been lost: they expired, or the topic was "
-            "deleted before they were read. Set failOnDataLoss to false to go on with what is there"
+            *self.losses[1:],
+            "Some messages may have been lost: they expired, or the topic was deleted before they were read. "
+            "Set failOnDataLoss to false to go on with what is there",
         )
 
 
@@ -246,12 +256,19 @@ class InvalidRowError(SparkMqError):
         self.rejections = rejections
 
     def describe(self) -> str:
-        listed = "; ".join(f"row {row}, column {column}: {rule}" for row, column, rule in self.rejections)
-        more = self.count - len(self.rejections)
+        more = f"; and {self.count - 1} more" if self.count > 1 else ""
+        return f"partition {self.partition}: {self._told()[0]}{more}"
+
+    def details(self) -> tuple[str, ...]:
+        unnamed = self.count - len(self.rejections)
         return (
-            f"partition {self.partition}: {listed}{f'; and {more} more' if more > 0 else ''}. Nothing of the batch was written. "
-            "With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+            *self._told()[1:],
+            *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
+            "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside",
         )
+
+    def _told(self) -> list[str]:
+        return [f"row {row}, column {column}: {rule}" for row, column, rule in self.rejections]
 
 
 class WriteFailedError(SparkMqError):
@@ -265,16 +282,19 @@ class WriteFailedError(SparkMqError):
 
 
 class StoreConditionError(SparkMqError):
-    """A storage error under its condition's name; the original is its `__cause__`."""
+    """A storage error under its condition's name; the original is its `__context__`. `lines` say what to do."""
 
-    def __init__(self, condition: str, text: str, cure: str | None = None) -> None:
-        super().__init__(condition, text, cure)
+    def __init__(self, condition: str, text: str, *lines: str) -> None:
+        super().__init__(condition, text, *lines)
         self.condition = condition
         self.text = text
-        self.cure = cure
+        self.lines = lines
 
     def describe(self) -> str:
-        return self.text if self.cure is None else f"{self.text}. {self.cure}"
+        return self.text
+
+    def details(self) -> tuple[str, ...]:
+        return self.lines
 
 
 def names(queues: Iterable[str]) -> str:
@@ -330,16 +350,16 @@ def condition_names() -> set[str]:
 
 
 def from_storage_error(error: errors.StorageError) -> SparkMqError:
-    """The condition that a storage error is for a Spark user; raise it `from` the original.
+    """The condition that a storage error is for a Spark user; it says all that the original does: raise it `from None`.
 
     An offset out of range is data loss, whoever found it.
     """
     if isinstance(error, errors.OffsetOutOfRangeError):
-        return DataLossError(str(error))
+        return DataLossError(error.describe())
     for base in type(error).__mro__:
         if base in _CONDITIONS:
             condition, cure = _CONDITIONS[base]
-            return StoreConditionError(condition, str(error), cure)
+            return StoreConditionError(condition, error.describe(), *(line for line in (error.hint, cure) if line))
     raise TypeError(f"{type(error).__name__} is not a storage error")
 
 
@@ -349,6 +369,6 @@ def writing_conditions(path: str) -> Iterator[None]:
     try:
         yield
     except errors.StorageError as error:
-        raise from_storage_error(error) from error
+        raise from_storage_error(error) from None
     except OSError as error:
-        raise from_storage_error(errors.StoreNotWritableError(path, str(error))) from error
+        raise from_storage_error(errors.StoreNotWritableError(path, str(error))) from None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from spark_mq.worker_errors import named_for_spark
+
 if TYPE_CHECKING:
     from spark_mq.batch_reader import BatchReader
     from spark_mq.batch_writer import BatchWriter
@@ -22,6 +24,7 @@ class SparkMqDataSource(DataSource):
     def name(cls) -> str:
         return "spark_mq"
 
+    @named_for_spark()
     def schema(self) -> str:
         """The columns asked for: all of ours, those of option `columns`, or Kafka's."""
         from spark_mq.rows import columns_named, ddl
@@ -29,6 +32,7 @@ class SparkMqDataSource(DataSource):
         options = self._source_options()
         return ddl(columns_named(options.column_names, kafka=options.kafka_columns, permissive=options.permissive))
 
+    @named_for_spark()
     def reader(self, schema: StructType) -> BatchReader:
         from spark_mq.batch_reader import BatchReader
         from spark_mq.selection import check_schema, nullable_columns
@@ -37,6 +41,7 @@ class SparkMqDataSource(DataSource):
         check_schema(options, schema)
         return BatchReader(options, schema.names, nullable_columns(schema))
 
+    @named_for_spark()
     def streamReader(self, schema: StructType) -> StreamReader:
         from spark_mq.selection import check_schema, nullable_columns
         from spark_mq.stream_reader import StreamReader
@@ -45,6 +50,7 @@ class SparkMqDataSource(DataSource):
         check_schema(options, schema)
         return StreamReader(options, schema.names, nullable_columns(schema))
 
+    @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from spark_mq.batch_writer import BatchWriter
         from spark_mq.sink_columns import columns_to_write
@@ -56,6 +62,7 @@ class SparkMqDataSource(DataSource):
         check_place(options)
         return BatchWriter(options, columns)
 
+    @named_for_spark()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from spark_mq.sink_columns import columns_to_write
         from spark_mq.sink_commit import check_place

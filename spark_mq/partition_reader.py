@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from spark_mq.conditions import from_storage_error
 from spark_mq.offsets import QueueId
 from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
-from storage.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
+from spark_mq.worker_errors import named_for_spark
+from storage.errors import CorruptMessageError, OffsetOutOfRangeError
 from storage.files.file_system import Scratch
 from storage.files.remote import file_system_of
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -66,13 +66,12 @@ def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
     Messages that expired since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the
     request tolerates that. A corrupt message is an error that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
     """
-    try:
-        for start, end in split.ranges:
-            yield from _read_range(split, start, end)
-    except CorruptMessageError as error:
-        raise from_storage_error(error.of_broker(split.queue.broker_name)) from error
-    except StorageError as error:
-        raise from_storage_error(error) from error
+    with named_for_spark():
+        try:
+            for start, end in split.ranges:
+                yield from _read_range(split, start, end)
+        except CorruptMessageError as error:
+            raise error.of_broker(split.queue.broker_name) from None
 
 
 def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_mq.cluster import Cluster
-from spark_mq.conditions import DataLossError, from_storage_error, warn_of_losses
+from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.group_offsets import GroupOffsets
 from spark_mq.lag import UnreadBytes, latest_offset_json
 from spark_mq.offsets import QueueId, QueueOffsets
@@ -32,7 +32,7 @@ from spark_mq.ranges import QueueRange, split_ranges
 from spark_mq.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
 from spark_mq.selection import request_of, select_queues
 from spark_mq.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
-from storage.errors import StorageError
+from spark_mq.worker_errors import named_for_spark
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,12 +56,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def cluster(self) -> Cluster:
         """The stores, opened at first use: tasks build a reader too and need none."""
         if self._cluster is None:
-            try:
-                self._cluster = Cluster.open(
-                    self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
-                )
-            except StorageError as error:
-                raise from_storage_error(error) from error
+            self._cluster = Cluster.open(
+                self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
+            )
             if self.options.commit_offsets and self.options.consumer_group is not None:
                 self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
         return self._cluster
@@ -79,44 +76,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
+    @named_for_spark()
     def initialOffset(self) -> dict[str, Any]:
         """Asked twice by Spark; a relative start must not give two answers."""
         if self._initial is None:
-            try:
-                self._initial = self._resolve_start()
-            except StorageError as error:
-                raise from_storage_error(error) from error
+            self._initial = self._resolve_start()
         return self._initial.to_json_dict()
 
+    @named_for_spark()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends: nothing that comes later is read by this run."""
-        try:
-            self.cluster.refresh()
-            self._frozen = FrozenEnd(self._available())
-        except StorageError as error:
-            raise from_storage_error(error) from error
+        self.cluster.refresh()
+        self._frozen = FrozenEnd(self._available())
 
+    @named_for_spark()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        try:
-            return self._latest(QueueOffsets.from_json_dict(start), limit).to_json_dict()
-        except StorageError as error:
-            raise from_storage_error(error) from error
+        return self._latest(QueueOffsets.from_json_dict(start), limit).to_json_dict()
 
+    @named_for_spark()
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
-        try:
-            ends = self._available()
-            self._reported = self._reported.moved_to(ends, self.cluster.record_before)
-            unread = self._unread.count(self._planned, ends, self.cluster)
-        except StorageError as error:
-            raise from_storage_error(error) from error
+        ends = self._available()
+        self._reported = self._reported.moved_to(ends, self.cluster.record_before)
+        unread = self._unread.count(self._planned, ends, self.cluster)
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
+    @named_for_spark()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        try:
-            return self._partitions(QueueOffsets.from_json_dict(start), QueueOffsets.from_json_dict(end))
-        except StorageError as error:
-            raise from_storage_error(error) from error
+        return self._partitions(QueueOffsets.from_json_dict(start), QueueOffsets.from_json_dict(end))
 
     def stop(self) -> None:
         """Spark calls this seldom; nothing depends on it."""

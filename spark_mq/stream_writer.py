@@ -18,6 +18,7 @@ from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.worker_errors import named_for_spark
 from storage.batch_ledger import Batch
 
 
@@ -28,6 +29,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     options: SinkOptions
     columns: InputColumns
 
+    @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         task = TaskContext.get()
         assert task is not None, "Spark calls this in a task"
@@ -42,8 +44,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = Batch(self.options.sink_id or query_id, query_id, int(batch_id))
         return stage_rows(self.options, self.columns, batch, task.partitionId(), task.taskAttemptId(), iterator)
 
+    @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         commit_rows(self.options, messages, batchId, mirrored=True)
 
+    @named_for_spark()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         abort_rows(self.options, messages)

@@ -46,11 +46,11 @@ class StorageError(Exception):
     """What an operator can do about it; a class's advice, or an instance's own."""
 
     def describe(self) -> str:
-        """What happened and where, in one sentence, without the hint."""
+        """What happened and where, in one sentence: the text's first line. The hint is the second."""
         return ": ".join(str(value) for value in self.args)
 
     def __str__(self) -> str:
-        return f"{self.describe()} ({self.hint})" if self.hint else self.describe()
+        return f"{self.describe()}\n{self.hint}" if self.hint else self.describe()
 
 
 def _at(file: str | None, position: int) -> str:

@@ -105,7 +105,9 @@ def test_timestamps_bound_each_queue(root: Path, golden: list[Row]) -> None:
 
 def test_a_time_without_a_message_is_an_error_or_the_end(root: Path, golden: list[Row]) -> None:
     late = str(max(store_time_ms(row) for row in golden) + 1)
-    with pytest.raises(NoOffsetForTimestampError, match=r"\[SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP\].*Strategy to latest"):
+    with pytest.raises(
+        NoOffsetForTimestampError, match=r"(?s)\[SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP\].*Strategy to latest"
+    ):
         read_batch(root, topic=TOPIC, startingTimestamp=late)
     assert read_batch(root, topic=TOPIC, startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
     assert len(read_batch(root, topic=TOPIC, endingTimestamp=late)) == len(golden)

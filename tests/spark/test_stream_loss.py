@@ -29,7 +29,7 @@ def read_all(store: StoreBuilder) -> Position:
 def goes_on(store: StoreBuilder, position: Position) -> tuple[list[str], Position]:
     """What a query without failOnDataLoss reads from there, in one batch; it warns. One with it fails."""
     strict, tolerant = (open_stream(store.root, **EARLIEST, failOnDataLoss=text) for text in ("true", "false"))
-    with pytest.raises(DataLossError, match=r"\[SPARK_MQ_DATA_LOSS\].*Set failOnDataLoss to false"):
+    with pytest.raises(DataLossError, match=r"(?s)\[SPARK_MQ_DATA_LOSS\].*Set failOnDataLoss to false"):
         next_batch(strict, position)
     with pytest.warns(RuntimeWarning, match=r"\[SPARK_MQ_DATA_LOSS\] tolerated: queue Topic/broker-a/0"):
         end, rows = next_batch(tolerant, position)

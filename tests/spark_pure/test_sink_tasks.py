@@ -201,7 +201,7 @@ def test_a_place_that_is_no_store_and_not_empty_is_refused_before_any_task_runs(
     schema = StructType().add("body", StringType())
     for path in (tmp_path, tmp_path / "thesis.txt"):
         source = SparkMqDataSource({"path": str(path), "topic": "T"})
-        with pytest.raises(SparkMqError, match=r"^\[SPARK_MQ_STORE_NOT_FOUND\] .*Check the option path"):
+        with pytest.raises(SparkMqError, match=r"(?s)^\[SPARK_MQ_STORE_NOT_FOUND\] .*Check the option path"):
             getattr(source, mode)(schema, False)
     assert [path.name for path in tmp_path.rglob("*")] == ["thesis.txt"]
     empty = tmp_path / "new"
@@ -255,7 +255,7 @@ def test_a_store_that_stays_locked_fails_the_batch_and_nothing_is_written(root: 
     staged = stage(options, bodies("b"), batch_id=1)
     with FILES.locked(f"{root}/lock"):
         intents = os.listdir(intent_directory(root))
-        with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_STORE_LOCKED\] .* lockTimeout"):
+        with pytest.raises(SparkMqError, match=r"(?s)\[SPARK_MQ_STORE_LOCKED\] .* lockTimeout"):
             commit(options, staged, batch_id=1)
         assert os.listdir(intent_directory(root)) == intents
     assert texts(root) == ["a"]
@@ -348,15 +348,16 @@ def test_an_invalid_row_fails_the_task_by_partition_row_column_and_rule_and_leav
     with pytest.raises(InvalidRowError) as caught:
         stage(options, rows, partition=5)
     text = str(pickle.loads(pickle.dumps(caught.value)))
-    assert text.startswith(
-        "[SPARK_MQ_INVALID_ROW] partition 5: row 4, column body: it is null; row 5, column body: it is null."
-    )
+    assert text.splitlines()[:2] == [
+        "[SPARK_MQ_INVALID_ROW] partition 5: row 4, column body: it is null; and 1 more",
+        "row 5, column body: it is null",
+    ]
     assert list(list_segments(FILES, root)) == []
     assert not os.path.exists(f"{root}/commitlog")
 
 
 def test_many_invalid_rows_are_counted(root: str) -> None:
-    with pytest.raises(InvalidRowError, match=r"and 2 more\."):
+    with pytest.raises(InvalidRowError, match="and 2 more rows"):
         stage_rows(
             options_of(root),
             InputColumns(("body",), kafka=False),

@@ -128,7 +128,7 @@ def test_a_start_is_resolved(limit: Limit, expected: tuple[int, int, int]) -> No
     ],
 )
 def test_a_time_that_no_message_is_new_enough_for_is_an_error(limit: Limit) -> None:
-    with pytest.raises(NoOffsetForTimestampError, match=r"T/broker-a/1.*startingOffsetsByTimestampStrategy"):
+    with pytest.raises(NoOffsetForTimestampError, match=r"(?s)T/broker-a/1.*startingOffsetsByTimestampStrategy"):
         start(limit)
 
 
@@ -175,7 +175,7 @@ def test_json_without_brokers_serves_a_cluster_of_one() -> None:
 @pytest.mark.parametrize(("asked", "taken"), [(4, 5), (11, 5)])
 def test_a_start_that_is_not_there_is_data_loss(asked: int, taken: int) -> None:
     limit = AtOffsets("startingOffsets", named(asked, 0, 0))
-    with pytest.raises(DataLossError, match=rf"T/broker-a/0.* {asked} is outside \[5, 10\].*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=rf"(?s)T/broker-a/0.* {asked} is outside \[5, 10\].*failOnDataLoss"):
         start(limit)
     resolved = start(limit, fail=False)
     assert resolved.offsets == each(taken, 0, 0)

@@ -45,12 +45,12 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (StoreNotFoundError("/s"), ["/s", "commitlog/"], False),
     (
         StoreRefusedError("/s", "storeType=defaultRocksDB", "convert it"),
-        ["/s", "RocksDB", "(convert it)"],
+        ["/s", "RocksDB", "\nconvert it"],
         False,
     ),
     (IndexGeometryUnknownError("/s/index/1", 60040), ["/s/index/1", "60040", "maxHashSlotNum"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
-    (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "(free space)"], True),
+    (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "\nfree space"], True),
     (
         SinkTakenError("/s", "sink-1", "query-a", "query-b"),
         ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"],

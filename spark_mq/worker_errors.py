@@ -1,0 +1,45 @@
+"""How an error leaves a Python worker of Spark's: under its condition's name, its cause first, without a traceback.
+
+PySpark sends Spark the text that `traceback.format_exc()` makes of an error, and Spark puts its own words in front of it ("Failed to
+create Python data source instance: Traceback (most recent call last): …"). A source can choose one thing only: with the variable
+SPARK_HIDE_TRACEBACK, which `spark.sql.execution.pyspark.udf.hideTraceback.enabled` sets, PySpark sends the error's type and text alone.
+A worker process ends when it has sent an error, so the variable that is set here hides nobody else's traceback.
+
+An error without a name is a fault of ours, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+
+
+@contextmanager
+def named_for_spark() -> Iterator[None]:
+    """Every method that Spark calls runs its work within this. Storage errors become conditions."""
+    from spark_mq.conditions import SparkMqError, from_storage_error  # Spark's look-up of formats needs no storage
+    from storage.errors import StorageError
+
+    try:
+        yield
+    except SparkMqError:
+        _hide_traceback()
+        raise
+    except StorageError as error:
+        _hide_traceback()
+        raise from_storage_error(error) from None
+
+
+def _hide_traceback() -> None:
+    if _is_spark_worker():
+        os.environ[_HIDE_TRACEBACK] = "1"
+
+
+def _is_spark_worker() -> bool:
+    """Spark starts workers as `python -m pyspark.daemon` or `python -m pyspark.….worker`."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")

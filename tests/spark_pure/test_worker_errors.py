@@ -1,0 +1,60 @@
+"""Errors with a name leave a worker without a traceback; others, and other processes, keep theirs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+
+from spark_mq.conditions import OptionError, StoreConditionError
+from spark_mq.worker_errors import named_for_spark
+from storage.errors import StoreNotFoundError
+
+HIDES = "SPARK_HIDE_TRACEBACK"
+
+
+@pytest.fixture
+def main_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A main module in place of pytest's, in a process whose tracebacks are shown."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setenv(HIDES, "")
+    return module
+
+
+def as_worker(module: ModuleType) -> None:
+    module.__spec__ = ModuleSpec("pyspark.daemon", None)
+
+
+def test_a_workers_named_error_hides_its_traceback(main_module: ModuleType) -> None:
+    as_worker(main_module)
+    with pytest.raises(OptionError), named_for_spark():
+        raise OptionError("topic", "is empty")
+    assert os.environ[HIDES]
+
+
+def test_a_storage_error_becomes_a_condition_without_a_cause(main_module: ModuleType) -> None:
+    as_worker(main_module)
+    with pytest.raises(StoreConditionError) as caught, named_for_spark():
+        raise StoreNotFoundError("/s")
+    assert caught.value.__suppress_context__
+    assert isinstance(caught.value.__context__, StoreNotFoundError)
+    assert os.environ[HIDES]
+
+
+def test_a_fault_of_ours_keeps_its_traceback(main_module: ModuleType) -> None:
+    as_worker(main_module)
+    with pytest.raises(ZeroDivisionError), named_for_spark():
+        _ = 1 // 0
+    assert not os.environ[HIDES]
+
+
+@pytest.mark.parametrize("spec", [None, ModuleSpec("pytest", None)])
+def test_another_process_is_left_as_it_is(main_module: ModuleType, spec: ModuleSpec | None) -> None:
+    main_module.__spec__ = spec
+    with pytest.raises(OptionError), named_for_spark():
+        raise OptionError("topic", "is empty")
+    assert not os.environ[HIDES]
