@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from storage import errors
+from storage.files.os_errors import from_os_error
 
 _NAMES_SHOWN = 10
 
@@ -323,6 +324,9 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",
         _CONFIGURE + ", or filter without the option key",
     ),
+    errors.AccessDeniedError: ("SPARK_MQ_ACCESS_DENIED", None),
+    errors.FileFailedError: ("SPARK_MQ_FILE_FAILED", None),
+    errors.FileSystemUnavailableError: ("SPARK_MQ_FILE_SYSTEM_UNAVAILABLE", None),
     errors.StoreLockedError: (
         "SPARK_MQ_STORE_LOCKED",
         "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
@@ -370,5 +374,7 @@ def writing_conditions(path: str) -> Iterator[None]:
         yield
     except errors.StorageError as error:
         raise from_storage_error(error) from None
+    except PermissionError as error:
+        raise from_storage_error(from_os_error(error, path)) from None
     except OSError as error:
         raise from_storage_error(errors.StoreNotWritableError(path, str(error))) from None

@@ -20,9 +20,13 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def named_for_spark() -> Iterator[None]:
-    """Every method that Spark calls runs its work within this. Storage errors become conditions."""
+    """Every method that Spark calls runs its work within this. Errors of storage and of files become conditions.
+
+    A connection's error is Spark's own: a worker reads its rows from one.
+    """
     from spark_mq.conditions import SparkMqError, from_storage_error  # Spark's look-up of formats needs no storage
     from storage.errors import StorageError
+    from storage.files.os_errors import from_os_error
 
     try:
         yield
@@ -32,6 +36,11 @@ def named_for_spark() -> Iterator[None]:
     except StorageError as error:
         _hide_traceback()
         raise from_storage_error(error) from None
+    except ConnectionError:
+        raise
+    except OSError as error:
+        _hide_traceback()
+        raise from_storage_error(from_os_error(error)) from None
 
 
 def _hide_traceback() -> None:

@@ -8,6 +8,9 @@
       StoreRefusedError(path, reason)               a store that this package must not open
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
       StoreLockedError(path)                        another writer has it; retriable
+      AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
+      FileFailedError(path, host, reason)           the operating system cannot read or write a file
+      FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
@@ -55,6 +58,11 @@ class StorageError(Exception):
 
 def _at(file: str | None, position: int) -> str:
     return f"at byte {position}" if file is None else f"in {file} at byte {position}"
+
+
+def _shortened(path: str) -> str:
+    """A path of which both ends are shown, so that a text stays short."""
+    return path if len(path) <= 120 else f"{path[:60]}…{path[-59:]}"
 
 
 class ConfigurationError(StorageError):
@@ -171,6 +179,49 @@ class StoreLockedError(StorageError):
     def describe(self) -> str:
         waited = f" after waiting {self.waited_ms} ms" if self.waited_ms else ""
         return f"store {self.path} is locked by another writer{waited}"
+
+
+class AccessDeniedError(StorageError):
+    """`user` on `host` may not open `path`, or the machine has no credentials for it; `reason` names what stands in the way."""
+
+    def __init__(self, path: str, host: str, user: str, reason: str, hint: str) -> None:
+        super().__init__(path, host, user, reason, hint)
+        self.path = path
+        self.host = host
+        self.user = user
+        self.reason = reason
+        self.hint = hint
+
+    def describe(self) -> str:
+        return f"user {self.user} on host {self.host} may not open {_shortened(self.path)}: {self.reason}"
+
+
+class FileFailedError(StorageError):
+    """The operating system of `host` could not read, write or find `path`."""
+
+    def __init__(self, path: str, host: str, reason: str, hint: str) -> None:
+        super().__init__(path, host, reason, hint)
+        self.path = path
+        self.host = host
+        self.reason = reason
+        self.hint = hint
+
+    def describe(self) -> str:
+        return f"{_shortened(self.path)} on host {self.host}: {self.reason}"
+
+
+class FileSystemUnavailableError(StorageError):
+    """No client on `host` can open `path`, a URL: its scheme is unknown, a package is missing, a server does not answer."""
+
+    def __init__(self, path: str, host: str, reason: str, hint: str) -> None:
+        super().__init__(path, host, reason, hint)
+        self.path = path
+        self.host = host
+        self.reason = reason
+        self.hint = hint
+
+    def describe(self) -> str:
+        return f"host {self.host} cannot open {_shortened(self.path)}: {self.reason}"
 
 
 class StoreNotWritableError(StorageError):

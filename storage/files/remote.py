@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, coalesce
+from storage.files.os_errors import remote_errors
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
 BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
@@ -23,18 +24,20 @@ def plain_path(path: str) -> str:
 
 
 class RemoteFileSystem:
-    """An fsspec file system. Paths are whole URLs."""
+    """An fsspec file system. Paths are whole URLs. What it raises becomes AccessDeniedError or FileSystemUnavailableError."""
 
     is_local = False
 
     def __init__(self, url: str) -> None:
         import fsspec  # only stores that lie elsewhere need it, and it is slow to import
 
-        self._inner = fsspec.core.url_to_fs(url)[0]
+        with remote_errors(url):
+            self._inner = fsspec.core.url_to_fs(url)[0]
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         try:
-            found = self._inner.ls(path, detail=True, refresh=True)
+            with remote_errors(path):
+                found = self._inner.ls(path, detail=True, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         own = self._inner._strip_protocol(path).rstrip("/")
@@ -49,7 +52,8 @@ class RemoteFileSystem:
 
     def read_file(self, path: str) -> bytes | None:
         try:
-            content: bytes = self._inner.cat_file(path)
+            with remote_errors(path):
+                content: bytes = self._inner.cat_file(path)
         except (FileNotFoundError, IsADirectoryError):
             return None
         return content
@@ -68,7 +72,8 @@ class RemoteFile:
 
     def __init__(self, inner, path: str) -> None:  # type: ignore[no-untyped-def]
         self.path = path
-        self.size_bytes: int = inner.size(path)
+        with remote_errors(path):
+            self.size_bytes: int = inner.size(path)
         self._inner = inner
         self._block_start = 0
         self._block = np.empty(0, np.uint8)
@@ -87,7 +92,8 @@ class RemoteFile:
         return fetched[: end - position]
 
     def _read(self, start: int, end: int) -> np.ndarray:
-        return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)
+        with remote_errors(self.path):
+            return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
@@ -95,7 +101,10 @@ class RemoteFile:
         starts, stops, places = coalesce(positions, sizes, self.size_bytes, COALESCE_GAP_BYTES)
         if not len(starts):
             return np.empty(0, np.uint8), places
-        fetched = self._inner.cat_ranges([self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise")
+        with remote_errors(self.path):
+            fetched = self._inner.cat_ranges(
+                [self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise"
+            )
         return np.frombuffer(b"".join(fetched), np.uint8), places
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -8,10 +8,13 @@ import pytest
 
 from storage import errors
 from storage.errors import (
+    AccessDeniedError,
     ColumnIllegalError,
     ConfigurationError,
     CorruptMessageError,
     CorruptRecordError,
+    FileFailedError,
+    FileSystemUnavailableError,
     IndexGeometryUnknownError,
     MessageIllegalError,
     NameIllegalError,
@@ -49,6 +52,9 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         False,
     ),
     (IndexGeometryUnknownError("/s/index/1", 60040), ["/s/index/1", "60040", "maxHashSlotNum"], False),
+    (AccessDeniedError("/s", "h", "u", "/ is root's", "chmod it"), ["user u on host h", "/s", "/ is root's"], False),
+    (FileFailedError("/s/x", "h", "Input/output error", "look"), ["/s/x on host h", "Input/output error"], False),
+    (FileSystemUnavailableError("foo://x", "h", "not known", "s3"), ["host h", "foo://x", "not known"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "\nfree space"], True),
     (

@@ -1,0 +1,126 @@
+"""The one place where errors of an operating system, or of a file system that fsspec knows, become storage errors.
+
+Those texts are made for programmers of file systems: a path without a reason, or thousands of characters of a client's. What a user
+needs is the machine, the path, the user and a cure.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from storage.errors import AccessDeniedError, FileFailedError, FileSystemUnavailableError, StorageError
+
+_DENIED = (errno.EACCES, errno.EPERM)
+_REASON_LENGTH = 120
+
+_CURES = {
+    errno.EIO: "the disk or the mount is failing: look into the system's log, and copy the store while it can be read",
+    errno.ELOOP: "the path leads through a circle of symbolic links; name the store's own directory",
+    errno.ENAMETOOLONG: "a name in a path has at most 255 bytes, a path 4,095; check the path that was given",
+    errno.ESTALE: "the file was removed on the server of the mount; mount it again",
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space, or have the quota raised",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EISDIR: "a directory stands where a file belongs",
+    errno.ENOTDIR: "a file stands where a directory belongs; check the path that was given",
+    errno.EROFS: "mount its file system for writing, or write to another path",
+}
+_OTHER_CURE = "check the path, and that its disk or mount answers on this machine"
+
+# What the clients of object stores call an error of credentials; s3fs makes the servers' refusals PermissionErrors.
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "NoAuthTokenError")
+_CREDENTIALS = {
+    "s3": (
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a profile, or the machine's role) where Spark's workers run; "
+        """for a public bucket set FSSPEC_S3='{"anon": true}'"""
+    ),
+}
+_CLIENTS = {
+    "hdfs": "set HADOOP_HOME, and CLASSPATH to what `hadoop classpath --glob` prints, on each machine; or mount the store",
+}
+_SCHEMES = "give a local path, or a scheme that fsspec knows and whose package is installed: s3, gs, abfs, hdfs, http …"
+
+
+def from_os_error(error: OSError, path: str | None = None) -> StorageError:
+    """The storage error for what the operating system refused. `path` is what was used, where the error does not name it."""
+    named = path if error.filename is None else os.fsdecode(error.filename)
+    place = named or "a file"
+    reason = error.strerror or _first_line(error)
+    if error.errno in _DENIED:
+        blocking = _blocking(place)
+        return AccessDeniedError(
+            place,
+            _host(),
+            _user(),
+            reason if blocking is None else blocking,
+            f"give user {_user()} the right to read there (chmod, chown, an ACL), or run as the user that the broker runs as",
+        )
+    return FileFailedError(place, _host(), reason, _CURES.get(error.errno or 0, _OTHER_CURE))
+
+
+def from_remote_error(error: Exception, url: str) -> StorageError:
+    """The storage error for what fsspec, or the client behind it, raised at a URL."""
+    scheme = url.partition("://")[0]
+    reason = _first_line(error)
+    if isinstance(error, PermissionError) or type(error).__name__ in _NO_CREDENTIALS:
+        cure = _CREDENTIALS.get(
+            scheme.removesuffix("a"), f"give the credentials that fsspec's driver of {scheme}:// asks for"
+        )
+        return AccessDeniedError(url, _host(), _user(), reason, cure)
+    if isinstance(error, ImportError):
+        cure = f"pip install the package that is named, on every machine that reads {scheme}://"
+    elif isinstance(error, ValueError) and "rotocol" in reason:
+        cure = _SCHEMES
+    else:
+        cure = _CLIENTS.get(scheme, "check the address, the network and the credentials from that machine")
+    return FileSystemUnavailableError(url, _host(), reason, cure)
+
+
+@contextmanager
+def remote_errors(url: str) -> Iterator[None]:
+    """Within it a remote file system's errors become storage errors; that something is not there, or is a directory, is no error."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StorageError):
+        raise
+    except Exception as error:
+        raise from_remote_error(error, url) from None
+
+
+def _first_line(error: Exception) -> str:
+    line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return line if len(line) <= _REASON_LENGTH else line[:_REASON_LENGTH] + "…"
+
+
+def _blocking(path: str) -> str | None:
+    """The first part of a path that this user may not go through, or the file itself, with its owner and mode."""
+    place = Path(os.path.abspath(path))
+    for part in [*reversed(place.parents), place]:
+        wanted = os.X_OK if part != place and part.is_dir() else os.R_OK
+        with suppress(OSError):
+            if not os.access(part, wanted, effective_ids=os.access in os.supports_effective_ids):
+                found = part.stat()
+                return f"{part} is {_name_of(found.st_uid)}'s with mode {stat.filemode(found.st_mode)}"
+    return None
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _user() -> str:
+    return _name_of(os.geteuid())
+
+
+def _name_of(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)
