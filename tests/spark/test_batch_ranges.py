@@ -188,7 +188,7 @@ def test_earliest_is_what_is_left(tmp_path: Path) -> None:
 def test_an_expired_start_is_data_loss(tmp_path: Path) -> None:
     store, first = expired(tmp_path)
     options = {"topic": "Topic", "startingOffsets": '{"Topic": {"0": 1}}'}
-    with pytest.raises(DataLossError, match=rf"\[SPARK_MQ_DATA_LOSS\].*offset 1 is outside \[{first}, 60\]"):
+    with pytest.raises(DataLossError, match=rf"(?s)\[SPARK_MQ_DATA_LOSS\].*offset 1 is outside \[{first}, 60\]"):
         read_batch(store.root, **options)
     with pytest.warns(RuntimeWarning, match=r"\[SPARK_MQ_DATA_LOSS\] tolerated"):
         rows = read_batch(store.root, failOnDataLoss="false", **options)
