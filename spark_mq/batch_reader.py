@@ -103,7 +103,8 @@ class BatchReader(DataSourceReader):
     def _split(self, cluster: Cluster, queue: QueueId, ranges: tuple[tuple[int, int], ...]) -> QueueSplit:
         store = cluster.stores[queue.broker_name]
         request = request_of(self.options, self.column_names, nullable=self.nullable, tags=self.cuts.tags)
-        return QueueSplit(store.layout, store.log_end, queue, cluster.rank(queue.broker_name), ranges, request)
+        proof = cluster.proof(queue, ranges[-1][1])
+        return QueueSplit(store.layout, store.log_end, queue, cluster.rank(queue.broker_name), ranges, request, proof)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, QueuePartition):

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from spark_mq.conditions import OptionError
 from spark_mq.offsets import QueueId, RecordPlace
+from spark_mq.split_proof import StoreProof, proof_of
 from spark_mq.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
 from storage.broker_names import BrokerNames, broker_names
@@ -19,7 +20,8 @@ from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import StoreNotFoundError
 from storage.files.file_system import FileSystem
-from storage.files.remote import file_system_of, plain_path
+from storage.files.remote import absolute_path, file_system_of, plain_path
+from storage.log_fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.store_reader import QueuePosition
 from storage.topics import FILE_NAME as TOPICS_FILE
@@ -49,11 +51,11 @@ def _is_store(file_system: FileSystem, path: str) -> bool:
     return any(entry.is_directory and entry.name in _STORE_DIRECTORIES for entry in file_system.list_directory(path))
 
 
-def broker_name_of(store: MessageStore) -> str:
-    """The name of a store's broker, where nobody gave it."""
+def broker_name_of(store: MessageStore, path: str) -> str:
+    """The name of a store's broker, where nobody gave it; `path` is the store's as the user wrote it, and as checkpoints have it."""
     if name := _names_of(store).broker:
         return name
-    parts = [part for part in store.root.split("/") if part]
+    parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == _HOME else parts[-1]
 
 
@@ -66,6 +68,7 @@ class Cluster:
 
     def __init__(self, stores: Mapping[str, MessageStore]) -> None:
         self.stores = dict(sorted(stores.items()))
+        self._fingerprints: dict[str, LogFingerprint | None] = {}
 
     @cached_property
     def _cluster_names(self) -> dict[str, str]:
@@ -83,8 +86,8 @@ class Cluster:
             raise OptionError("brokerName", f"names one store, but there are {len(roots)}: {', '.join(roots)}")
         stores: dict[str, MessageStore] = {}
         for root in roots:
-            store = open_store(root, config=conf)
-            name = broker_name or broker_name_of(store)
+            store = open_store(absolute_path(root), config=conf)  # tasks have other working directories
+            name = broker_name or broker_name_of(store, root)
             if name in stores:
                 raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")
             stores[name] = store
@@ -92,6 +95,7 @@ class Cluster:
 
     def refresh(self) -> bool:
         """Look at what the brokers did meanwhile; returns whether they did anything."""
+        self._fingerprints.clear()
         changes = [store.refresh() for store in self.stores.values()]
         return any(changes)
 
@@ -154,6 +158,13 @@ class Cluster:
             return None
         before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
         return QueueFacts(self.minimum(queue), self.maximum(queue), before)
+
+    def proof(self, queue: QueueId, end: int) -> StoreProof:
+        """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""
+        store = self.stores[queue.broker_name]
+        if queue.broker_name not in self._fingerprints:
+            self._fingerprints[queue.broker_name] = store.fingerprint()
+        return proof_of(store, self._fingerprints[queue.broker_name], queue, end)
 
     # Sizes
 

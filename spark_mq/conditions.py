@@ -319,6 +319,10 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.StateFileError: ("SPARK_MQ_STORE_STATE_FILE", None),
     errors.NameIllegalError: ("SPARK_MQ_ILLEGAL_NAME", "Check topic, subscribe, assign and consumerGroup"),
     errors.StoreNotFoundError: ("SPARK_MQ_STORE_NOT_FOUND", "Check the option path"),
+    errors.StoreNotSharedError: (
+        "SPARK_MQ_STORE_NOT_FOUND",
+        "No message is lost by it; failOnDataLoss does not matter here",
+    ),
     errors.StoreRefusedError: ("SPARK_MQ_STORE_REFUSED", None),
     errors.IndexGeometryUnknownError: (
         "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",

@@ -15,14 +15,27 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_mq.offsets import QueueId
 from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
+from spark_mq.split_proof import NO_PROOF, StoreProof, check_sight
 from spark_mq.worker_errors import named_for_spark
-from storage.errors import CorruptMessageError, OffsetOutOfRangeError
+from storage.commit_log import CommitLog
+from storage.consume_queue import ConsumeQueue
+from storage.consume_queue_ext import ConsumeQueueExt
+from storage.errors import (
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    StoreNotSharedError,
+    StoreRefusedError,
+)
 from storage.files.file_system import Scratch
+from storage.files.os_errors import host_name
 from storage.files.remote import file_system_of
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.java_hash import string_hash
 from storage.scan import QueueSlice, scan_queue
 from storage.store_layout import StoreLayout
+
+_LOOKS = 20
+"""How often a task looks which files there are before it gives up on a store whose files keep expiring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,10 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueueSplit:
-    """Ranges of offsets of one queue, ascending, and where its store lies. `log_end` is the validated log's end."""
+    """Ranges of offsets of one queue, ascending, where its store lies, and what proves that a task sees that store.
+
+    `log_end` is the validated log's end.
+    """
 
     layout: StoreLayout
     log_end: int
@@ -50,6 +66,7 @@ class QueueSplit:
     broker_rank: int
     ranges: tuple[tuple[int, int], ...]
     request: RowRequest
+    proof: StoreProof = NO_PROOF
 
 
 class QueuePartition(InputPartition):
@@ -64,21 +81,68 @@ def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
     """The messages of a split as Arrow batches of the request's schema, in queue order.
 
     Messages that expired since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the
-    request tolerates that. A corrupt message is an error that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
+    request tolerates that. A store that this machine does not see is neither: `SPARK_MQ_STORE_NOT_FOUND`. A corrupt message is an error
+    that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
     """
+    files = _SplitFiles(split)
     with named_for_spark():
         try:
             for start, end in split.ranges:
-                yield from _read_range(split, start, end)
+                yield from _read_range(files, start, end)
         except CorruptMessageError as error:
             raise error.of_broker(split.queue.broker_name) from None
+        finally:
+            files.close()
 
 
-def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBatch]:
+class _SplitFiles:
+    """The log and the queue of a split, opened when first needed, and only if they are those that the driver saw."""
+
+    def __init__(self, split: QueueSplit) -> None:
+        self.split = split
+        self._files = file_system_of(split.layout.root)
+        self._scratch = Scratch()
+        self._opened: tuple[CommitLog, ConsumeQueue] | None = None
+
+    def open(self) -> tuple[CommitLog, ConsumeQueue]:
+        """Raises StoreNotSharedError where this machine sees another store, or none."""
+        looks = 0
+        while self._opened is None:
+            try:
+                looks += 1
+                opened = self._look()
+                check_sight(self.split.proof, self.split.layout.root, *opened)
+                self._opened = opened
+            except OffsetOutOfRangeError:  # a file expired between two looks
+                if looks == _LOOKS:
+                    raise
+            except StoreRefusedError as error:  # the driver has opened it
+                raise StoreNotSharedError(host_name(), self.split.layout.root, error.reason) from error
+        return self._opened
+
+    def _look(self) -> tuple[CommitLog, ConsumeQueue]:
+        layout, name = self.split.layout, self.split.queue
+        queue = layout.consume_queue(self._files, name.topic, name.queue_id)
+        queue.list_files()  # before the log's
+        return layout.commit_log(self._files, self._scratch), queue
+
+    def ext(self) -> ConsumeQueueExt:
+        name = self.split.queue
+        return self.split.layout.consume_queue_ext(self._files, name.topic, name.queue_id)
+
+    def close(self) -> None:
+        """Let go of the files; the next `open` looks again which there are."""
+        for opened in self._opened or ():
+            opened.close()
+        self._opened = None
+
+
+def _read_range(files: _SplitFiles, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    split = files.split
     request = split.request
     columns = columns_named(request.column_names, kafka=request.kafka, permissive=request.permissive)
     schema = arrow_schema(columns, request.nullable)
-    for part in _slices(split, start, end):
+    for part in _slices(files, start, end):
         source = RowSource(
             part,
             split.queue.topic,
@@ -98,25 +162,15 @@ def _read_range(split: QueueSplit, start: int, end: int) -> Iterator[pa.RecordBa
             yield from to_record_batches(source, columns, schema)
 
 
-def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
-    files, queue = file_system_of(split.layout.root), split.queue
-    codes = _tags_codes(split.request.tags, queue.topic)
-    scratch = Scratch()
+def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
+    split = files.split
+    codes = _tags_codes(split.request.tags, split.queue.topic)
     while start < end:
-        log = split.layout.commit_log(files, scratch)
-        consume_queue = split.layout.consume_queue(files, queue.topic, queue.queue_id)
-        ext = split.layout.consume_queue_ext(files, queue.topic, queue.queue_id) if codes is not None else None
+        log, queue = files.open()
+        ext = files.ext() if codes is not None else None
+        crc = split.request.verify_crc and not split.request.permissive
         try:
-            for part in scan_queue(
-                consume_queue,
-                log,
-                split.log_end,
-                start,
-                end,
-                tags_codes=codes,
-                ext=ext,
-                verify_crc=split.request.verify_crc and not split.request.permissive,
-            ):
+            for part in scan_queue(queue, log, split.log_end, start, end, tags_codes=codes, ext=ext, verify_crc=crc):
                 start = int(part.queue_offsets[-1]) + 1
                 yield part
             return
@@ -124,9 +178,7 @@ def _slices(split: QueueSplit, start: int, end: int) -> Iterator[QueueSlice]:
             if split.request.fail_on_data_loss:
                 raise
             start = max(start + 1, error.minimum)
-        finally:
-            log.close()
-            consume_queue.close()
+            files.close()
 
 
 def _tags_codes(tags: frozenset[str] | None, topic: str) -> frozenset[int] | None:

@@ -222,7 +222,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
         ranges = ((piece.start, piece.end),)
         return QueueSplit(
-            store.layout, store.log_end, queue, self.cluster.rank(queue.broker_name), ranges, self._request
+            store.layout,
+            store.log_end,
+            queue,
+            self.cluster.rank(queue.broker_name),
+            ranges,
+            self._request,
+            self.cluster.proof(queue, piece.end),
         )
 
 

@@ -5,6 +5,7 @@
       StateFileError(file, line, column, rule)      a config/*.json file is not readable
       NameIllegalError(kind, name, rule)            a topic, group or broker name is not legal
       StoreNotFoundError(path, missing)             no store there
+        StoreNotSharedError(host, path, reason)     a machine does not see the store that another one sees
       StoreRefusedError(path, reason)               a store that this package must not open
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
       StoreLockedError(path)                        another writer has it; retriable
@@ -131,6 +132,27 @@ class StoreNotFoundError(StorageError):
 
     def describe(self) -> str:
         return f"no RocketMQ store at {self.path}: {self.missing} is missing"
+
+
+class StoreNotSharedError(StoreNotFoundError):
+    """The machine `host` does not see at `path` what another machine of the same query sees there; `reason` says how that shows.
+
+    It is no loss of messages: they are where the other machine looks.
+    """
+
+    hint = (
+        "mount the store's directory at this path on every machine that runs executors, and on the driver's; "
+        "if it is mounted, the store has changed since the query was planned: start the query again"
+    )
+
+    def __init__(self, host: str, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.args = (host, path, reason)
+        self.host = host
+        self.reason = reason
+
+    def describe(self) -> str:
+        return f"machine {self.host} does not see the query's store at {self.path}: {self.reason}"
 
 
 class StoreRefusedError(StorageError):

@@ -41,6 +41,11 @@ class LogTail:
         self.end = end
         self._check_crc = check_crc
 
+    @property
+    def last_record(self) -> RecordIdentity | None:
+        """The last record that was seen; None where none was."""
+        return self._last
+
     def advance(self) -> bool:
         """Validate what was appended since; returns whether anything was."""
         before = self.end

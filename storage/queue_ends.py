@@ -12,7 +12,7 @@ from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.errors import OffsetOutOfRangeError
-from storage.log_tail import LogTail
+from storage.log_tail import LogTail, RecordIdentity
 from storage.recovery_plan import RecoveryPlan
 
 DISCOVERY_INTERVAL_MS = 1_000
@@ -48,6 +48,11 @@ class QueueEnds:
     def log_end(self) -> int:
         """Where the validated log ends."""
         return self._tail.end
+
+    @property
+    def last_record(self) -> RecordIdentity | None:
+        """The last record of the validated log that was seen; None where none was."""
+        return self._tail.last_record
 
     def log_was_cut(self) -> bool:
         """Whether the log no longer holds what was seen of it: then nothing here is true any more."""

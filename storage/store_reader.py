@@ -25,11 +25,13 @@ from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
+from storage.log_fingerprint import LogFingerprint, take_fingerprint
 from storage.queue_ends import QueueEnds
 from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
+_PLACES_LOOKED_AT = 64
 _LONG_MAX = 2**63 - 1
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -109,6 +111,17 @@ class StoreReader(ABC):
     def log_end(self) -> int:
         """Where the validated log ends."""
         return self._ends.log_end
+
+    @_outliving_expiry
+    def fingerprint(self) -> LogFingerprint | None:
+        """What tells this store's log from another one, for a process that opens the store after this one; None of an empty log."""
+        return take_fingerprint(self.log, self.log_end, self._ends.last_record)
+
+    @_outliving_expiry
+    def last_place(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
+        """The last of the few offsets before `end` that has an entry, and where in the log it points; the log is not asked."""
+        queue = self.queues.get(topic, queue_id)
+        return None if queue is None else queue.last_place(max(0, end - _PLACES_LOOKED_AT), end)
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""

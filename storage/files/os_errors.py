@@ -57,12 +57,12 @@ def from_os_error(error: OSError, path: str | None = None) -> StorageError:
         blocking = _blocking(place)
         return AccessDeniedError(
             place,
-            _host(),
+            host_name(),
             _user(),
             reason if blocking is None else blocking,
             f"give user {_user()} the right to read there (chmod, chown, an ACL), or run as the user that the broker runs as",
         )
-    return FileFailedError(place, _host(), reason, _CURES.get(error.errno or 0, _OTHER_CURE))
+    return FileFailedError(place, host_name(), reason, _CURES.get(error.errno or 0, _OTHER_CURE))
 
 
 def from_remote_error(error: Exception, url: str) -> StorageError:
@@ -73,14 +73,14 @@ def from_remote_error(error: Exception, url: str) -> StorageError:
         cure = _CREDENTIALS.get(
             scheme.removesuffix("a"), f"give the credentials that fsspec's driver of {scheme}:// asks for"
         )
-        return AccessDeniedError(url, _host(), _user(), reason, cure)
+        return AccessDeniedError(url, host_name(), _user(), reason, cure)
     if isinstance(error, ImportError):
         cure = f"pip install the package that is named, on every machine that reads {scheme}://"
     elif isinstance(error, ValueError) and "rotocol" in reason:
         cure = _SCHEMES
     else:
         cure = _CLIENTS.get(scheme, "check the address, the network and the credentials from that machine")
-    return FileSystemUnavailableError(url, _host(), reason, cure)
+    return FileSystemUnavailableError(url, host_name(), reason, cure)
 
 
 @contextmanager
@@ -111,7 +111,8 @@ def _blocking(path: str) -> str | None:
     return None
 
 
-def _host() -> str:
+def host_name() -> str:
+    """The machine that errors name."""
     return socket.gethostname()
 
 

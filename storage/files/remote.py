@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
+
 import numpy as np
 
 from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, coalesce
@@ -21,6 +24,17 @@ def plain_path(path: str) -> str:
     """A local file's URL as a path; anything else as it is."""
     scheme, separator, rest = path.partition("://")
     return rest if separator and scheme in ("file", "local") else path
+
+
+def absolute_path(path: str) -> str:
+    """A local path from the root on, seen from this process's directory; a URL as it is.
+
+    For what is handed to processes that run elsewhere. Links are not followed, so that `..` means what it means to the system.
+    """
+    if "://" in path or path.startswith("/"):
+        return path
+    joined = posixpath.join(os.getcwd(), path)
+    return joined if ".." in path.split("/") else posixpath.normpath(joined)
 
 
 class RemoteFileSystem:

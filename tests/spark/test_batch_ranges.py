@@ -15,6 +15,7 @@ from spark_mq.conditions import (
     NoOffsetForTimestampError,
     OptionError,
     QueuesNotMatchedError,
+    SparkMqError,
     StartBeyondEndError,
 )
 from tests.support.fixture_stores import Fixture
@@ -214,13 +215,7 @@ def delete_log_and_queue_files(store: StoreBuilder) -> None:
     min((store.root / "consumequeue/Topic/0").iterdir()).unlink()
 
 
-def delete_queue(store: StoreBuilder) -> None:
-    store.delete_topic("Topic")
-
-
-@pytest.mark.parametrize(
-    ("expire", "left"), [(delete_log_file, 20), (delete_log_and_queue_files, 20), (delete_queue, 0)]
-)
+@pytest.mark.parametrize(("expire", "left"), [(delete_log_file, 20), (delete_log_and_queue_files, 20)])
 def test_what_expires_between_planning_and_reading_is_data_loss(
     expire: Callable[[StoreBuilder], None], left: int, tmp_path: Path
 ) -> None:
@@ -234,6 +229,23 @@ def test_what_expires_between_planning_and_reading_is_data_loss(
     found = bodies(rows_of(tolerant))
     assert found == [f"Topic/0/{n}" for n in range(60 - len(found), 60)]
     assert left <= len(found) < 60
+
+
+def test_a_topic_that_is_deleted_between_planning_and_reading_cannot_be_told_from_one_that_is_not_mounted(
+    tmp_path: Path,
+) -> None:
+    """The task fails in either case; a query that is planned anew knows."""
+    store = StoreBuilder(tmp_path / "broker-a")
+    store.send_many("Topic", 60)
+    for text in ("true", "false"):
+        splits = plan_batch(store.root, topic="Topic", failOnDataLoss=text)
+        (store.root / "consumequeue/Topic").rename(store.root / "away")
+        with pytest.raises(SparkMqError, match=r"(?s)\[SPARK_MQ_STORE_NOT_FOUND\].*start the query again"):
+            rows_of(splits)
+        (store.root / "away").rename(store.root / "consumequeue/Topic")
+    store.delete_topic("Topic")
+    with pytest.raises(OptionError, match="Topic: not in"):
+        plan_batch(store.root, topic="Topic")
 
 
 def test_gaps_are_no_loss(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from storage.errors import (
     StoreDamagedError,
     StoreLockedError,
     StoreNotFoundError,
+    StoreNotSharedError,
     StoreNotWritableError,
     StoreRefusedError,
     TopicChangedError,
@@ -46,6 +47,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     ),
     (NameIllegalError("topic", "a/b", "character"), ["topic", "'a/b'", "character"], False),
     (StoreNotFoundError("/s"), ["/s", "commitlog/"], False),
+    (StoreNotSharedError("h1", "/s", "/s/commitlog is empty"), ["h1", "/s", "is empty", "mount"], False),
     (
         StoreRefusedError("/s", "storeType=defaultRocksDB", "convert it"),
         ["/s", "RocksDB", "\nconvert it"],
