@@ -66,7 +66,7 @@ def _rebuild(path: str, root: Path, conf: str | None, file_system: LocalFileSyst
 def _move(root: Path, aside: Path) -> None:
     if aside.exists():  # of a run that was killed; the store was complete again before this one began
         shutil.rmtree(aside)
-    aside.mkdir(parents=True)
+    LocalFileSystem().make_directories(str(aside))
     for name in _DERIVED:
         if (root / name).exists():
             os.rename(root / name, aside / name)

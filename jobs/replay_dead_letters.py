@@ -48,6 +48,7 @@ from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
+from storage.own_directory import own_directory, refuse_links
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -157,7 +158,8 @@ def run(options: argparse.Namespace) -> JobReport:
     files = file_system_of(path)
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(path, "it does not lie on a local file system")
-    files.make_directories(f"{path}/spark_mq")
+    refuse_links(files, path)
+    files.make_directories(own_directory(path))
     with files.locked(f"{path}/{LOCK}"):
         return _run(options, group, path)
 

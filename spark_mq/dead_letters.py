@@ -1,9 +1,7 @@
 """Rows that no broker would take, put aside as Parquet: the columns as they came, and what was wrong with them.
 
-    DIRECTORY/.SINK-BATCH-….staged     written and synced by a task, unseen by Spark and its like
-    DIRECTORY/SINK-BATCH-PARTITION.parquet     renamed by the batch's commit, which carries both names in its intent
-
-So a dead letter is there exactly once, if and when its batch is. What a task that died has left stays hidden.
+A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it (`storage/dead_letter_file.py`). So a
+dead letter is there exactly once, if and when its batch is. What a task that died has left stays hidden.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.dead_letter_file import DeadLetterFile
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import plain_path
 from storage.intent import load_intents
@@ -33,14 +32,13 @@ class DeadLetterWriter:
     """Writes one task's invalid rows. The file appears with the first of them; `finish` or `discard` ends it."""
 
     def __init__(
-        self, file_system: LocalFileSystem, directory: str, *, batch: str, partition: int, attempt: str
+        self, file_system: LocalFileSystem, directory: str, *, sink: str, batch_id: int, partition: int, attempt: str
     ) -> None:
-        """`batch` is SINK-BATCH, `attempt` what no other attempt ever has."""
+        """`sink` is the hex `sink_digest`, `attempt` what no other attempt ever has."""
         self._file_system = file_system
         self._directory = plain_path(directory).rstrip("/") or "/"
         self._partition = partition
-        self._staged = f"{self._directory}/.{batch}-{partition}-{attempt}.staged"
-        self._final = f"{self._directory}/{batch}-{partition}.parquet"
+        self._file = DeadLetterFile.of(self._directory, sink, batch_id, partition, attempt)
         self._writer: pq.ParquetWriter | None = None
 
     def append(self, rows: pa.RecordBatch, rejections: Sequence[Rejection]) -> None:
@@ -54,18 +52,19 @@ class DeadLetterWriter:
         batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *ERROR_FIELDS]))
         if self._writer is None:
             self._file_system.make_directories(self._directory)
-            self._writer = pq.ParquetWriter(self._staged, batch.schema)
+            self._file_system.create_file(self._file.staged, 0)
+            self._writer = pq.ParquetWriter(self._file.staged, batch.schema)
         self._writer.write_batch(batch)
 
-    def finish(self) -> tuple[str, str] | None:
+    def finish(self) -> DeadLetterFile | None:
         """Put the file on the disk; its name, and the one that the commit will give it. None if there was no invalid row."""
         if self._writer is None:
             return None
         self._writer.close()
         self._writer = None
-        self._file_system.sync(self._staged)
+        self._file_system.sync(self._file.staged)
         self._file_system.sync(self._directory)
-        return self._staged, self._final
+        return self._file
 
     def discard(self) -> None:
         """Give up what was written."""
@@ -73,7 +72,7 @@ class DeadLetterWriter:
             self._writer.close()
             self._writer = None
         with suppress(FileNotFoundError):
-            self._file_system.unlink(self._staged)
+            self._file_system.unlink(self._file.staged)
 
 
 def discard_staged(file_system: LocalFileSystem, root: str, dead_letters: Iterable[tuple[str, str]]) -> None:

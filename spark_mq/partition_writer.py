@@ -21,6 +21,7 @@ from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_options import SinkOptions
 from storage.batch_ledger import Batch
 from storage.config import StoreConfig, load_config
+from storage.dead_letter_file import DeadLetterFile
 from storage.files.file_system import LocalFileSystem
 from storage.put_settings import PutSettings, put_settings
 from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
@@ -42,7 +43,7 @@ class StagedRows(WriterCommitMessage):
     """Topics that may be made, with how many queues."""
     grown: dict[str, int] = field(default_factory=dict)
     """Topics that are there and get more queues, with how many."""
-    dead_letters: tuple[str, str] | None = None
+    dead_letters: DeadLetterFile | None = None
     commits: tuple[StagedSegment, ...] = ()
     """What ends the segments' half messages."""
     destinations: tuple[tuple[str, int], ...] = ()
@@ -126,7 +127,8 @@ class _PartitionWriter:
             self._dead_letters = DeadLetterWriter(
                 files,
                 options.dead_letter_path,
-                batch=f"{digest.hex()}-{batch.batch_id}",
+                sink=digest.hex(),
+                batch_id=batch.batch_id,
                 partition=partition,
                 attempt=name,
             )

@@ -40,6 +40,7 @@ from storage.batch_ledger import (
 )
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
+from storage.dead_letter_file import DeadLetterFile
 from storage.delay.routing import TIMER_TOPIC
 from storage.errors import NameIllegalError, SinkTakenError, StorageError, StoreNotWritableError, TopicChangedError
 from storage.failpoints import reach
@@ -128,7 +129,7 @@ def commit_batch(
             *batch,
             writer.log_end,
             tuple(segments),
-            tuple((staged, final) for staged, final in dead_letters),
+            tuple(DeadLetterFile(*names) for names in dead_letters),
             mirrored,
             writer.clock(),
         )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from isal import isal_zlib
 
+from storage.dead_letter_file import DeadLetterFile
 from storage.errors import StateFileError
 from storage.files.file_system import LocalFileSystem
 from storage.staged_segment import StagedSegment, sink_digest
@@ -36,8 +37,8 @@ class Intent(NamedTuple):
     """The log's end when it was decided; nothing of the batch lies before."""
     segments: tuple[StagedSegment, ...]
     """In the order in which they are appended."""
-    dead_letters: tuple[tuple[str, str], ...] = ()
-    """(staged path, final path) of files to be renamed."""
+    dead_letters: tuple[DeadLetterFile, ...] = ()
+    """Files to be renamed."""
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
     decided_ms: int = 0
@@ -121,7 +122,10 @@ def _from_document(document: dict[str, Any]) -> Intent:
         batch_id=document["batch_id"],
         lower_bound=document["lower_bound"],
         segments=tuple(StagedSegment.from_json(segment) for segment in document["segments"]),
-        dead_letters=tuple((staged, final) for staged, final in document["dead_letters"]),
+        dead_letters=tuple(
+            DeadLetterFile.from_json(values, document["sink_id"], document["query_id"], document["batch_id"])
+            for values in document["dead_letters"]
+        ),
         mirrored=document["mirrored"],
         decided_ms=document["decided_ms"],
     )

@@ -29,6 +29,7 @@ from storage.hint import Hint, drop_hint, holds, index_end, load_hint, queue_dir
 from storage.index_recovery import plan_index
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
+from storage.own_directory import refuse_links
 from storage.quarantine import Quarantine, keep_what_is_cut
 from storage.recovery import (
     apply_recovery,
@@ -78,8 +79,10 @@ def open_for_writing(
     """Bring the store into a state to append to; `abort` stands then.
 
     What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError unless
-    `truncate_damage`, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
+    `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq is a link, StoreNotWritableError where the copy has no
+    room, with nothing changed but the checkpoint's index time.
     """
+    refuse_links(file_system, root)
     if file_system.exists(
         f"{root}/config"
     ):  # who renamed a table may have been killed, or have failed, before syncing that

@@ -29,6 +29,7 @@ from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
 from storage.format.record import Message, decode_record
 from storage.format.record_block import BlockColumns, RecordBlock
+from storage.own_directory import refuse_links
 
 SUFFIX = ".segment"
 POOL_FILES = 64
@@ -153,6 +154,7 @@ class SegmentWriter:
     def __init__(self, file_system: LocalFileSystem, root: str, sink_directory: str, name: str) -> None:
         """`sink_directory` is the hex `sink_digest`, `name` BATCH-… and such as no other attempt ever has, without suffix."""
         self._file_system = file_system
+        self._root = root
         self._directory = f"{staged_directory(root)}/{sink_directory}"
         self.path = f"{sink_directory}/{name}{SUFFIX}"
         if not _PATH.fullmatch(self.path):
@@ -215,6 +217,7 @@ class SegmentWriter:
             self._pool.give_back(self.path)
 
     def _open(self) -> LocalWriter:
+        refuse_links(self._file_system, self._root)
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
         for directory in (

@@ -15,6 +15,7 @@ import mmap
 import os
 import platform
 import re
+import stat
 import struct
 import time
 import weakref
@@ -34,6 +35,12 @@ _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
 _MEMORY = "/dev/shm"
 SYNCED_TOGETHER = 256
+FILE_MODE = 0o660
+DIRECTORY_MODE = 0o770
+"""What new files and directories may be at most, less the umask: messages are for the store's owner and group, and nobody else.
+
+Departure: Java makes both readable by everybody.
+"""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 REPORTS_ALL_ERRORS = platform.system() == "Linux" and tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (
     5,
@@ -353,8 +360,8 @@ class LocalFileSystem:
 
         An empty file is taken over: a power loss can leave a new file's name without its length.
         """
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        _make_directories(os.path.dirname(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
         try:
             if os.fstat(descriptor).st_size:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -411,13 +418,16 @@ class LocalFileSystem:
     def replace(self, path: str, content: bytes) -> None:
         """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
 
-        A crash leaves the old content or the new one, never a part.
+        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one.
         """
         directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
         if not os.path.isdir(directory):
             self.make_directories(directory)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.close(descriptor)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            _take_mode(descriptor, path)
+        finally:
+            os.close(descriptor)
         self.write(temporary, 0, content)
         self.sync(temporary)
         reach("file-staged")
@@ -431,8 +441,25 @@ class LocalFileSystem:
         if not os.path.isdir(parent):
             self.make_directories(parent)
         with suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, DIRECTORY_MODE)
         self.sync(parent)
+
+    def first_link(self, path: str) -> str | None:
+        """A symbolic link at this path or below it, the first in the order of names; None if there is none."""
+        if os.path.islink(path):
+            return path
+        try:
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        for entry in entries:
+            if entry.is_symlink():
+                return entry.path
+            link = self.first_link(entry.path) if entry.is_dir(follow_symlinks=False) else None
+            if link is not None:
+                return link
+        return None
 
     def rename(self, path: str, new_path: str) -> None:
         """At once for every onlooker; durable when the caller has synced the directories."""
@@ -490,7 +517,7 @@ class LocalFileSystem:
 
         An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
         outer = self._locked.get(device)
         try:
@@ -513,6 +540,21 @@ class LocalFileSystem:
             else:
                 self._locked[device] = outer
             os.close(descriptor)
+
+
+def _make_directories(path: str) -> None:
+    """`os.makedirs`, which gives only the last directory a mode."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        _make_directories(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path, DIRECTORY_MODE)
+
+
+def _take_mode(descriptor: int, path: str) -> None:
+    """Give a new file the mode of the one whose place it takes, as far as the system lets us."""
+    with suppress(FileNotFoundError, PermissionError):
+        os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode) & 0o777)
 
 
 def _stat(path: str) -> os.stat_result | None:

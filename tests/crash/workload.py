@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from uuid import uuid4
 
 from storage.batch_ledger import Batch
+from storage.dead_letter_file import DeadLetterFile
+from storage.staged_segment import sink_digest
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, is_whole
 from tests.support.stage_rows import BatchRows
 
@@ -89,16 +91,22 @@ def _replayed(acknowledged: Collection[int]) -> list[int]:
 
 def _letters_path(store: SinkStore) -> str:
     """Where dead letters belong."""
-    return f"{store.root}/letters/{WITH_LETTERS.batch.batch_id}.letters"
+    return _letters(store, "0").final
+
+
+def _letters(store: SinkStore, attempt: str) -> DeadLetterFile:
+    batch = WITH_LETTERS.batch
+    sink = sink_digest(batch.sink_id, batch.query_id).hex()
+    return DeadLetterFile.of(f"{store.root}/letters", sink, batch.batch_id, 0, attempt)
 
 
 def _stage_letters(store: SinkStore) -> Sequence[tuple[str, str]]:
     """(staged path, final path) of an attempt's dead letters, durably staged."""
     files, directory = store.file_system, f"{store.root}/letters"
-    staged = f"{directory}/.{uuid4()}.staged"
+    letters = _letters(store, str(uuid4()))
     files.make_directories(directory)
-    files.create_file(staged, 0)
-    files.write(staged, 0, _LETTER)
-    files.sync(staged)
+    files.create_file(letters.staged, 0)
+    files.write(letters.staged, 0, _LETTER)
+    files.sync(letters.staged)
     files.sync(directory)
-    return [(staged, _letters_path(store))]
+    return [letters]

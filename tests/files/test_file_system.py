@@ -211,3 +211,47 @@ def test_the_lock_is_the_one_that_a_broker_takes(tmp_path: Path) -> None:
         fcntl.fcntl(broker, fcntl.F_OFD_SETLK, request)
         with pytest.raises(StoreLockedError), FILES.locked(str(path)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("umask", "file", "directory"), [(0o022, 0o640, 0o750), (0, 0o660, 0o770), (0o077, 0o600, 0o700)]
+)
+def test_new_files_and_directories_are_for_owner_and_group_at_most(
+    tmp_path: Path, umask: int, file: int, directory: int
+) -> None:
+    files = LocalFileSystem()
+    before = os.umask(umask)
+    try:
+        files.create_file(str(tmp_path / "a" / "b" / "c"), 8)
+        files.make_directories(str(tmp_path / "d" / "e"))
+        files.replace(str(tmp_path / "f" / "g.json"), b"{}")
+        with files.locked(str(tmp_path / "lock")):
+            pass
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o7777 for path in tmp_path.rglob("*")}
+    assert modes == {
+        **dict.fromkeys(("a", "a/b", "d", "d/e", "f"), directory),
+        **dict.fromkeys(("a/b/c", "f/g.json", "lock"), file),
+    }
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"old")
+    for mode in (0o644, 0o600, 0o664):
+        path.chmod(mode)
+        LocalFileSystem().replace(str(path), b"new")
+        assert (path.read_bytes(), path.stat().st_mode & 0o7777) == (b"new", mode)
+
+
+def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"another's")
+    (tmp_path / "table.json.tmp").symlink_to(other)
+    with pytest.raises(OSError, match=r"table\.json\.tmp"):
+        LocalFileSystem().replace(str(tmp_path / "table.json"), b"{}")
+    (tmp_path / "file").symlink_to(tmp_path / "nothing")
+    with pytest.raises(OSError, match="file"):
+        LocalFileSystem().create_file(str(tmp_path / "file"), 8)
+    assert (other.read_bytes(), (tmp_path / "nothing").exists()) == (b"another's", False)

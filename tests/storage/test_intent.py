@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from storage.dead_letter_file import DeadLetterFile
 from storage.errors import StateFileError
 from storage.files.file_system import LocalFileSystem
 from storage.intent import Intent, drop_intent, intent_directory, load_intents, remove_undecided, save_intent
 from storage.staged_segment import StagedSegment, sink_digest
 
 FILES = LocalFileSystem()
-SEGMENT = StagedSegment(f"{sink_digest('sink', 'query').hex()}/3-0-9.segment", 10, 1_000, 200, 123, 2**32 - 1, "A", "B")
+SINK = sink_digest("sink", "query").hex()
+SEGMENT = StagedSegment(f"{SINK}/3-0-9.segment", 10, 1_000, 200, 123, 2**32 - 1, "A", "B")
 
 
 def intent(batch_id: int = 3, *, sink_id: str = "sink", query_id: str = "query", lower_bound: int = 4_096) -> Intent:
@@ -25,7 +27,7 @@ def intent(batch_id: int = 3, *, sink_id: str = "sink", query_id: str = "query",
         batch_id,
         lower_bound,
         (SEGMENT, SEGMENT._replace(rows=5)),
-        (("/dead/.staged", "/dead/final ä.parquet"),),
+        (DeadLetterFile.of("/dead ä", sink_digest(sink_id, query_id).hex(), batch_id, 0, "9-a"),),
         mirrored=False,
     )
 
@@ -149,6 +151,13 @@ def test_an_intent_under_another_ones_name_is_not_taken(tmp_path: Path) -> None:
         {"segments": [["../x", 1, 1, 1, 1, 1, "", ""]]},
         {"segments": None},
         {"dead_letters": [["only one"]]},
+        {"dead_letters": [["/etc/passwd", "/home/passwd"]]},
+        {"dead_letters": [[f"/d/.{SINK}-3-0-a.staged", "/d/b.parquet"]]},
+        {"dead_letters": [[f"/d/.{SINK}-3-0-a.staged", f"/e/{SINK}-3-0.parquet"]]},
+        {"dead_letters": [[f"/d/.{SINK}-3-0-a.staged", f"/d/{SINK}-3-1.parquet"]]},
+        {"dead_letters": [[f"/d/.{SINK}-4-0-a.staged", f"/d/{SINK}-4-0.parquet"]]},
+        {"dead_letters": [[f"/d/.{SINK}-3-0-a/../x.staged", f"/d/.{SINK}-3-0-a/../{SINK}-3-0.parquet"]]},
+        {"dead_letters": [[f"/d/.{'0' * 16}-3-0-a.staged", f"/d/{'0' * 16}-3-0.parquet"]]},
         {"new_field": 1},
         {"batch_id": None},
         {"lower_bound": "0"},

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_mq import lag, offsets
 from spark_mq.conditions import OffsetJsonError
 from storage import failed_sync, hint, index_trust, intent, quarantine, redo, staged_segment
+from storage.dead_letter_file import DeadLetterFile
 from storage.delay import delivery_mark
 from storage.errors import StateFileError, StorageError
 from storage.files.file_system import LocalFileSystem
@@ -60,7 +61,8 @@ def _intents(samples: Samples) -> list[bytes]:
     segment = StagedSegment(
         f"{staged_segment.sink_digest('sink', 'query').hex()}/3-0-9.segment", 10, 1_000, 200, 1, 2, "A", "B"
     )
-    one = intent.Intent("sink", "query", 3, 4096, (segment,), (("/dead/.staged", "/dead/final"),), True, _NOW_MS)
+    letters = DeadLetterFile.of("/dead", staged_segment.sink_digest("sink", "query").hex(), 3, 0, "9")
+    one = intent.Intent("sink", "query", 3, 4096, (segment,), (letters,), True, _NOW_MS)
     sealed = _as_saved(one)
     return [sealed, sealed + b" " * (1 + len(sealed) % 2)]
 
