@@ -16,6 +16,7 @@ from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.sink_place import SeenStore
 from spark_mq.worker_errors import named_for_spark
 from storage.batch_ledger import UNNAMED_PREFIX, Batch
 
@@ -23,9 +24,11 @@ from storage.batch_ledger import UNNAMED_PREFIX, Batch
 class BatchWriter(DataSourceArrowWriter):
     """One write. Spark builds it once and sends copies to the tasks and to the commit, so that all of them know its id."""
 
-    def __init__(self, options: SinkOptions, columns: InputColumns) -> None:
+    def __init__(self, options: SinkOptions, columns: InputColumns, seen: SeenStore | None = None) -> None:
+        """`seen` is the store that is there already, for the tasks to recognise."""
         self.options = options
         self.columns = columns
+        self.seen = seen
         name = options.write_id or UNNAMED_PREFIX + uuid.uuid4().hex
         self.batch = Batch(name, name, 0)
 
@@ -34,7 +37,14 @@ class BatchWriter(DataSourceArrowWriter):
         task = TaskContext.get()
         assert task is not None, "Spark calls this in a task"
         return stage_rows(
-            self.options, self.columns, self.batch, task.partitionId(), task.taskAttemptId(), iterator, is_only=True
+            self.options,
+            self.columns,
+            self.batch,
+            task.partitionId(),
+            task.taskAttemptId(),
+            iterator,
+            is_only=True,
+            seen=self.seen,
         )
 
     @named_for_spark()

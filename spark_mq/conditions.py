@@ -336,6 +336,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
     ),
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
+    errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),

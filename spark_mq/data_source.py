@@ -54,25 +54,23 @@ class SparkMqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from spark_mq.batch_writer import BatchWriter
         from spark_mq.sink_columns import columns_to_write
-        from spark_mq.sink_commit import check_place
         from spark_mq.sink_options import SinkOptions
+        from spark_mq.sink_place import check_place
 
         options = SinkOptions.parse(self.options, "batch")
         columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
-        check_place(options)
-        return BatchWriter(options, columns)
+        return BatchWriter(options, columns, check_place(options))
 
     @named_for_spark()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from spark_mq.sink_columns import columns_to_write
-        from spark_mq.sink_commit import check_place
         from spark_mq.sink_options import SinkOptions
+        from spark_mq.sink_place import check_place
         from spark_mq.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
-        check_place(options)
-        return StreamWriter(options, columns)
+        return StreamWriter(options, columns, check_place(options))
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.options import SourceOptions

@@ -19,10 +19,12 @@ from spark_mq.dead_letters import DeadLetterWriter
 from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_options import SinkOptions
+from spark_mq.sink_place import SeenStore, check_task_place
 from storage.batch_ledger import Batch
 from storage.config import StoreConfig, load_config
 from storage.dead_letter_file import DeadLetterFile
 from storage.files.file_system import LocalFileSystem
+from storage.files.os_errors import host_name
 from storage.put_settings import PutSettings, put_settings
 from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
 
@@ -50,6 +52,8 @@ class StagedRows(WriterCommitMessage):
     """The queues of rows that wait elsewhere first."""
     unresolved: Counter[str] = field(default_factory=Counter)
     """How many half messages of each topic nothing ends yet."""
+    host: str = ""
+    """The machine that has staged them."""
 
 
 def stage_rows(
@@ -61,14 +65,18 @@ def stage_rows(
     frames: Iterator[pa.RecordBatch],
     *,
     is_only: bool = False,
+    seen: SeenStore | None = None,
 ) -> StagedRows:
     """Encode the rows of a task and stage them. `is_only`: no other batch has this one's sink and query, so no key needs its number.
+    `seen` is the store that the driver saw, where there was one.
 
     Raises InvalidRowError, WriteFailedError, or a storage error's condition; what was staged is given back then.
     """
     if partition >= _MAX_PARTITIONS:
         raise WriteFailedError(f"partition {partition}: a write has at most {_MAX_PARTITIONS}; coalesce the rows")
     with writing_conditions(options.root):
+        if seen is not None:
+            check_task_place(options.root, seen)
         writer = _PartitionWriter(options, columns, batch, partition, attempt, is_only)
     try:
         for frame in frames:
@@ -164,6 +172,7 @@ class _PartitionWriter:
             () if commits is None else (commits,),
             tuple(self._destinations),
             self._unresolved,
+            host=host_name(),
         )
 
     def discard(self) -> None:

@@ -6,9 +6,10 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -16,25 +17,18 @@ from spark_mq.conditions import WriteFailedError, writing_conditions
 from spark_mq.dead_letters import discard_staged
 from spark_mq.partition_writer import StagedRows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.sink_place import not_shared
 from storage import open_store
 from storage.batch_commit import abort_batch, commit_batch
 from storage.config import load_config
-from storage.errors import StoreLockedError
+from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError
 from storage.files.file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
-from storage.staged_segment import StagedSegment
+from storage.staged_segment import StagedSegment, check_staged, staged_directory
 from storage.store_creation import find_log_directories
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
-
-
-def check_place(options: SinkOptions) -> None:
-    """Before any task stages rows: raises SPARK_MQ_STORE_NOT_FOUND where the path is no store and none may be made there."""
-    files = LocalFileSystem()
-    with writing_conditions(options.root):
-        config = load_config(options.root, options.conf, read_bytes=files.read_file)
-        find_log_directories(options.root, config, files, may_be_empty=not options.send_back)
 
 
 def commit_rows(
@@ -57,6 +51,7 @@ def commit_rows(
     topics = _most(rows.topics for rows in staged)
     with (
         writing_conditions(options.root),
+        _naming_tasks(options, staged),
         open_store(
             options.root,
             config=options.conf,
@@ -85,6 +80,37 @@ def commit_rows(
         elif unresolved := sum((rows.unresolved for rows in staged), Counter[str]()):
             save_counts(store, unresolved, now_ms=store.writer.clock())
         store.release()
+
+
+@contextmanager
+def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterator[None]:
+    """Staged files that this process does not see are told with the machine whose task wrote them.
+
+    Where there is no store yet they are looked for at once, so that none is made in a directory that only this machine sees.
+    A store that is there is asked first whether it holds the batch: then the files may be gone.
+    """
+    files = LocalFileSystem()
+    directory = staged_directory(options.root)
+    written = {f"{directory}/{part.path}": (rows.host, options.root) for rows in staged for part in _segments([rows])}
+    for rows in staged:
+        if rows.dead_letters is not None:
+            written[rows.dead_letters[0]] = rows.host, posixpath.dirname(rows.dead_letters[0])
+    try:
+        if not _is_store(options, files):
+            check_staged(files, written)
+        yield
+    except StagedRowsGoneError as error:
+        if error.path not in written:  # another batch's, which the opening was to finish
+            raise
+        raise not_shared(*written[error.path], error.path) from error
+
+
+def _is_store(options: SinkOptions, files: LocalFileSystem) -> bool:
+    try:
+        find_log_directories(options.root, load_config(options.root, options.conf, read_bytes=files.read_file), files)
+    except StoreNotFoundError:
+        return False
+    return True
 
 
 def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

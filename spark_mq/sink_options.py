@@ -16,7 +16,7 @@ from spark_mq.conditions import OptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
 from storage.batch_ledger import GROUP_PREFIX, UNNAMED_PREFIX
 from storage.errors import ConfigurationError, NameIllegalError
-from storage.files.remote import plain_path
+from storage.files.remote import absolute_path, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put_settings import parse_host
 
@@ -217,12 +217,18 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode) -> SinkOptions:
-        """Parse and check. Raises UnknownOptionError or OptionError."""
+        """Parse and check. Relative paths are this process's, and no longer relative: tasks have other working directories.
+
+        Raises UnknownOptionError or OptionError.
+        """
         given = given_options(options)
         if mode == "streaming":
             for name in _SPARKS_OWN:
                 given.pop(name, None)
         parsed = _TABLE.parse(given, mode)
+        for name in ("path", "conf", "dead_letter_path"):
+            if name in parsed:
+                parsed[name] = absolute_path(parsed[name])
         if "path" not in parsed:
             raise OptionError("path", "give the store to write: save(path), start(path) or option path")
         made = cls(**parsed)

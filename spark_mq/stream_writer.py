@@ -18,6 +18,7 @@ from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
 from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.sink_place import SeenStore
 from spark_mq.worker_errors import named_for_spark
 from storage.batch_ledger import Batch
 
@@ -28,6 +29,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     options: SinkOptions
     columns: InputColumns
+    seen: SeenStore | None = None
+    """The store that is there already, for the tasks to recognise."""
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -42,7 +45,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark did not tell the task its query and batch id; without them nothing is written once"
             )
         batch = Batch(self.options.sink_id or query_id, query_id, int(batch_id))
-        return stage_rows(self.options, self.columns, batch, task.partitionId(), task.taskAttemptId(), iterator)
+        return stage_rows(
+            self.options, self.columns, batch, task.partitionId(), task.taskAttemptId(), iterator, seen=self.seen
+        )
 
     @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -56,6 +56,7 @@ from storage.staged_segment import (
     SegmentPool,
     SegmentReader,
     StagedSegment,
+    check_staged,
     delete_orphans,
     remove_directory,
     sink_digest,
@@ -98,7 +99,8 @@ def commit_batch(
     there and get more, with how many. `mirrored`: the sink's last
     batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
-    `takeover`), TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is full,
+    `takeover`), StagedRowsGoneError where a staged file is not there, TopicChangedError where rows were staged for queues that are not
+    there, StoreNotWritableError where the disk is full,
     or where rows were staged without a sum that the store's records must end in by now: nothing is written then. Any other error after
     the commit point leaves the batch to the next opening.
     """
@@ -107,6 +109,7 @@ def commit_batch(
     if _is_done(writer, batch, takeover):
         _drop_staged(writer, batch, segments)
         return CommitOutcome(True, 0)
+    check_staged(writer.file_system, (path for path, final in dead_letters if not writer.file_system.exists(final)))
     if not any(segment.rows for segment in segments):
         _publish(writer, dead_letters)
         return CommitOutcome(False, 0)

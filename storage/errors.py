@@ -13,6 +13,7 @@
       FileFailedError(path, host, reason)           the operating system cannot read or write a file
       FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
+      StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
@@ -135,14 +136,14 @@ class StoreNotFoundError(StorageError):
 
 
 class StoreNotSharedError(StoreNotFoundError):
-    """The machine `host` does not see at `path` what another machine of the same query sees there; `reason` says how that shows.
+    """The machine `host` sees another directory at `path` than the rest of its query, or none; `reason` says how that shows.
 
-    It is no loss of messages: they are where the other machine looks.
+    It is no loss of messages: they are where the others look.
     """
 
     hint = (
-        "mount the store's directory at this path on every machine that runs executors, and on the driver's; "
-        "if it is mounted, the store has changed since the query was planned: start the query again"
+        "mount one directory at this path on every machine that runs executors, and on the driver's; "
+        "if that is so, its files have changed since the query was planned: start the query again"
     )
 
     def __init__(self, host: str, path: str, reason: str) -> None:
@@ -152,7 +153,7 @@ class StoreNotSharedError(StoreNotFoundError):
         self.reason = reason
 
     def describe(self) -> str:
-        return f"machine {self.host} does not see the query's store at {self.path}: {self.reason}"
+        return f"machine {self.host} does not see at {self.path} what the rest of the query sees there: {self.reason}"
 
 
 class StoreRefusedError(StorageError):
@@ -260,6 +261,21 @@ class StoreNotWritableError(StorageError):
 
     def describe(self) -> str:
         return f"store {self.path} cannot be written: {self.reason}"
+
+
+class StagedRowsGoneError(StorageError):
+    """A file that a task of the sink has staged is not there; `rows` is how many it held, None where nobody knows."""
+
+    hint = "put the file back, if somebody has moved it; its rows belong to a batch that was decided"
+
+    def __init__(self, path: str, rows: int | None = None) -> None:
+        super().__init__(path, rows)
+        self.path = path
+        self.rows = rows
+
+    def describe(self) -> str:
+        held = "" if self.rows is None else f", with {self.rows} rows that were to be written"
+        return f"the staged file {self.path} is gone{held}"
 
 
 class SinkTakenError(StorageError):

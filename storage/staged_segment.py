@@ -17,14 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 
-from storage.errors import CorruptRecordError, StorageError
+from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
 from storage.format.record import Message, decode_record
@@ -90,6 +90,13 @@ def list_segments(
                 yield f"{sink.name}/{entry.name}", entry.size_bytes
 
 
+def check_staged(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
+    """Raises StagedRowsGoneError for the first of the files that is not there. Their names are such as nobody else ever makes."""
+    for path in paths:
+        if not file_system.exists(path):
+            raise StagedRowsGoneError(path)
+
+
 def delete_orphans(
     file_system: LocalFileSystem, root: str, sink_directory: str, batch_id: int, keep: Collection[str]
 ) -> int:
@@ -139,6 +146,8 @@ class SegmentPool:
     def give_back(self, path: str) -> None:
         """Take a file that no intent names, on the disk, any more. Does nothing if it is gone already."""
         source = f"{self._staged}/{path}"
+        if not self._file_system.exists(source):
+            return
         with suppress(FileNotFoundError):
             pooled = self._file_system.list_directory(self.directory)
             if len(pooled) >= POOL_FILES or sum(entry.size_bytes for entry in pooled) >= POOL_BYTES:
@@ -234,15 +243,13 @@ class SegmentReader:
     """One finished segment as a `RecordRun`. Opening it reads and checks the columns, `verify_data` the records."""
 
     def __init__(self, file_system: LocalFileSystem, root: str, segment: StagedSegment) -> None:
-        """Raises StorageError if the file is not there, CorruptRecordError if it is not what the segment says."""
+        """Raises StagedRowsGoneError if the file is not there, CorruptRecordError if it is not what the segment says."""
         self.segment = segment
         path = f"{staged_directory(root)}/{segment.path}"
         try:
             self._file: ReadableFile = file_system.open_file(path)
         except FileNotFoundError as error:
-            raise StorageError(
-                f"the staged segment {path} is gone, with {segment.rows} rows that were to be written"
-            ) from error
+            raise StagedRowsGoneError(path, segment.rows) from error
         try:
             encoded = self._file.view(segment.data_size_bytes, segment.columns_size_bytes)
             if len(encoded) != segment.columns_size_bytes:

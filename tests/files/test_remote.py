@@ -16,7 +16,7 @@ from spark_mq.dump import dump_queue
 from storage import open_store
 from storage.errors import OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
-from storage.files.remote import COALESCE_GAP_BYTES, RemoteFileSystem, file_system_of
+from storage.files.remote import COALESCE_GAP_BYTES, RemoteFileSystem, absolute_path, file_system_of
 from storage.scan import scan_queue
 from tests.support.fixture_stores import Fixture, golden_lines
 
@@ -208,3 +208,18 @@ def test_a_log_file_deleted_elsewhere_is_out_of_range(pristine_store: Callable[[
             list(scan_queue(queue, store.log, store.log_end, 0, store.max_offset(topic, queue_id)))
         assert raised.value.queue_id == queue_id
         assert 0 < raised.value.minimum < store.max_offset(topic, queue_id)
+
+
+def test_a_relative_path_becomes_this_processs_and_a_url_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, expected in (
+        ("store", f"{tmp_path}/store"),
+        ("./store", f"{tmp_path}/store"),
+        (".", str(tmp_path)),
+        ("link/../store", f"{tmp_path}/link/../store"),
+        ("/data/store", "/data/store"),
+        ("file:///data/store", "file:///data/store"),
+        ("s3://bucket/store", "s3://bucket/store"),
+        (" with blank ", f"{tmp_path}/ with blank "),
+    ):
+        assert absolute_path(path) == expected

@@ -14,8 +14,9 @@ import pytest
 from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError
 from spark_mq.partition_writer import StagedRows, stage_rows
 from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import abort_rows, check_place, commit_rows
+from spark_mq.sink_commit import abort_rows, commit_rows
 from spark_mq.sink_options import SinkOptions
+from spark_mq.sink_place import check_place
 from storage import open_store
 from storage.batch_ledger import Batch
 from storage.files.file_system import LocalFileSystem

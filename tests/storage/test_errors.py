@@ -22,6 +22,7 @@ from storage.errors import (
     PutRefusedError,
     RowIllegalError,
     SinkTakenError,
+    StagedRowsGoneError,
     StateFileError,
     StorageError,
     StoreDamagedError,
@@ -47,6 +48,8 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     ),
     (NameIllegalError("topic", "a/b", "character"), ["topic", "'a/b'", "character"], False),
     (StoreNotFoundError("/s"), ["/s", "commitlog/"], False),
+    (StagedRowsGoneError("/s/spark_mq/staged/a", 7), ["/s/spark_mq/staged/a", "7 rows"], False),
+    (StagedRowsGoneError("/dead/a"), ["/dead/a is gone"], False),
     (StoreNotSharedError("h1", "/s", "/s/commitlog is empty"), ["h1", "/s", "is empty", "mount"], False),
     (
         StoreRefusedError("/s", "storeType=defaultRocksDB", "convert it"),
