@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import signal
 import sys
 import time
 import warnings
@@ -25,12 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
+from spark_mq.stop_signals import INTERRUPTED, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
 
@@ -65,9 +64,9 @@ def run_job(
     """Run a job once, or with `--every` again and again; returns the exit code of the last run.
 
     Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
-    is under way finish and ends then, a second signal ends at once. A store that is locked, a full disk, or any error that is
-    `retriable`, is tried again at the next turn; other errors end the job. A run that did nothing prints nothing behind another such
-    run. `clock` and `sleep` are in seconds.
+    is under way finish and ends then; a second signal ends at once, as SIGINT does where the job runs once: exit code 130.
+    A store that is locked, a full disk, or any error that is `retriable`, is tried again at the next turn; other errors end the job.
+    A run that did nothing prints nothing behind another such run. `clock` and `sleep` are in seconds.
     """
     parser = job_parser(run)
     if add_options is not None:
@@ -75,10 +74,14 @@ def run_job(
     options = parser.parse_args(arguments)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
-        if options.every is None:
-            return _run_once(run, options).exit_code
-        with _stop_signals() as is_stopping:
-            return _repeat(run, options, clock, sleep, is_stopping)
+        try:
+            if options.every is None:
+                return _run_once(run, options).exit_code
+            with stop_on_signal() as is_stopping:
+                return _repeat(run, options, clock, sleep, is_stopping)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr, flush=True)
+            return INTERRUPTED
 
 
 @contextmanager
@@ -179,26 +182,3 @@ def _repeat(
             sleep(min(rest, SLEEP_SLICE_S))
         if not goes_on or is_stopping():
             return exit_code
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """While the block runs, the first SIGTERM or SIGINT only sets what the callable returns; the second works as before."""
-    stopping = False
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def put_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-        put_back()
-
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield lambda: stopping
-    finally:
-        put_back()

@@ -1,6 +1,7 @@
 """The stores that a query reads, as one cluster: brokers by name, queues, positions and sizes. Driver side.
 
-A cluster is one store, or a directory of stores (each child a store, or a broker's home with its store in `store/`). The
+A cluster is one store, or a directory of stores: its children are stores, or homes of brokers with their stores in `store/`. Where
+there are homes, nothing else may be there: such a directory is more likely somebody's folder, and the stores are strangers. The
 broker's name does not stand in a store: option, else broker.conf, else the topic that a broker names after itself, else
 the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, names
 from spark_mq.offsets import QueueId, RecordPlace
 from spark_mq.split_proof import StoreProof, proof_of
 from spark_mq.starting_offsets import QueueFacts
@@ -29,22 +30,38 @@ from storage.topics import TopicTable
 
 _STORE_DIRECTORIES = {"commitlog", "consumequeue"}
 _HOME = "store"
+_NAMED = 5
 
 
 def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
-    """The store roots at a path: itself, or the stores in its directories, sorted. Raises StoreNotFoundError if none is."""
+    """The store roots at a path: itself, or the stores in its directories, sorted.
+
+    Raises StoreNotFoundError if none is; OptionError where stores lie in the homes of brokers, and other directories beside them.
+    """
     files = file_system or file_system_of(path)
     path = plain_path(path).rstrip("/") or "/"
     if _is_store(files, path):
         return [path]
-    found = []
+    found, in_homes, others = [], [], []
     for entry in files.list_directory(path):
         child = f"{path.rstrip('/')}/{entry.name}"
-        if entry.is_directory:
-            found += [root for root in (child, f"{child}/{_HOME}") if _is_store(files, root)][:1]
-    if not found:
+        if not entry.is_directory or entry.name.startswith("."):
+            continue
+        if _is_store(files, child):
+            found.append(child)
+        elif _is_store(files, f"{child}/{_HOME}"):
+            in_homes.append(f"{child}/{_HOME}")
+        else:
+            others.append(entry.name)
+    if in_homes and others:
+        stores = ", ".join(sorted([*found, *in_homes])[:_NAMED])
+        rule = (
+            f"{path} is no store, and no cluster: beside stores it holds {names(others)}; name the store that is meant"
+        )
+        raise OptionError("path", f"{rule}, such as {stores}")
+    if not found and not in_homes:
         raise StoreNotFoundError(path, "commitlog/, or a directory that holds a store,")
-    return found
+    return sorted([*found, *in_homes])
 
 
 def _is_store(file_system: FileSystem, path: str) -> bool:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from spark_mq.cli import demo, jobs, lag, messages, produce, quarantine, queues, sinks, upkeep
-from spark_mq.cli.app import app, main
+import sys
+
+try:
+    from spark_mq.cli import demo, jobs, lag, messages, produce, quarantine, queues, sinks, upkeep
+    from spark_mq.cli.app import app, main
+except KeyboardInterrupt:  # the modules take a second to load
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 __all__ = ["app", "demo", "jobs", "lag", "main", "messages", "produce", "quarantine", "queues", "sinks", "upkeep"]

@@ -1,4 +1,7 @@
-"""The program `spark-mq`: what all of its commands share. Errors are one line and a hint, and exit code 1."""
+"""The program `spark-mq`: what all of its commands share.
+
+Errors are one line and a hint, and exit code 1. Ctrl-C is one line, and exit code 130.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from spark_mq import __version__
-from spark_mq.cluster import find_stores
+from spark_mq.cluster import Cluster, find_stores
 from spark_mq.conditions import SparkMqError
 from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
+from spark_mq.stop_signals import INTERRUPTED
 from storage.errors import StorageError, StoreNotFoundError
 from storage.files.remote import file_system_of, plain_path
 from storage.store_creation import is_empty_place
@@ -35,6 +39,9 @@ LockTimeout = Annotated[
     str, typer.Option("--lock-timeout", metavar="TIME", help="How long to wait for a store that another writer holds.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="RocketMQ's own topics and groups too, and those of Spark sinks.")
+]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="One topic; without it all.")]
 RequiredTopic = Annotated[str, typer.Option("--topic", metavar="TOPIC", show_default=False, help="The topic.")]
 QueueNumber = Annotated[int | None, typer.Option("--queue-id", metavar="ID", min=0, help="One queue of each topic.")]
@@ -55,6 +62,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except (CommandError, JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
@@ -79,10 +89,8 @@ def _describe(error: Exception) -> tuple[str, str | None]:
 app = typer.Typer(
     name="spark-mq",
     cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    help="Read, write, look into and mend the stores of Apache RocketMQ brokers.",
 )
 
 
@@ -92,22 +100,65 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+_FIRST_STEPS = """\
+spark-mq reads, writes and mends the stores of Apache RocketMQ brokers.
+A store is the directory that holds commitlog/.
+
+First steps:
+  spark-mq demo                             read, stream and copy an example store with Spark
+  spark-mq doctor                           look for what keeps Spark from working here
+
+With a store of your own, also beside its running broker; nothing in it is changed:
+  spark-mq topics PATH                      which topics and queues it has
+  spark-mq dump PATH --limit 5 --bodies     its first messages
+  spark-mq lag PATH                         how far its consumers are behind
+
+A store to try things with:
+  echo hello | spark-mq produce PATH --topic greetings
+
+spark-mq --help lists all commands.
+spark-mq --install-completion lets the Tab key complete them."""
+
+
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """`debug` is looked up where errors are printed."""
+    """Read, write, look into and mend the stores of Apache RocketMQ brokers."""
+    # `debug` is looked up where errors are printed.
+    if context.invoked_subcommand is None:
+        typer.echo(_FIRST_STEPS)
+
+
+def open_cluster(path: str, conf: str | None) -> Cluster:
+    """The store or the stores at a path, open for reading. A directory that is read as a cluster is named on stderr."""
+    roots, top = find_stores(path), _directory(path)
+    if roots != [top]:
+        listed = ", ".join(root.removeprefix(f"{top}/") for root in roots)
+        stores = "1 store" if len(roots) == 1 else f"{len(roots)} stores"
+        typer.echo(f"{path} is read as a cluster of {stores}: {listed}", err=True)
+    return Cluster.open([path], conf=conf)
 
 
 def one_store(path: str) -> str:
-    """The root of the only store at a path. Raises CommandError where there are several."""
+    """The root of the only store at a path, named on stderr where the path is not the store itself.
+
+    Raises CommandError where there are several.
+    """
     roots = find_stores(path)
     if len(roots) > 1:
         raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
+    if roots != [_directory(path)]:
+        typer.echo(f"the store at {path} is {roots[0]}", err=True)
     return roots[0]
+
+
+def _directory(path: str) -> str:
+    return plain_path(path).rstrip("/") or "/"
 
 
 def store_to_write(path: str) -> tuple[str, bool]:
@@ -115,7 +166,7 @@ def store_to_write(path: str) -> tuple[str, bool]:
     try:
         return one_store(path), False
     except StoreNotFoundError:
-        root = plain_path(path).rstrip("/") or "/"
+        root = _directory(path)
         if not is_empty_place(root, file_system_of(path)):
             raise
         return root, True

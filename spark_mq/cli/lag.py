@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import AsJson, CommandError, Conf, StorePath, app
-from spark_mq.cli.output import print_json, print_table
+from spark_mq.cli.app import AsJson, CommandError, Conf, Everything, StorePath, app, open_cluster
+from spark_mq.cli.output import console, duration_in_words, print_json, print_table, time_text
 from spark_mq.cluster import Cluster
+from spark_mq.stop_signals import interrupt_on_signal
 from storage import MessageStore
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
+from storage.names import is_system_group
 from storage.nearest_name import nearest
 
 
@@ -22,33 +27,66 @@ def lag(
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="One consumer group; without it all.")
     ] = None,
+    every_group: Everything = False,
+    watch: Annotated[
+        float | None,
+        typer.Option("--watch", metavar="SECONDS", min=0.1, help="Look again every so many seconds, until Ctrl-C."),
+    ] = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """How far consumer groups are behind in each queue: messages, bytes, and time (newest message − last consumed one).
 
-    What cannot be known is a dash (null), never 0: no stored offset, or the message before it has expired.
+    What cannot be known is a dash (null), never 0: no stored offset, or the message before it has expired. RocketMQ's own groups and
+    topics, and what Spark sinks keep as groups, are left out.
     """
-    cluster = Cluster.open([path], conf=conf)
+    cluster = open_cluster(path, conf)
     try:
-        offsets = {name: store.state(OFFSETS_FILE, ConsumerOffsets.load) for name, store in cluster.stores.items()}
-        groups = {name for table in offsets.values() if table is not None for name in table.groups()}
-        if group is not None and group not in groups:
-            like = nearest(group, groups)
-            raise CommandError(f"no offset of group {group} is stored", f"did you mean {like}?" if like else None)
-        lines = [
-            line
-            for name, table in offsets.items()
-            if table is not None
-            for line in group_lags(name, cluster.stores[name], table, group)
-        ]
+        if watch is None:
+            _print_lags(cluster, group, every_group=every_group, as_json=as_json)
+            return
+        with interrupt_on_signal(), suppress(KeyboardInterrupt):
+            while True:
+                if not as_json:
+                    console().clear()  # does nothing but on a terminal
+                    console().print(time_text(time.time_ns() // 1_000_000))
+                _print_lags(cluster, group, every_group=every_group, as_json=as_json)
+                sys.stdout.flush()
+                time.sleep(watch)
+                cluster.refresh()
     finally:
         cluster.close()
+
+
+def _print_lags(cluster: Cluster, group: str | None, *, every_group: bool, as_json: bool) -> None:
+    offsets = {name: store.state(OFFSETS_FILE, ConsumerOffsets.load) for name, store in cluster.stores.items()}
+    groups = {name for table in offsets.values() if table is not None for name in table.groups()}
+    if group is not None and group not in groups:
+        like = nearest(group, groups)
+        raise CommandError(f"no offset of group {group} is stored", f"did you mean {like}?" if like else None)
+    found = [
+        line
+        for name, table in offsets.items()
+        if table is not None
+        for line in group_lags(name, cluster.stores[name], table, group)
+    ]
+    lines = found
+    if not every_group and group is None:
+        lines = [
+            line for line in found if not (is_system_group(line["group"]) or cluster.is_system_topic(line["topic"]))
+        ]
     if as_json:
         print_json(lines)
-    else:
-        columns = "group", "topic", "broker", "queue", "next", "end", "messages", "bytes", "ms"
-        print_table(columns, [tuple(line.values()) for line in lines])
+        return
+    columns = "group", "topic", "broker", "queue", "next", "end", "messages", "bytes", "time"
+    print_table(columns, [(*list(line.values())[:-1], _time_behind(line["timeMs"])) for line in lines])
+    hidden = 0 if group is not None else len(groups) - len({line["group"] for line in lines})
+    if hidden:
+        console().print(f"groups of RocketMQ itself and of Spark sinks are left out: {hidden}. --all shows them")
+
+
+def _time_behind(time_ms: int | None) -> str | None:
+    return None if time_ms is None else duration_in_words(time_ms)
 
 
 def group_lags(

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_mq.epoch_times import other_unit_rule
+from spark_mq.message_line import BODY, BODY_BASE64
 from spark_mq.options import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.nearest_name import advice
 
 BATCH_LINES = 1_000
 BATCH_BYTES = 16 << 20
-_BODY_BASE64 = "body_base64"
+_OF_JAVA = "cqTopic"
 
 
 class Line(NamedTuple):
@@ -87,16 +89,19 @@ def _row(line: Line) -> dict[str, Any]:
         raise LineError(line.number, None, f"it is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise LineError(line.number, None, f"expected a JSON object, found {_shown(found)}")
-    if _BODY_BASE64 in found and "body" in found:
-        raise LineError(line.number, _BODY_BASE64, "it is there beside body")
-    if _BODY_BASE64 not in found and found.get("body") is None:
-        raise LineError(line.number, "body", "it is missing, and body_base64 too")
+    if _OF_JAVA in found:
+        raise LineError(line.number, None, "it is a line of `dump --java`, which is for comparing: leave --java away")
+    if BODY_BASE64 in found and BODY in found:
+        raise LineError(line.number, BODY_BASE64, "it is there beside body")
+    if BODY_BASE64 not in found and found.get(BODY) is None:
+        of_dump = "; dump prints it with --bodies" if "queue_offset" in found else ""
+        raise LineError(line.number, BODY, f"it is missing, and body_base64 too{of_dump}")
     row = {}
     for name, value in found.items():
-        if name == _BODY_BASE64:
-            row["body"] = _checked(line, name, value, _base64)
+        if name == BODY_BASE64:
+            row[BODY] = _checked(line, name, value, _base64)
         elif name not in _COLUMNS and name not in (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES):
-            taken = [*_COLUMNS, _BODY_BASE64]
+            taken = [*_COLUMNS, BODY_BASE64]
             rule = f"there is no such column{advice(name, taken)}; a line may have {', '.join(taken)}"
             raise LineError(line.number, name, rule)
         elif name in _COLUMNS and value is not None:
@@ -139,9 +144,21 @@ def _integer(value: object) -> int:
     return value
 
 
-def _keys(value: object) -> list[str]:
-    """A text holds several keys separated by blanks, a list each by itself."""
-    return [_text(key) for key in value] if isinstance(value, list) else _text(value).split(" ")
+def _time_ms(value: object) -> int:
+    time_ms = _integer(value)
+    if rule := other_unit_rule(time_ms):
+        raise _ValueError(rule)
+    return time_ms
+
+
+def _keys(value: object) -> str:
+    """Property KEYS: a text as it is, in which blanks separate keys; of a list each key that is not empty."""
+    if not isinstance(value, list):
+        return _text(value)
+    keys = [_text(key) for key in value]
+    if any(" " in key for key in keys):
+        raise _ValueError("a key of the list holds a blank: a reader would take it for two keys")
+    return " ".join(key for key in keys if key)
 
 
 def _properties(value: object) -> list[tuple[str, str]]:
@@ -154,15 +171,16 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any], Any]]] = {
     "body": (pa.large_binary(), lambda value: _text(value).encode()),
     "topic": (pa.string(), _text),
     "tags": (pa.string(), _text),
-    "keys": (pa.list_(pa.string()), _keys),
+    "keys": (pa.string(), _keys),
     "properties": (pa.map_(pa.string(), pa.string()), _properties),
     "flag": (pa.int64(), _integer),
-    "born_timestamp": (pa.int64(), _integer),
+    "born_timestamp": (pa.int64(), _time_ms),
     "queue_id": (pa.int64(), _integer),
     "sharding_key": (pa.string(), _text),
     "delay_level": (pa.int64(), _integer),
-    "deliver_at": (pa.int64(), _integer),
+    "deliver_at": (pa.int64(), _time_ms),
     "retry_group": (pa.string(), _text),
     "reconsume_times": (pa.int64(), _integer),
     "origin_msg_id": (pa.string(), _text),
+    "unique_key": (pa.string(), _text),
 }

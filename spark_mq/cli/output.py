@@ -1,41 +1,85 @@
-"""What commands print: tables for people, JSON for machines, progress on a terminal's stderr."""
+"""What commands print: tables for people, JSON for machines, times in words."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH_OF_A_FILE = 200
+_LEAST_COLUMN = 14
+"""A column of texts that is folded keeps so many characters; where they do not fit, each row is printed by itself."""
+_GAP = 2
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""JSON escapes the others by itself."""
+_AGES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 def print_json(document: Any) -> None:
-    """One line of JSON."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    """One line of JSON, whatever a program takes for the end of a line."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    sys.stdout.write(text.translate(_LINE_ENDS) + "\n")
 
 
 def console() -> Console:
-    """Where people read: the terminal in its width, a file in a fixed one."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE, highlight=False)
+    """Where people read: the terminal in its width (or COLUMNS), a file in a fixed one."""
+    is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-    """A table; numbers stand to the right, None is a dash."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    """A table; numbers stand to the right, None is a dash. Where its columns do not fit side by side, a line for each value."""
+    shown = console()
+    texts = [["–" if value is None else str(value) for value in row] for row in rows]
+    if not _fits(columns, rows, texts, shown.width):
+        _print_by_row(shown, columns, texts, title)
+        return
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0)
+    )
     for number, column in enumerate(columns):
-        is_number = any(isinstance(row[number], int) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("–" if value is None else str(value)) for value in row))
-    console().print(table)
+        is_number = _is_number(rows, number)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for row in texts:
+        table.add_row(*map(Text, row))
+    shown.print(table)
+
+
+def _is_number(rows: Sequence[Sequence[Any]], column: int) -> bool:
+    return any(isinstance(row[column], int) for row in rows)
+
+
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]], texts: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether each column has room for its numbers, or for _LEAST_COLUMN characters of its texts."""
+    needed = -_GAP
+    for number, column in enumerate(columns):
+        widest = max(
+            (len(line) for text in (column, *(row[number] for row in texts)) for line in text.splitlines()), default=0
+        )
+        needed += _GAP + (widest if _is_number(rows, number) else min(widest, max(_LEAST_COLUMN, len(column))))
+    return needed <= width
+
+
+def _print_by_row(shown: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    if title:
+        shown.print(title, markup=False, style="italic")
+    widest = max(map(len, columns))
+    for number, row in enumerate(rows):
+        if number:
+            shown.print()
+        lines = Table.grid(padding=(0, _GAP, 0, 0))
+        lines.add_column(width=widest, style="bold")
+        lines.add_column(overflow="fold")
+        for column, text in zip(columns, row, strict=True):
+            lines.add_row(Text(column), Text(text))
+        shown.print(lines)
 
 
 def time_text(time_ms: int | None) -> str | None:
@@ -44,6 +88,24 @@ def time_text(time_ms: int | None) -> str | None:
         return None
     moment = datetime.fromtimestamp(time_ms / 1_000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1_000:03d}Z"
+
+
+def time_in_words(time_ms: int | None, now_ms: int) -> str | None:
+    """A time as ISO-8601, and how long ago that is."""
+    text = time_text(time_ms)
+    if time_ms is None or text is None:
+        return None
+    ago = now_ms - time_ms
+    return f"{text} ({duration_in_words(ago)} ago)" if ago >= 0 else f"{text} (in {duration_in_words(-ago)})"
+
+
+def duration_in_words(duration_ms: int) -> str:
+    """In the greatest unit of which there is a whole one: `3 minutes`, `1 day`, `12 ms`."""
+    seconds = duration_ms // 1_000
+    for unit, length in _AGES:
+        if count := seconds // length:
+            return f"{count:,} {unit}{'' if count == 1 else 's'}"
+    return f"{duration_ms} ms"
 
 
 def body_text(body: bytes, characters: int = 40) -> str:
@@ -55,27 +117,3 @@ def body_text(body: bytes, characters: int = 40) -> str:
     if not text.isprintable():
         return f"{len(body)} bytes"
     return text if len(text) <= characters else text[:characters] + "…"
-
-
-@contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while the block runs, if that is a terminal; the block tells (done, all)."""
-    terminal = Console(stderr=True)
-    if not terminal.is_terminal:
-        yield lambda done, total: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def busy(text: str) -> Iterator[None]:
-    """A sign of life on stderr, if that is a terminal, while something runs that cannot say how far it is."""
-    terminal = Console(stderr=True)
-    if not terminal.is_terminal:
-        yield
-        return
-    with terminal.status(text):
-        yield

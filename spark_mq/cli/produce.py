@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, BinaryIO
 
 import pyarrow as pa
 import typer
@@ -21,19 +21,23 @@ from spark_mq.cli.app import (
     lock_timeout_ms,
     store_to_write,
 )
-from spark_mq.cli.message_lines import LineError, read_lines, rows_of_bodies, rows_of_objects
+from spark_mq.cli.message_lines import Line, LineError, read_lines, rows_of_bodies, rows_of_objects
 from spark_mq.cli.output import console, print_json, print_table
 from storage import MessageStore, open_store
 from storage.broker_names import broker_names
 from storage.config import load_config
 from storage.errors import RowIllegalError
 from storage.files.file_system import LocalFileSystem
+from storage.message_rows import MessageRows
 from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.names import validate_user_topic
+from storage.put import message_rules
+from storage.put_settings import put_settings
 from storage.topic_creation import create_topic as enter_topic
 from storage.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid
+_KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see
 
 StoreHost = Annotated[
     str | None,
@@ -90,6 +94,12 @@ def produce(
     create_topic: Annotated[
         bool, typer.Option("--create-topic/--no-create-topic", help="Make topics that are missing, or refuse them.")
     ] = True,
+    keep_unique_key: Annotated[
+        bool,
+        typer.Option(
+            "--keep-unique-key", help="With --json: keep a line's unique_key; else each message gets a new one."
+        ),
+    ] = False,
     sync: Annotated[bool, typer.Option("--sync", help="SYNC_FLUSH: each thousand lines onto the disk.")] = False,
     store_host: StoreHost = None,
     lock_timeout: LockTimeout = "10s",
@@ -98,13 +108,26 @@ def produce(
     """Append messages from standard input, a line each, and close the store cleanly. A store is made where none is.
 
     With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
-    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times and origin_msg_id.
-    Lines are appended a thousand at a time; a bad one is refused with its whole thousand.
+    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
+    what `spark-mq dump --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and
+    where it is among the first of a new store, no store is made.
     """
     if topic is None and not objects:
         raise CommandError("give --topic: a line is a body and nothing else")
     timeout_ms = lock_timeout_ms(lock_timeout)
     root, is_new = store_to_write(path)
+    rules: dict[str, object] = {
+        "topic": topic,
+        "queue_count": queue_num,
+        "create_topic": create_topic,
+        "keep_unique_key": keep_unique_key,
+    }
+    lines = _Input(sys.stdin.buffer, objects=objects)
+    if is_new:
+        _judge_first(lines, root, conf, store_host, rules)
+        if lines.is_empty:
+            console().print("there was no line, nothing was written")
+            return
     written = _Written()
     refusal = None
     try:
@@ -119,8 +142,7 @@ def produce(
         ) as store:
             if is_new:
                 console().print(f"made a new store at {root}", markup=False)
-            rules = {"topic": topic, "queue_count": queue_num, "create_topic": create_topic}
-            refusal = _put_lines(store, written, rules, objects=objects)
+            refusal = _put_lines(store, written, rules, lines)
     finally:
         if written.counts:
             written.print()
@@ -130,23 +152,71 @@ def produce(
         console().print("there was no line, nothing was written")
 
 
+class _Input:
+    """The lines of standard input as rows, a thousand at a time; the first of them can be looked at before."""
+
+    def __init__(self, stream: BinaryIO, *, objects: bool) -> None:
+        self._parse = rows_of_objects if objects else rows_of_bodies
+        self._batches = read_lines(stream, skip_blank=objects)
+        self._first: list[Line] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.first()
+
+    def first(self) -> list[Line]:
+        """The first lines, which iteration gives again; none where there are none."""
+        if self._first is None:
+            self._first = next(self._batches, [])
+        return self._first
+
+    def rows(self, lines: Sequence[Line]) -> pa.RecordBatch:
+        """Raises LineError."""
+        return self._parse(lines)
+
+    def __iter__(self) -> Iterator[list[Line]]:
+        if self.first():
+            yield self.first()
+        yield from self._batches
+
+
+def _judge_first(
+    lines: _Input, root: str, conf: str | None, store_host: str | None, rules: Mapping[str, object]
+) -> None:
+    """Hold the first lines to the rules of a store that is yet to be made. Raises CommandError where one is refused."""
+    files = LocalFileSystem()
+    settings = put_settings(root, load_config(root, conf, read_bytes=files.read_file), files, store_host)
+    try:
+        rows = lines.rows(lines.first())
+        prepared = MessageRows(message_rules(settings, **rules), bytes(_KEY_PREFIX_SIZE)).prepare(rows, _now_ms())  # type: ignore[arg-type]
+        if prepared.rejected:
+            number, column, rule = prepared.rejected[0]
+            raise _refused(lines.first(), RowIllegalError(number, column, rule, len(prepared.rejected) - 1))
+    except LineError as error:
+        raise CommandError(error.describe(), "nothing was written") from error
+
+
+def _refused(lines: Sequence[Line], error: RowIllegalError) -> LineError:
+    more = f"; {error.more} more of these lines are refused" if error.more else ""
+    return LineError(lines[error.row].number, error.column, error.rule + more)
+
+
 def _put_lines(
-    store: MessageStore, written: _Written, rules: Mapping[str, object], *, objects: bool
+    store: MessageStore, written: _Written, rules: Mapping[str, object], source: _Input
 ) -> CommandError | None:
     """Append standard input. Returns why it ended before its end, so that the store is closed before that is told.
 
     A topic that is made here goes on getting the queues that lines name.
     """
     before = frozenset(store.writer.settings.topics.topics)
-    for lines in read_lines(sys.stdin.buffer, skip_blank=objects):
+    for lines in source:
         try:
-            rows = rows_of_objects(lines) if objects else rows_of_bodies(lines)
+            rows = source.rows(lines)
             try:
                 made = frozenset(store.writer.settings.topics.topics) - before
                 written.add(store.put_batch(rows, **rules, growing=made))
             except RowIllegalError as error:
-                more = f"; {error.more} more of these lines are refused" if error.more else ""
-                raise LineError(lines[error.row].number, error.column, error.rule + more) from error
+                raise _refused(lines, error) from error
         except LineError as error:
             count = written.counts.total()
             hint = (
@@ -189,7 +259,7 @@ def create_topic(
         root,
         config,
         wanted,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=_now_ms(),
         file_system=files,
         lock_timeout_ms=timeout_ms,
     )
@@ -216,3 +286,7 @@ def create_topic(
 
 def _shape(config: TopicConfig) -> tuple[int, int, int]:
     return config.read_queue_count, config.write_queue_count, config.perm
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import time
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, OneStorePath, Topic, app, one_store
-from spark_mq.cli.output import console, print_json, print_table, time_text
-from storage.errors import CorruptRecordError
+from spark_mq.cli.output import console, print_json, print_table, time_in_words
+from spark_mq.message_line import message_line
 from storage.files.remote import file_system_of
-from storage.format.record import Message, host_text
 from storage.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
 
 
@@ -26,7 +25,7 @@ def quarantine(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was copied before it was cut from a store; with NAME print the messages in it, a JSON object a line.
+    """List what was copied before it was cut from a store; with NAME print the messages in it, as dump does with --bodies.
 
     Those lines are what `spark-mq produce PATH --json` reads, so that messages can be put back: pick them first, some may be in
     the store again. Reads only, takes no lock. A quarantine is a directory; delete it when nobody needs it.
@@ -43,17 +42,25 @@ def quarantine(
         raise CommandError(f"no quarantine {name} in {quarantine_directory(root)}", f"there: {known}")
     messages = (message for message in read_quarantine(files, wanted) if topic in (None, message.topic))
     for message in islice(messages, limit):
-        print_json(_line(message))
+        print_json(message_line(message, body=True))
 
 
 def _print_list(root: str, found: list[Quarantine], *, as_json: bool) -> None:
     if as_json:
         print_json([_describe(one) for one in found])
     elif found:
+        now_ms = time.time_ns() // 1_000_000
         print_table(
             ("name", "made", "intact messages", "bytes", "cut at", "because of"),
             [
-                (one.name, time_text(one.made_ms), one.intact_records, one.size_bytes, one.commitlog_offset, one.reason)
+                (
+                    one.name,
+                    time_in_words(one.made_ms, now_ms),
+                    one.intact_records,
+                    one.size_bytes,
+                    one.commitlog_offset,
+                    one.reason,
+                )
                 for one in found
             ],
         )
@@ -71,33 +78,3 @@ def _describe(one: Quarantine) -> dict[str, Any]:
         "commitlogOffset": one.commitlog_offset,
         "reason": one.reason,
     }
-
-
-def _line(message: Message) -> dict[str, Any]:
-    """The columns of the Spark source, but the body, which JSON cannot hold as it is."""
-    line: dict[str, Any] = {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "commitlog_offset": message.commitlog_offset,
-        "msg_id": message.msg_id,
-        "unique_key": message.unique_key,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": message.properties,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "reconsume_times": message.reconsume_times,
-        "born_timestamp": message.born_time_ms,
-        "store_timestamp": message.store_time_ms,
-        "born_host": host_text(message.born_host),
-        "store_host": host_text(message.store_host),
-    }
-    try:
-        body = message.plain_body
-    except CorruptRecordError:  # stored so by its producer: the record's CRC is right
-        body = message.body
-    try:
-        return line | {"body": body.decode()}
-    except UnicodeDecodeError:
-        return line | {"body_base64": b64encode(body).decode()}

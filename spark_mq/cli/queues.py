@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import AsJson, Conf, QueueNumber, RequiredTopic, StorePath, app
+from spark_mq.cli.app import AsJson, Conf, Everything, QueueNumber, RequiredTopic, StorePath, app, open_cluster
 from spark_mq.cli.messages import refuse_unknown_topic
-from spark_mq.cli.output import print_json, print_table, time_text
-from spark_mq.cluster import Cluster
+from spark_mq.cli.output import console, print_json, print_table, time_in_words
 from spark_mq.option_values import parse_time
 from storage import MessageStore
 from storage.topics import FILE_NAME as TOPICS_FILE
@@ -18,11 +17,12 @@ from storage.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 
 
 @app.command()
-def topics(path: StorePath, conf: Conf = None, as_json: AsJson = False) -> None:
-    """List topics and their queues: offsets, counts, and the settings that topics.json holds."""
-    cluster = Cluster.open([path], conf=conf)
+def topics(path: StorePath, every_topic: Everything = False, conf: Conf = None, as_json: AsJson = False) -> None:
+    """List topics and their queues: offsets, counts, and the settings that topics.json holds. RocketMQ's own are left out."""
+    cluster = open_cluster(path, conf)
     try:
-        listed = [entry for name, store in cluster.stores.items() for entry in _topics_of(name, store)]
+        found = [entry for name, store in cluster.stores.items() for entry in _topics_of(name, store)]
+        listed = [entry for entry in found if every_topic or not cluster.is_system_topic(entry["topic"])]
     finally:
         cluster.close()
     listed.sort(key=lambda entry: (entry["topic"], entry["brokerName"]))
@@ -35,6 +35,8 @@ def topics(path: StorePath, conf: Conf = None, as_json: AsJson = False) -> None:
         for queue in entry["queues"] or [dict.fromkeys(("queueId", "minOffset", "maxOffset", "count"))]:
             rows.append((entry["topic"], entry["brokerName"], *queue.values(), *settings))
     print_table(("topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"), rows)
+    if hidden := len({entry["topic"] for entry in found}) - len({entry["topic"] for entry in listed}):
+        console().print(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
 
 
 def _topics_of(broker_name: str, store: MessageStore) -> list[dict[str, Any]]:
@@ -80,8 +82,9 @@ def offset_by_time(
     as_json: AsJson = False,
 ) -> None:
     """The queue offset at a time: the first message stored at or after it, the end of the queue if there is none."""
-    time_ms = parse_time(moment, "--time").at(time.time_ns() // 1_000_000)
-    cluster = Cluster.open([path], conf=conf)
+    now_ms = time.time_ns() // 1_000_000
+    time_ms = parse_time(moment, "--time").at(now_ms)
+    cluster = open_cluster(path, conf)
     found = []
     try:
         refuse_unknown_topic(cluster, topic)
@@ -97,5 +100,6 @@ def offset_by_time(
         names = "topic", "brokerName", "queueId", "offset", "storeTimestamp"
         print_json([{**dict(zip(names, line, strict=True)), "timestamp": time_ms} for line in found])
     else:
-        rows = [(*line[:-1], time_text(line[-1])) for line in found]
-        print_table(("topic", "broker", "queue", "offset", "stored"), rows, title=f"at {time_text(time_ms)}")
+        rows = [(*line[:-1], time_in_words(line[-1], now_ms)) for line in found]
+        title = f"at {time_in_words(time_ms, now_ms)}"
+        print_table(("topic", "broker", "queue", "offset", "stored"), rows, title=title)

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
-from spark_mq.cli.output import busy, console, print_json, print_table, time_text
+from spark_mq.cli.output import console, duration_in_words, print_json, print_table, time_text
 from spark_mq.option_values import parse_duration_ms
+from spark_mq.progress import busy
 from storage import open_store
 from storage.batch_ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -82,7 +83,10 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
     if status.orphans:
         print_table(
             ("file", "bytes", "untouched for"),
-            [(file.path, file.size_bytes, _age(now_ms - file.modified_ms)) for file in status.orphans],
+            [
+                (file.path, file.size_bytes, duration_in_words(max(0, now_ms - file.modified_ms)))
+                for file in status.orphans
+            ],
             title="\nstaged, and named by no decided batch",
         )
     if status.pool_files:
@@ -91,14 +95,6 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
 
 def _state(is_finished: bool) -> str:
     return "in the log; kept until that is synced" if is_finished else "the next opening for writing finishes it"
-
-
-def _age(age_ms: int) -> str:
-    seconds = max(0, age_ms) // 1_000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 def _status_json(status: SinkStatus) -> dict[str, Any]:

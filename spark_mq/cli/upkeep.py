@@ -10,8 +10,9 @@ import typer
 
 from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
-from spark_mq.cli.output import busy, console, print_json, print_table, progress_bar
+from spark_mq.cli.output import console, print_json, print_table
 from spark_mq.doctor import Severity, diagnose
+from spark_mq.progress import busy, progress_bar
 from storage import open_store
 from storage.errors import StoreDamagedError
 from storage.recovery_plan import RecoveryReport

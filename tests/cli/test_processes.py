@@ -42,7 +42,7 @@ def test_follow_prints_what_a_writer_appends_until_interrupted(fixture_store: Ca
     log_file = fixture.root / "commitlog" / f"{log_start:020d}", last["physicalOffset"] - log_start
     record = cut(*log_file, last["storeSize"])
     entry = cut(*queue_file, 20)
-    with start("dump", fixture.root, "--topic", last["cqTopic"], "--follow") as process:
+    with start("dump", fixture.root, "--topic", last["cqTopic"], "--java", "--follow") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         of_topic = [line for line in golden if line["cqTopic"] == last["cqTopic"]]

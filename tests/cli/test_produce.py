@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -156,8 +157,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path,
     out = produce(tmp_path / "store", "--json", "--topic", "T", lines=lines, exit_code=1)
     assert f"error: {told}" in out
     assert "hint: nothing was written" in out
-    assert messages_of(tmp_path / "store", "T") == []
-    assert not (tmp_path / "store" / "abort").exists()
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_was_written_before_a_bad_line_is_said_and_stays(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_lines_go_behind_what_an_apache_broker_wrote(fixture_store: FixtureStore
     fixture = fixture_store("clean")
     before = list(golden_lines(fixture.golden, "message"))
     produce(fixture.root, "--topic", "TopicA", lines=[b"w", b"x", b"y", b"z"])
-    listed = [json.loads(line) for line in run("dump", fixture.root).splitlines()]
+    listed = [json.loads(line) for line in run("dump", fixture.root, "--java", "--all").splitlines()]
     added = [line for line in listed if line not in before]
     assert [line for line in listed if line in before] == before
     assert sorted((line["topic"], line["queueId"], line["queueOffset"]) for line in added) == [

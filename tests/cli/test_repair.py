@@ -119,7 +119,7 @@ def test_what_was_cut_can_be_put_back(fixture_store: FixtureStore) -> None:
     run("produce", fixture.root, "--json", lines=lines)
     with open_store(fixture.root) as store:
         back = [
-            (message.queue_id, message.tags, message.keys, message.plain_body)
+            (message.queue_id, message.tags, message.properties.get("KEYS"), message.plain_body)
             for queue_id, first in before.items()
             for message in store.get("TopicTx", queue_id, first).messages
         ]

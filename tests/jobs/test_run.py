@@ -116,15 +116,34 @@ def test_a_signal_ends_a_job_that_sleeps() -> None:
     assert job.finished == 1
 
 
-def test_a_second_signal_ends_the_run_itself() -> None:
+def test_a_second_signal_ends_the_run_itself(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupt_twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
     job = Job(Time(), [1], on_last=interrupt_twice)
-    with pytest.raises(KeyboardInterrupt):
-        job.main("--every", "1m")
+    assert job.main("--every", "1m") == 130
     assert job.finished == 0
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_of_a_job_that_runs_once_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(Time(), [1], on_last=lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert job.main() == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_was_started_with_its_signals_ignored_ends_all_the_same(number: signal.Signals) -> None:
+    """As a shell starts what runs in the background."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        job = Job(Time(), [1, 5], on_last=lambda: os.kill(os.getpid(), number))
+        assert job.main("--every", "1m") == 1
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert job.finished == 2
 
 
 def test_a_store_that_another_writer_has_is_left_alone_and_that_is_no_error(
