@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from storage import Message, MessageStore
-from storage.errors import CorruptRecordError, StorageError
+from storage.errors import CorruptMessageError, StorageError
 from storage.format.record import host_text
 
 BODY = "body"
 BODY_BASE64 = "body_base64"
+CORRUPT = "_corrupt"
 
 
 class Unreadable(NamedTuple):
@@ -85,11 +86,12 @@ def queue_lines(
             yield Unreadable(topic, queue_id, offset, f"its entry leads to the message of {of}")
 
 
-def _body(message: Message) -> dict[str, str]:
+def _body(message: Message) -> dict[str, str | None]:
+    """Of a body that does not decompress what the source gives with mode=PERMISSIVE: null, and the reason."""
     try:
         body = message.plain_body
-    except CorruptRecordError:  # stored so by its producer: the record's CRC is right
-        body = message.body
+    except CorruptMessageError as error:
+        return {BODY: None, CORRUPT: error.reason}
     try:
         return {BODY: body.decode()}
     except UnicodeDecodeError:

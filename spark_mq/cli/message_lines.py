@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_mq.epoch_times import other_unit_rule
-from spark_mq.message_line import BODY, BODY_BASE64
+from spark_mq.message_line import BODY, BODY_BASE64, CORRUPT
 from spark_mq.options import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.nearest_name import advice
 
@@ -91,6 +91,10 @@ def _row(line: Line) -> dict[str, Any]:
         raise LineError(line.number, None, f"expected a JSON object, found {_shown(found)}")
     if _OF_JAVA in found:
         raise LineError(line.number, None, "it is a line of `dump --java`, which is for comparing: leave --java away")
+    if found.get(CORRUPT) is not None:
+        raise LineError(
+            line.number, CORRUPT, f"its body is not to be had: {_shown(found[CORRUPT])}; leave the line out"
+        )
     if BODY_BASE64 in found and BODY in found:
         raise LineError(line.number, BODY_BASE64, "it is there beside body")
     if BODY_BASE64 not in found and found.get(BODY) is None:
@@ -100,7 +104,7 @@ def _row(line: Line) -> dict[str, Any]:
     for name, value in found.items():
         if name == BODY_BASE64:
             row[BODY] = _checked(line, name, value, _base64)
-        elif name not in _COLUMNS and name not in (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES):
+        elif name not in _COLUMNS and name not in (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT):
             taken = [*_COLUMNS, BODY_BASE64]
             rule = f"there is no such column{advice(name, taken)}; a line may have {', '.join(taken)}"
             raise LineError(line.number, name, rule)

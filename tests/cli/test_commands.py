@@ -230,7 +230,12 @@ def test_a_body_that_does_not_decompress_is_named_and_ends_no_command(tmp_path: 
             _ = message.plain_body
     first, bad, last = lines_of("dump", path, "--topic", "Topic", "--bodies")
     assert (first["body"], last["body"], bad["body"]) == ("good", "good", None)
-    assert "offset 1 of topic Topic, queue 0" in bad["error"]
+    assert "incorrect header check" in bad["_corrupt"]
     (found,) = json_of("query", path, "--topic", "Topic", "--key", "bad", "--bodies")
-    assert (found["body"], found["error"]) == (None, bad["error"])
+    assert found == bad
+    _, of_java, _ = lines_of("dump", path, "--topic", "Topic", "--bodies", "--java")
+    assert of_java["body"] is None
+    assert "offset 1 of topic Topic, queue 0" in of_java["error"]
+    refused = CliRunner().invoke(app, ["produce", str(tmp_path / "copy"), "--json"], input=json.dumps(bad))
+    assert "line 1, column _corrupt: its body is not to be had" in refused.output
     assert "1 message(s)" in run("query", path, "--topic", "Topic", "--key", "bad")
