@@ -19,7 +19,6 @@ spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import uuid
@@ -170,7 +169,7 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
 
     spark = build_session(
         "spark_mq replay of dead letters",
-        master=options.master or _master_of_submit() or "local[*]",
+        master=options.master,
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
@@ -196,13 +195,6 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
     results = replay_letters(path, group, chosen, audit, conf=options.conf, rate=options.rate)
     lines += [f"{count} {result}" for result, count in sorted(results.items())]
     return JobReport(lines or ["nothing to replay"], 1 if results[REFUSED] else 0)
-
-
-def _master_of_submit() -> str | None:
-    """What spark-submit was told, which has started the JVM then; None where it is not at work."""
-    from pyspark import SparkConf
-
-    return SparkConf().get("spark.master") if "PYSPARK_GATEWAY_PORT" in os.environ else None
 
 
 def _collected(letters: DataFrame, limit: int) -> list[DeadLetter]:

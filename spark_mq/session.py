@@ -10,9 +10,11 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from spark_mq.given_settings import APP_NAME, MASTER, REMOTE, Setting, given_settings
 from spark_mq.java import MINIMUM_MAJOR, find_java
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _PACKAGES_ROOT = Path(__file__).resolve().parent.parent  # holds spark_mq, storage, pyspark_spark_mq
 _LOG_SETTINGS = Path(__file__).resolve().with_name("log4j2.properties")
 
+_APP_NAME = "spark_mq"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAR_PACKAGES = "spark.jars.packages"
 _EXTENSIONS = "spark.sql.extensions"
@@ -34,36 +37,102 @@ class JavaNotFoundError(RuntimeError):
 
 
 def build_session(
-    app_name: str = "spark_mq",
+    app_name: str | None = None,
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     delta: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The running session, or a new one in which `format("spark_mq")` works.
 
-    Sets environment variables of this process (`prepare_environment`), because Spark takes the workers'
-    interpreter from nowhere else. With `delta`, Delta Lake's jars come from Maven Central on first use.
-    `config` wins over every setting chosen here. A JVM that runs already keeps its environment.
+    What spark-submit, PYSPARK_SUBMIT_ARGS, spark-defaults.conf, MASTER or SPARK_REMOTE have set stays as it is; where nothing
+    names a master, Spark takes `local[*]`. An argument wins over them, and a warning says so of `master`. `config` wins over
+    every setting chosen here. With `delta`, Delta Lake's jars come from Maven Central on first use.
+
+    Sets environment variables of this process (`prepare_environment`), because Spark takes the workers' interpreter from nowhere else.
+    A JVM that runs already keeps its environment.
 
     Raises `JavaNotFoundError`.
     """
-    prepare_environment(os.environ, local=master.startswith("local"))
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    asked = dict(config or {}) | {
+        name: value for name, value in ((MASTER, master), (APP_NAME, app_name)) if value is not None
+    }
+    start = _start(os.environ)
+    wanted = asked.get(MASTER)
+    if wanted is not None:
+        _say_what_it_replaces(wanted, start)
+        if start.kind is not Kind.SESSION:
+            os.environ.pop("SPARK_REMOTE", None)
+    given = {name: setting.value for name, setting in start.given.items()}
+    remote = None if wanted is not None else asked.get(REMOTE, given.get(REMOTE))
+    is_local = (remote or wanted or given.get(MASTER) or "local").startswith("local")
+    if start.kind is Kind.NOTHING and (remote is None or is_local):
+        prepare_environment(os.environ, local=is_local)
+    elif start.kind is Kind.SUBMITTED and is_local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     from pyspark.sql import SparkSession
 
-    settings = session_settings(master, config or {}, delta=delta)
-    builder = SparkSession.builder.appName(app_name).master(master)
+    builder = SparkSession.builder
+    if start.kind is Kind.SESSION or remote is not None:
+        settings = query_settings(asked, given)
+    else:
+        settings = session_settings(asked, given, delta=delta, local=is_local, jvm_runs=start.kind is Kind.SUBMITTED)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if delta:
+    if delta and remote is None:
         from delta import configure_spark_with_delta_pip
 
-        packages = [name for name in settings.get(_JAR_PACKAGES, "").split(",") if name]
+        packages = [name for name in settings.get(_JAR_PACKAGES, given.get(_JAR_PACKAGES, "")).split(",") if name]
         builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+class Kind(Enum):
+    """What there is when a session is asked for."""
+
+    NOTHING = "nothing"  # the session's JVM will be started
+    SUBMITTED = "spark-submit"  # it has started the JVM, which has started this program
+    SESSION = "the running session"
+
+
+class _Start(NamedTuple):
+    kind: Kind
+    given: Mapping[str, Setting]
+
+
+def _start(environ: Mapping[str, str]) -> _Start:
+    session = _running_session()
+    if session is not None:
+        kind, settings = Kind.SESSION, dict(session.conf.getAll)
+    elif "PYSPARK_GATEWAY_PORT" in environ:
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()
+        kind, settings = Kind.SUBMITTED, dict(SparkConf().getAll())
+    else:
+        return _Start(Kind.NOTHING, given_settings(environ))
+    return _Start(kind, {name: Setting(value, kind.value) for name, value in settings.items()})
+
+
+def _running_session() -> SparkSession | None:
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _say_what_it_replaces(master: str, start: _Start) -> None:
+    given = start.given.get(REMOTE) or start.given.get(MASTER)
+    if given is None or given.value == master:
+        return
+    if start.kind is Kind.SESSION:
+        text = f"a session runs already on {given.value}: master {master} has no effect"
+    else:
+        text = f"build_session runs on {master}, as its argument says, and not on {given.value}, as {given.origin} says"
+    warnings.warn(text, stacklevel=3)
 
 
 def prepare_environment(environ: MutableMapping[str, str], *, local: bool) -> None:
@@ -89,23 +158,33 @@ def prepare_environment(environ: MutableMapping[str, str], *, local: bool) -> No
         environ["PYTHONPATH"] = os.pathsep.join([*entries, str(_PACKAGES_ROOT)])
 
 
-def session_settings(master: str, config: Mapping[str, str], *, delta: bool) -> dict[str, str]:
-    """Every Spark setting of a session; lists of options and extensions are joined with those in `config`."""
-    settings = {
+def query_settings(asked: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a session that can be set while it runs; what is `given` stays, what is `asked` for wins."""
+    ours = {
         "spark.sql.session.timeZone": "UTC",  # RocketMQ's timestamps are milliseconds of UTC
         "spark.sql.python.filterPushdown.enabled": "true",  # off by default: each filter a full scan
-        "spark.ui.showConsoleProgress": "false",  # writes over output lines
     }
-    if master.startswith("local"):
-        settings["spark.ui.enabled"] = "false"
+    return {name: value for name, value in ours.items() if name not in given} | dict(asked)
+
+
+def session_settings(
+    asked: Mapping[str, str], given: Mapping[str, str], *, delta: bool, local: bool = True, jvm_runs: bool = False
+) -> dict[str, str]:
+    """Every Spark setting of a new session that is not `given` already. Lists of options and extensions are joined with theirs."""
+    ours = {"spark.ui.showConsoleProgress": "false"}  # it writes over output lines
+    if APP_NAME not in given:
+        ours[APP_NAME] = _APP_NAME
+    if local:
+        ours["spark.ui.enabled"] = "false"
     if delta:
-        settings |= _DELTA_CATALOG
-    settings |= config
-    settings[_JAVA_OPTIONS] = _joined(
-        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", config.get(_JAVA_OPTIONS), separator=" "
-    )
+        ours |= _DELTA_CATALOG
+    settings = {name: value for name, value in ours.items() if name not in given} | query_settings(asked, given)
+    theirs = {**given, **asked}
+    if not jvm_runs:  # Java reads its options when it starts
+        log_settings = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+        settings[_JAVA_OPTIONS] = _joined(log_settings, theirs.get(_JAVA_OPTIONS), separator=" ")
     if delta:
-        settings[_EXTENSIONS] = _joined(_DELTA_EXTENSION, config.get(_EXTENSIONS), separator=",")
+        settings[_EXTENSIONS] = _joined(_DELTA_EXTENSION, theirs.get(_EXTENSIONS), separator=",")
     return settings
 
 

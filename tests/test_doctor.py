@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from spark_mq.doctor import Finding, Severity, Surroundings
 from tests.support.fake_java import make_java
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 @pytest.fixture
@@ -222,6 +225,27 @@ def test_a_version_that_was_not_tested_with_the_others(here: Surroundings) -> No
     assert only(found).what.startswith("pyspark 4.")
     assert only(found).what.endswith("is installed, spark_mq needs ==3.5.0")
     assert only(found).cure == f"{sys.executable} -m pip install 'pyspark==3.5.0'"
+
+
+def test_a_pandas_that_pyspark_cannot_use_is_found(tmp_path: Path) -> None:
+    answer = (
+        f'spark_mq_probe {{"version": [{sys.version_info[0]}, {sys.version_info[1]}, 0], "missing": [], '
+        '"versions": {"pandas": "3.0.0"}, '
+        '"sources": [{"module": "pyspark_spark_mq", "file": null, "format": "spark_mq", "error": null}]}'
+    )
+    other = fake_python(tmp_path / "bin" / "python", f"echo '{answer}'")
+    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    pandas = [each for each in needed if each.name == "pandas"]
+    finding = only(doctor.check_worker_interpreter(surroundings(tmp_path, PYSPARK_PYTHON=str(other)), pandas))
+    assert finding.severity is Severity.ERROR
+    assert finding.what == f"pandas 3.0.0 is installed, spark_mq needs {pandas[0].specifier}"
+
+
+def test_the_locked_versions_are_those_that_the_project_asks_for() -> None:
+    locked = dict(re.findall(r"^([\w.-]+)==([^ ;]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE))
+    extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
+    for requirement in map(Requirement, [*PROJECT["dependencies"], *extras]):
+        assert requirement.specifier.contains(locked[requirement.name], prereleases=True), requirement
 
 
 def test_a_missing_delta_jar_is_a_note(tmp_path: Path, here: Surroundings) -> None:

@@ -106,12 +106,37 @@ def test_without_java_the_error_names_the_package_to_install(monkeypatch: pytest
 
 def test_settings_of_the_caller_win() -> None:
     config = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.ui.enabled": "true", "spark.x": "y"}
-    assert config.items() <= session.session_settings("local[2]", config, delta=False).items()
+    assert config.items() <= session.session_settings(config, {}, delta=False).items()
+
+
+def test_what_is_given_already_stays_unless_the_caller_says_otherwise() -> None:
+    given = {
+        "spark.master": "yarn",
+        "spark.app.name": "theirs",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.ui.enabled": "true",
+        "spark.driver.extraJavaOptions": "-Da=b",
+    }
+    settings = session.session_settings({}, given, delta=False)
+    assert set(settings) & set(given) == {"spark.driver.extraJavaOptions"}
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -Da=b")
+    assert session.session_settings({"spark.master": "local"}, given, delta=False)["spark.master"] == "local"
+
+
+def test_a_jvm_that_runs_already_is_given_no_options() -> None:
+    assert "spark.driver.extraJavaOptions" not in session.session_settings({}, {}, delta=False, jvm_runs=True)
+
+
+def test_a_running_session_is_given_what_can_still_be_set() -> None:
+    assert session.query_settings({"spark.x": "y"}, {"spark.sql.session.timeZone": "Asia/Tokyo"}) == {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.x": "y",
+    }
 
 
 def test_lists_of_the_caller_are_joined_with_ours() -> None:
     config = {"spark.driver.extraJavaOptions": "-Xss4m", "spark.sql.extensions": "a.B"}
-    settings = session.session_settings("local[2]", config, delta=True)
+    settings = session.session_settings(config, {}, delta=True)
     assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,a.B"
     log_settings, theirs = settings["spark.driver.extraJavaOptions"].split(" ")
     assert theirs == "-Xss4m"
@@ -119,7 +144,7 @@ def test_lists_of_the_caller_are_joined_with_ours() -> None:
 
 
 def test_delta_is_configured_only_when_asked() -> None:
-    assert not any("delta" in value for value in session.session_settings("local", {}, delta=False).values())
+    assert not any("delta" in value for value in session.session_settings({}, {}, delta=False).values())
 
 
 def run_python(code: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -218,3 +243,105 @@ def test_a_script_works_where_nothing_is_set_up(tmp_path: Path) -> None:
     # The JVM itself says this one, before any setting of ours can reach it.
     noise = [line for line in outcome.stderr.splitlines() if "incubator modules" not in line]
     assert [line for line in noise if "spark_mq" not in line and "WARN" in line] == []
+
+
+MASTER = """
+import json, sys, warnings
+import spark_mq
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always", UserWarning)
+    spark = spark_mq.build_session(**json.loads(sys.argv[1]))
+again = spark_mq.build_session()
+print(json.dumps({
+    "master": spark.sparkContext.master,
+    "name": spark.sparkContext.appName,
+    "zone": spark.conf.get("spark.sql.session.timeZone"),
+    "theirs": spark.conf.get("spark.theirs", None),
+    "rows": spark.range(3).mapInArrow(lambda batches: batches, "id long").count(),
+    "said": [str(warning.message) for warning in said if warning.category is UserWarning],
+    "again": again is spark,
+}))
+spark.stop()
+"""
+
+
+def started(folder: Path, *command: str, argument: dict[str, str], **environ: str) -> dict[str, object]:
+    script = folder / "job.py"
+    script.write_text(MASTER, encoding="utf-8")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    ran = subprocess.run(
+        [*command, str(script), json.dumps(argument)],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    answer: dict[str, object] = json.loads(ran.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.spark
+def test_what_pyspark_submit_args_and_the_defaults_say_is_left(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.master local[3]\nspark.theirs yes\nspark.sql.session.timeZone Asia/Tokyo\n", encoding="utf-8"
+    )
+    answer = started(
+        tmp_path,
+        sys.executable,
+        argument={},
+        PYSPARK_SUBMIT_ARGS="--master local[1] --name theirs pyspark-shell",
+        SPARK_CONF_DIR=str(tmp_path),
+    )
+    assert answer == {
+        "master": "local[1]",
+        "name": "theirs",
+        "zone": "Asia/Tokyo",
+        "theirs": "yes",
+        "rows": 3,
+        "said": [],
+        "again": True,
+    }
+
+
+@pytest.mark.spark
+def test_an_explicit_master_wins_and_is_said(tmp_path: Path) -> None:
+    answer = started(
+        tmp_path,
+        sys.executable,
+        argument={"master": "local[2]", "app_name": "mine"},
+        PYSPARK_SUBMIT_ARGS="--master local[1] pyspark-shell",
+    )
+    assert (answer["master"], answer["name"], answer["zone"]) == ("local[2]", "mine", "UTC")
+    assert answer["said"] == [
+        "build_session runs on local[2], as its argument says, and not on local[1], as PYSPARK_SUBMIT_ARGS says"
+    ]
+
+
+@pytest.mark.spark
+def test_what_spark_submit_says_is_left(tmp_path: Path) -> None:
+    java = find_java()
+    assert java is not None
+    answer = started(
+        tmp_path,
+        str(Path(sys.executable).with_name("spark-submit")),
+        "--master",
+        "local[1]",
+        "--name",
+        "submitted",
+        "--conf",
+        "spark.theirs=yes",
+        argument={},
+        PYSPARK_PYTHON=sys.executable,
+        JAVA_HOME=str(java.home),
+        SPARK_LOCAL_IP="127.0.0.1",
+    )
+    assert (answer["master"], answer["name"], answer["theirs"], answer["zone"]) == (
+        "local[1]",
+        "submitted",
+        "yes",
+        "UTC",
+    )
+    assert answer["said"] == []
