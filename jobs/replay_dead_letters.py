@@ -1,18 +1,22 @@
 """Put a consumer group's dead letters back into the topics that they came from: by group, time range or SQL predicate.
 
-    python -m jobs.replay_dead_letters PATH --group GROUP --audit DELTA-TABLE [--since TIME] [--until TIME] [--where SQL] [--rate N]
+    python -m jobs.replay_dead_letters PATH --group GROUP [--audit DELTA-TABLE] [--since TIME] [--until TIME] [--where SQL] [--rate N]
 
 `--where` is a predicate of Spark SQL over the columns of the source, `origin_topic = 'Orders' AND reconsume_times > 3` for one; times
-are those at which the messages became dead letters. `--dry-run` says what would be done and writes nothing. Dead letters stay where
+are those at which the messages became dead letters. `--dry-run` lists what would be done and writes nothing. Dead letters stay where
 they are; what is put is a copy (`spark_mq/replay.py`), in bursts of one second's `--rate`, between which other writers get the store.
 
-Each dead letter is replayed once, also if the job is killed and run again: it is noted in the audit as planned (one commit), then
-its copy is put and synced, then the audit says so. A run that finds planned attempts of an earlier one looks for their copies in
-the log, from where the log ended when they were planned, before it plans anew. What the audit calls replayed is passed over, unless
-`--again` asks for another copy. This holds as long as one audit table is used for a store, and until the log has expired between
-the two runs: then the attempts are `unknown`, and left. A table serves one store: another's message ids may be the same. Two runs at
-the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has; then the run
-ends, and what it has not come to is left to the next one.
+Each dead letter is replayed once, also if the job is killed and run again. Without `--audit` the log tells which letters have a copy;
+that needs no Spark, and a few letters take a second or two. `--where` and `--audit` start Spark.
+
+With `--audit` each letter is noted in the table as planned (one commit), then its copy is put and synced, then the audit says so.
+A run that finds planned attempts of an earlier one looks for their copies in the log, from where the log ended when they were
+planned, before it plans anew. What the audit calls replayed is passed over, unless `--again` asks for another copy. This holds as
+long as one audit table is used for a store, and until the log has expired between the two runs: then the attempts are `unknown`, and
+left. A table serves one store: another's message ids may be the same.
+
+Two runs at the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has;
+then the run ends, and what it has not come to is left to the next one.
 spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`; the other two ways fetch it themselves.
 """
 
@@ -29,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol
 from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.option_values import parse_time
+from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
     REFUSED,
@@ -38,8 +43,10 @@ from spark_mq.replay import (
     OpenPlan,
     Outcome,
     find_copies,
+    list_letters,
     replay,
     topic_of,
+    without_copies,
 )
 from spark_mq.starting_offsets import TimePoint
 from storage import open_store
@@ -73,6 +80,19 @@ class Audit(Protocol):
     def note(self, run: str, outcomes: Sequence[Outcome]) -> None: ...
 
 
+class NoAudit:
+    """Where the log alone tells what was replayed."""
+
+    def open_plans(self) -> list[OpenPlan]:
+        return []
+
+    def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None:
+        """Not noted."""
+
+    def note(self, run: str, outcomes: Sequence[Outcome]) -> None:
+        """Not noted."""
+
+
 def settle_open_plans(path: str, group: str, audit: Audit, *, conf: str | None = None) -> int:
     """Find out what became of attempts that earlier runs planned, and note it; returns how many there were."""
     count = 0
@@ -103,6 +123,7 @@ def replay_letters(
     *,
     conf: str | None = None,
     rate: float | None = None,
+    on_progress: OnProgress = lambda done, total: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Counter[str]:
@@ -131,6 +152,7 @@ def replay_letters(
             break
         results.update(outcome.result for outcome in outcomes)
         unnoted += outcomes
+        on_progress(results.total(), len(letters))
         if len(unnoted) >= NOTE_EVERY:
             audit.note(run_id, unnoted)
             unnoted = []
@@ -147,8 +169,6 @@ def bursts(letters: Sequence[DeadLetter], rate: float | None) -> Iterator[Sequen
 
 def run(options: argparse.Namespace) -> JobReport:
     group, path = validate_group(options.group), plain_path(options.path).rstrip("/") or "/"
-    if options.audit is None and not options.dry_run:
-        raise OptionError("--audit", "it is needed: without it nobody knows what was replayed; --dry-run does without")
     with open_store(path, config=options.conf) as store:
         if not store.queue_ids(dead_letter_topic(group)):
             return JobReport([f"group {group} has no dead letters"])
@@ -164,6 +184,12 @@ def run(options: argparse.Namespace) -> JobReport:
 
 
 def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
+    at_ms = now_ms()
+    since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
+    if options.audit is None and options.where is None:
+        with open_store(path, config=options.conf) as store:
+            letters = list_letters(store, group, since_ms=since, until_ms=until)
+        return _replay(options, group, path, letters)
     from spark_mq.replay_audit import ReplayAudit, failures_told, select_letters
     from spark_mq.session import build_session
 
@@ -173,37 +199,69 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
-    at_ms = now_ms()
-    since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
-    letters = select_letters(spark, path, group, conf=options.conf, since_ms=since, until_ms=until, where=options.where)
+    found = select_letters(spark, path, group, conf=options.conf, since_ms=since, until_ms=until, where=options.where)
     lines = []
     audit = None if options.audit is None else ReplayAudit(spark, options.audit, group)
     if audit is not None:
         if not options.dry_run and (settled := settle_open_plans(path, group, audit, conf=options.conf)):
             lines.append(f"{settled} planned by a run that ended before: looked for in the log")
         if not options.again:
-            letters = audit.without_settled(letters)
+            found = audit.without_settled(found)
     with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
-        chosen = _collected(letters, options.limit + 1)
-    if len(chosen) > options.limit:
-        lines.append(f"more than {options.limit} (--limit): run again for the rest")
-    chosen = chosen[: options.limit]
-    if audit is None or options.dry_run:
-        by_topic = Counter(topic_of(letter.origin_topic, group) for letter in chosen)
-        lines += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
-        return JobReport(lines or ["nothing to replay"])
-    results = replay_letters(path, group, chosen, audit, conf=options.conf, rate=options.rate)
-    lines += [f"{count} {result}" for result, count in sorted(results.items())]
-    return JobReport(lines or ["nothing to replay"], 1 if results[REFUSED] else 0)
+        # Without an audit the log is asked about all of them.
+        letters = _collected(found, None if audit is None else options.limit + 1)
+    return _replay(options, group, path, letters, audit, lines)
 
 
-def _collected(letters: DataFrame, limit: int) -> list[DeadLetter]:
-    return [DeadLetter(*row) for row in letters.orderBy("queue_id", "queue_offset").limit(limit).collect()]
+def _replay(
+    options: argparse.Namespace,
+    group: str,
+    path: str,
+    letters: Sequence[DeadLetter],
+    audit: Audit | None = None,
+    lines: Sequence[str] = (),
+) -> JobReport:
+    """Replay the letters up to the limit, or list them. Without an audit those that have a copy in the log are passed over."""
+    if audit is None and not options.again:
+        with open_store(path, config=options.conf) as store:
+            letters = without_copies(store, group, letters)
+    said = list(lines)
+    if len(letters) > options.limit:
+        said.append(f"more than {options.limit} (--limit): run again for the rest")
+    letters = letters[: options.limit]
+    if options.dry_run:
+        said += [_listed(letter, group) for letter in letters]
+        by_topic = Counter(topic_of(letter.origin_topic, group) for letter in letters)
+        said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
+        return JobReport(said or ["nothing to replay"])
+    with progress_bar("dead letters") as on_progress:
+        results = replay_letters(
+            path,
+            group,
+            letters,
+            audit or NoAudit(),
+            conf=options.conf,
+            rate=options.rate,
+            on_progress=on_progress,
+        )
+    said += [f"{count} {result}" for result, count in sorted(results.items())]
+    return JobReport(said or ["nothing to replay"], 1 if results[REFUSED] else 0)
+
+
+def _listed(letter: DeadLetter, group: str) -> str:
+    key = "" if letter.unique_key is None else f", {letter.unique_key}"
+    place = f"queue {letter.queue_id} offset {letter.queue_offset}"
+    return f"{letter.msg_id} ({place}{key}) to {topic_of(letter.origin_topic, group)}"
+
+
+def _collected(letters: DataFrame, limit: int | None) -> list[DeadLetter]:
+    ordered = letters.orderBy("queue_id", "queue_offset")
+    return [DeadLetter(*row) for row in (ordered if limit is None else ordered.limit(limit)).collect()]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", required=True, help="the consumer group whose dead letters they are")
-    parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed; needed but for --dry-run")
+    parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed, kept by Spark")
     parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or --since=-2h")
     parser.add_argument("--until", metavar="TIME", type=_time, help="dead before; as --since")
     parser.add_argument("--where", metavar="SQL", help="a predicate over the columns of the source")
@@ -211,8 +269,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="N", type=positive_count, default=LIMIT, help=f"at most so many in one run; {LIMIT}"
     )
-    parser.add_argument("--again", action="store_true", help="also what the audit calls replayed")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be replayed, and write nothing")
+    parser.add_argument("--again", action="store_true", help="also what was replayed before")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be replayed, and write nothing")
     parser.add_argument("--master", help="Spark's master; spark-submit's, else local[*]")
 
 

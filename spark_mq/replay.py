@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from spark_mq.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import MessageStore
 from storage.errors import RowIllegalError
+from storage.format.message_id import decode_offset_message_id
 from storage.format.properties import decode_property_maps
 from storage.names import RETRY_PREFIX, dead_letter_topic
 from storage.put import message_rules
@@ -27,6 +28,7 @@ from storage.scan import scan_queue
 REPLAYED_FROM = "REPLAYED_FROM"
 COMPRESS_OVER_BYTES = 4_096
 """Bodies from here on are compressed, as a client does: some were, and would be too large inflated."""
+_LISTED = ("queue_id", "queue_offset", "msg_id", "unique_key", "origin_topic")
 _READ = (
     "queue_offset",
     "msg_id",
@@ -75,6 +77,42 @@ class OpenPlan(NamedTuple):
     log_end: int
     """Where the log ended before the first of them."""
     letters: list[DeadLetter]
+
+
+def list_letters(
+    store: MessageStore, group: str, *, since_ms: int | None = None, until_ms: int | None = None
+) -> list[DeadLetter]:
+    """The group's dead letters that became such in [since_ms, until_ms), by queue and offset.
+
+    `replay_audit.select_letters` is the same by Spark.
+    """
+    columns = columns_named(_LISTED, kafka=False)
+    schema, topic = arrow_schema(columns), dead_letter_topic(group)
+    found: list[DeadLetter] = []
+    for queue_id in store.queue_ids(topic):
+        offsets = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+        for source in _sources(store, topic, queue_id, offsets):
+            times_ms = source.records.column("store_time_ms")
+            wanted = np.ones(len(times_ms), bool)
+            if since_ms is not None:
+                wanted &= times_ms >= since_ms
+            if until_ms is not None:
+                wanted &= times_ms < until_ms
+            source.take(wanted)
+            for batch in to_record_batches(source, columns, schema):
+                rows = zip(*(batch.column(name).to_pylist() for name in _LISTED), strict=True)
+                found += [DeadLetter(*row) for row in rows]
+    return found
+
+
+def without_copies(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Those that the log holds no copy of. It says so for certain: a copy stands behind its letter, and so expires after it."""
+    if not letters:
+        return []
+    first = min(decode_offset_message_id(letter.msg_id)[2] for letter in letters)
+    topics = {topic_of(letter.origin_topic, group) for letter in letters}
+    copies = find_copies(store, topics, {letter.msg_id for letter in letters}, first)
+    return [letter for letter in letters if letter.msg_id not in copies]
 
 
 def topic_of(origin_topic: str, group: str) -> str:

@@ -424,7 +424,6 @@ def test_two_runs_exclude_each_other(path: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["--group", GROUP], 1, "--audit"),
         (["--group", "no/group", "--dry-run"], 1, "character '/'"),
         (["--group", "Other", "--dry-run"], 0, "group Other has no dead letters"),
     ],
@@ -449,6 +448,70 @@ def test_a_time_may_be_relative(path: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "--since=-2h" in capsys.readouterr().out, "argparse takes -2h behind a blank for an option"
+
+
+# Without an audit
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build_session(*_: Any, **__: Any) -> None:
+        raise AssertionError("Spark takes longer to start than a few letters to replay")
+
+    monkeypatch.setattr("spark_mq.session.build_session", build_session)
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_dry_run_lists_what_it_would_replay(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(path) as store:
+        letters = letters_of(store)
+    assert main([path, "--group", GROUP, "--dry-run"]) == 0
+    listed = [
+        f"{letter.msg_id} (queue 0 offset {letter.queue_offset}, {letter.unique_key}) to Orders" for letter in letters
+    ]
+    assert capsys.readouterr().out.splitlines() == [*listed, "would replay 7 to Orders"]
+    with opened(path) as store:
+        assert all_of(store, "Orders") == []
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_without_an_audit_the_log_tells_what_was_replayed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def ran(*options: str) -> list[str]:
+        assert main([path, "--group", GROUP, *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert ran("--limit", "3") == ["more than 3 (--limit): run again for the rest", "3 replayed"]
+    assert ran("--dry-run")[-1] == "would replay 4 to Orders"
+    assert ran() == ["4 replayed"]
+    assert ran() == ran("--dry-run") == ["nothing to replay"]
+    assert ran("--again", "--limit", "1")[-1] == "1 replayed"
+    with opened(path) as store:
+        sources = [message.properties["REPLAYED_FROM"] for message in all_of(store, "Orders")]
+        letters = [letter.msg_id for letter in letters_of(store)]
+    assert sorted(sources) == sorted([*letters, letters[0]])
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_a_run_that_is_killed_without_an_audit_is_gone_on_with(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(path) as store:
+        replay(store, GROUP, letters_of(store)[2:5])
+    assert main([path, "--group", GROUP]) == 0
+    assert capsys.readouterr().out == "4 replayed\n"
+    with opened(path) as store:
+        assert sorted(message.unique_key or "" for message in all_of(store, "Orders")) == [
+            f"K{number}" for number in range(7)
+        ]
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_letters_are_chosen_by_the_time_at_which_they_died(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(path) as store:
+        store.put_inner([dead_letter(7)])
+        times_ms = [message.store_time_ms for message in all_of(store, DEAD)]
+    assert main([path, "--group", GROUP, "--dry-run", "--since", str(times_ms[-1])]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"would replay {times_ms.count(times_ms[-1])} to Orders"
+    assert main([path, "--group", GROUP, "--dry-run", "--until", str(times_ms[0])]) == 0
+    assert capsys.readouterr().out == "nothing to replay\n"
 
 
 # With Spark and Delta
@@ -497,7 +560,9 @@ assert {{(row.new_msg_id, row.dead_letter_msg_id) for row in rows}} == {{tuple(r
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    said = [line for line in ran.stdout.splitlines() if not line.startswith("RUN")]
+    told = [line for line in ran.stdout.splitlines() if not line.startswith("RUN")]
+    said = [line for line in told if "(queue 0 offset" not in line]
+    assert len(told) - len(said) == 4 + 3, "a dry run lists each letter"
     assert said[:6] == [
         "would replay 4 to TopicRetry",
         "1 replayed",
