@@ -32,6 +32,7 @@ from spark_mq.session import JavaNotFoundError
 from spark_mq.stop_signals import INTERRUPTED, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
+from storage.files.os_errors import from_os_error
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
@@ -157,7 +158,10 @@ def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False
     except StoreLockedError as error:
         print(f"nothing done: {error.describe()}", flush=True)
         return _Turn(0)
-    except (JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
+    except OSError as error:
+        print(f"error: {from_os_error(error)}", file=sys.stderr, flush=True)
+        return _Turn(1, _may_pass(error))
+    except (JavaNotFoundError, SparkMqError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return _Turn(1, _may_pass(error))
 

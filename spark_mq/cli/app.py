@@ -20,6 +20,7 @@ from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
 from spark_mq.stop_signals import INTERRUPTED
 from storage.errors import StorageError, StoreNotFoundError
+from storage.files.os_errors import from_os_error
 from storage.files.remote import file_system_of, plain_path
 from storage.store_creation import is_empty_place
 
@@ -76,13 +77,16 @@ class _Commands(TyperGroup):
 
 
 def _describe(error: Exception) -> tuple[str, str | None]:
+    """The cause in one sentence, and what to do."""
     match error:
         case CommandError():
             return error.text, error.hint
         case StorageError():
             return error.describe(), error.hint
         case SparkMqError():
-            return error.describe(), None
+            return error.describe(), "\n".join(error.details()) or None
+        case OSError():
+            return _describe(from_os_error(error))
     return str(error), None
 
 

@@ -1,0 +1,96 @@
+"""Every command answers bad input with a few lines: what is wrong and what to do, no traceback, no stranger's page of text."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from spark_mq.cli import app
+
+SCREENFUL = 24
+FIRST_LINE = 300
+
+# Each command as it is called on PATH; `demo` and `doctor` take none.
+CALLS = {
+    "close": ["close", "PATH"],
+    "create-topic": ["create-topic", "PATH", "T"],
+    "dump": ["dump", "PATH"],
+    "job": ["job", "verify_store", "PATH"],
+    "lag": ["lag", "PATH"],
+    "offset-by-time": ["offset-by-time", "PATH", "--topic", "T", "--time", "2026-01-01"],
+    "produce": ["produce", "PATH", "--topic", "T"],
+    "quarantine": ["quarantine", "PATH"],
+    "query": ["query", "PATH", "--topic", "T", "--key", "k"],
+    "recover": ["recover", "PATH"],
+    "repair": ["repair", "PATH"],
+    "sink-status": ["sink-status", "PATH"],
+    "topics": ["topics", "PATH"],
+    "verify": ["verify", "PATH"],
+}
+MAKES_A_STORE = {"produce", "create-topic"}
+
+
+def test_every_command_is_tried_here() -> None:
+    assert set(typer.main.get_command(app).commands) - {"demo", "doctor"} == set(CALLS)
+
+
+@pytest.fixture(params=["missing", "file", "unknown scheme", "circle", "long name", "no store"])
+def bad_path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "file":
+            (tmp_path / "x").write_text("no store", encoding="utf-8")
+        case "unknown scheme":
+            return "foo://host/x"
+        case "circle":
+            (tmp_path / "x").symlink_to(tmp_path / "x")
+        case "long name":
+            return f"{tmp_path}/{'x' * 300}"
+        case "no store":
+            (tmp_path / "x").mkdir()
+            (tmp_path / "x" / "file").write_text("somebody's", encoding="utf-8")
+    return f"{tmp_path}/x"
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_bad_path_is_a_few_lines(command: str, bad_path: str) -> None:
+    if command in MAKES_A_STORE and not os.path.lexists(bad_path) and len(bad_path) < 200 and "foo" not in bad_path:
+        pytest.skip("it makes a store there")
+    text = said([bad_path if word == "PATH" else word for word in CALLS[command]])
+    assert text[0].startswith("error: ")
+    assert len(text[0]) <= FIRST_LINE
+    assert bad_path[:60] in text[0]
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_directory_that_may_not_be_read_is_named_with_user_and_host(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A user who may do everything is told so too: the error is what the system would raise.
+    scandir = os.scandir
+
+    def refuse(path: str = ".") -> object:
+        if str(path).startswith(str(tmp_path)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    text = said([str(tmp_path / "store") if word == "PATH" else word for word in CALLS[command]])
+    assert text[0].startswith("error: user ")
+    assert f" on host {socket.gethostname()} may not open {tmp_path}" in text[0]
+    assert any("right to read" in line for line in text[1:])
+
+
+def said(arguments: list[str]) -> list[str]:
+    """What a command that fails prints, in lines; it ends by its own exit code, without an error that nobody caught."""
+    result = CliRunner().invoke(app, arguments, input="line\n")
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    lines = result.output.splitlines()
+    assert len(lines) <= SCREENFUL
+    return lines
