@@ -5,6 +5,8 @@ It imports every module named `pyspark_*` in a Python worker and asks each for a
 
 from __future__ import annotations
 
+import os
+
 try:
     from spark_mq.data_source import SparkMqDataSource as DefaultSource
 except Exception as error:  # any: a module that fails here hides the Python data sources of every package
@@ -18,6 +20,7 @@ except Exception as error:  # any: a module that fails here hides the Python dat
         import_error = _CAUSE
 
         def __init__(self, options: dict[str, str]) -> None:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # PySpark then sends the text alone; this process ends with it
             raise ImportError(f"spark_mq cannot be imported here ({_CAUSE}); `spark-mq doctor` looks for the cause")
 
         @classmethod

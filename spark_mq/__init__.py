@@ -12,6 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from spark_mq.session import build_session
+from spark_mq.shadows import refuse_shadows
+
+refuse_shadows()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,6 +33,7 @@ _SHADOWABLE = sys.stdlib_module_names | {
     "py4j",
     "spark_mq",
     "storage",
+    "jobs",
 }
 _PROBE_TIMEOUT_S = 120
 
@@ -123,7 +124,7 @@ def check_shadowed_modules(here: Surroundings) -> Iterator[Finding]:
             is_module = entry.suffix == ".py" or (entry / "__init__.py").is_file()
             if is_module and entry.stem in _SHADOWABLE:
                 yield Finding(
-                    Severity.ERROR,
+                    Severity.WARNING if entry.stem == "jobs" else Severity.ERROR,
                     f"hides the module {entry.stem} from every Python that starts there",
                     str(entry),
                     "rename it, or start Spark in another directory",

@@ -254,6 +254,13 @@ def test_a_missing_delta_jar_is_a_note(tmp_path: Path, here: Surroundings) -> No
     assert only(doctor.check_delta_jar(here)).severity is Severity.NOTE
 
 
+def test_somebody_elses_jobs_are_a_warning(here: Surroundings) -> None:
+    (here.folder / "jobs").mkdir()
+    (here.folder / "jobs" / "__init__.py").touch()
+    finding = only(doctor.check_shadowed_modules(here))
+    assert (finding.severity, finding.where) == (Severity.WARNING, str(here.folder / "jobs"))
+
+
 def test_errors_come_first_and_nothing_is_said_twice(tmp_path: Path) -> None:
     there = surroundings(tmp_path, JAVA_HOME="/nowhere")
     (there.folder / "pyspark_broken.py").write_text("import nowhere\n", encoding="utf-8")

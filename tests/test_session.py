@@ -158,6 +158,47 @@ def test_importing_the_package_loads_neither_spark_nor_arrow(tmp_path: Path) -> 
     assert run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
 
 
+IMPORTS = """
+import sys, warnings
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    try:
+        import spark_mq
+    except ImportError as error:
+        print(f"ImportError: {error}")
+for warning in said:
+    print(f"warning: {warning.message}")
+import pyspark_spark_mq
+print(getattr(pyspark_spark_mq.DefaultSource, "import_error", "found"))
+"""
+
+
+@pytest.mark.parametrize("name", ["storage.py", "storage/__init__.py"])
+def test_a_storage_of_somebody_elses_in_the_way_is_named_with_the_cure(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("", encoding="utf-8")
+    refused, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout.splitlines()
+    assert refused == (
+        f"ImportError: {tmp_path / name} hides the package storage that belongs to spark_mq: "
+        "rename it, or start Python in another directory"
+    )
+    assert source == refused
+
+
+def test_jobs_of_somebody_elses_are_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "__init__.py").touch()
+    warned, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout.splitlines()
+    assert warned.startswith(f"warning: {tmp_path}/jobs/__init__.py hides the package jobs that belongs to spark_mq")
+    assert source == "found"
+
+
+def test_folders_that_are_no_packages_are_not_in_the_way(tmp_path: Path) -> None:
+    for name in ("jobs", "storage"):
+        (tmp_path / name).mkdir()
+    assert run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout == "found\n"
+
+
 def test_a_source_that_cannot_be_imported_does_not_fail_sparks_search(tmp_path: Path) -> None:
     # Spark's look-up imports the module, asks for the class and its name, and pickles it.
     code = """

@@ -19,6 +19,7 @@ from spark_mq.session import JavaNotFoundError
 from storage import StoreConfig, open_store
 from storage.config import ConfigurationWarning
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotWritableError
+from storage.files.os_errors import from_os_error
 
 
 @dataclass
@@ -192,7 +193,8 @@ def test_what_somebody_must_see_to_ends_a_repeated_job(error: Exception, capsys:
     job = Job(Time(), [1, 1], {0: error}, on_last=lambda: None)
     assert job.main("--every", "30s") == 1
     assert len(job.started) == 1
-    assert capsys.readouterr().err == f"error: {error}\n"
+    told = from_os_error(error) if isinstance(error, OSError) else error
+    assert capsys.readouterr().err == f"error: {told}\n"
 
 
 def test_a_warning_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
