@@ -50,9 +50,11 @@ from spark_mq.replay import (
 )
 from spark_mq.starting_offsets import TimePoint
 from storage import open_store
+from storage.config import load_config
 from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
+from storage.log_surroundings import refuse_foreign_log
 from storage.names import dead_letter_topic, validate_group
 from storage.own_directory import own_directory, refuse_links
 
@@ -177,6 +179,7 @@ def run(options: argparse.Namespace) -> JobReport:
     files = file_system_of(path)
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(path, "it does not lie on a local file system")
+    refuse_foreign_log(path, load_config(path, options.conf, read_bytes=files.read_file), files)
     refuse_links(files, path)
     files.make_directories(own_directory(path))
     with files.locked(f"{path}/{LOCK}"):

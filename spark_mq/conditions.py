@@ -324,6 +324,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "No message is lost by it; failOnDataLoss does not matter here",
     ),
     errors.StoreRefusedError: ("SPARK_MQ_STORE_REFUSED", None),
+    errors.ForeignLogError: ("SPARK_MQ_FOREIGN_LOG", None),
     errors.IndexGeometryUnknownError: (
         "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",
         _CONFIGURE + ", or filter without the option key",

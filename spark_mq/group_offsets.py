@@ -20,7 +20,7 @@ from typing import Any
 from spark_mq.conditions import OptionError, from_storage_error
 from spark_mq.offsets import QueueId
 from storage.config import refuse_for_writing
-from storage.errors import NameIllegalError, StorageError, StoreRefusedError
+from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.group_progress import write_group_offsets
@@ -101,6 +101,8 @@ def _writable(store: MessageStore) -> LocalFileSystem:
     reasons = refuse_for_writing(store.config)
     if reasons:
         raise OptionError("commitOffsets", str(StoreRefusedError(store.root, "; ".join(reasons))))
+    if store.place.refusal is not None:
+        raise OptionError("commitOffsets", str(ForeignLogError(store.root, *store.place.refusal)))
     return file_system
 
 

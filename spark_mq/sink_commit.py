@@ -26,7 +26,7 @@ from storage.files.file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.staged_segment import StagedSegment, check_staged, staged_directory
-from storage.store_creation import find_log_directories
+from storage.store_creation import find_log
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
 
@@ -107,7 +107,7 @@ def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterato
 
 def _is_store(options: SinkOptions, files: LocalFileSystem) -> bool:
     try:
-        find_log_directories(options.root, load_config(options.root, options.conf, read_bytes=files.read_file), files)
+        find_log(options.root, load_config(options.root, options.conf, read_bytes=files.read_file), files)
     except StoreNotFoundError:
         return False
     return True

@@ -21,7 +21,7 @@ from storage.errors import OffsetOutOfRangeError, StoreNotSharedError, StoreRefu
 from storage.files.file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.log_fingerprint import LogFingerprint, difference, record_head, take_fingerprint
-from storage.store_creation import find_log_directories
+from storage.store_creation import find_log
 
 _LOOKS = 20
 """How often to look which log files there are, where files keep expiring."""
@@ -38,12 +38,15 @@ class SeenStore(NamedTuple):
 def check_place(options: SinkOptions) -> SeenStore | None:
     """Before any task stages rows: the store that is there; None where there is none yet, or one without a message.
 
-    Raises SPARK_MQ_STORE_NOT_FOUND where the path is no store and none may be made there.
+    Raises SPARK_MQ_STORE_NOT_FOUND where the path is no store and none may be made there, SPARK_MQ_FOREIGN_LOG where the log may be
+    another store's.
     """
     files = LocalFileSystem()
     with writing_conditions(options.root):
         config = load_config(options.root, options.conf, read_bytes=files.read_file)
-        directories = find_log_directories(options.root, config, files, may_be_empty=not options.send_back)
+        directories = find_log(
+            options.root, config, files, may_be_empty=not options.send_back, to_write=True
+        ).directories
         size = config.commit_log.mapped_file_size_commit_log
         found = _looked_at(
             directories, size, lambda log: take_fingerprint(log, log.files[-1].end if log.files else 0, None)

@@ -200,22 +200,14 @@ def _nearest(name: str) -> str:
     return f" (nearest: {known})" if known else ""
 
 
-def commit_log_directories(root: str, config: StoreConfig, *, is_directory: Callable[[str], bool]) -> tuple[str, ...]:
-    """The directories that hold the log's files, most often one.
+def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
+    """The directories that a configuration names for the log, each once; none where it names none.
 
-    ROOT/commitlog wins if it exists: a copied store keeps its broker's broker.conf with paths of another
-    machine. But if it is one of several configured ones, all of them hold the log. Otherwise
-    storePathCommitLog, relative to the file it stands in (Java: to the broker's working directory), with
-    readOnlyCommitLogStorePaths where it is a comma list. Java: MultiPathMappedFileQueue.
+    storePathCommitLog, relative to the file it stands in (Java: to the broker's working directory), with readOnlyCommitLogStorePaths
+    where it is a comma list. Whether they are this store's is decided in `log_place.py`. Java: MultiPathMappedFileQueue.
     """
-    own = _resolve(root, "commitlog")
     base = _resolve(config.file, "..") if config.file is not None else ""
-    configured = tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
-    if own in configured:
-        return configured
-    if is_directory(own) or not configured:
-        return (own,)
-    return configured
+    return tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
 
 
 def _configured_log_paths(config: StoreConfig) -> list[str]:

@@ -22,6 +22,11 @@ def queue_file_size(file_system: FileSystem, root: str, configured: int | None) 
     return configured or _found_file_size(file_system, root) or DEFAULT_QUEUE_FILE_SIZE
 
 
+def has_queue_file(root: str, file_system: FileSystem) -> bool:
+    """Whether any queue of the store at ROOT has a file."""
+    return _found_file_size(file_system, root) is not None
+
+
 def _found_file_size(file_system: FileSystem, root: str) -> int | None:
     directory = f"{root}/consumequeue"
     for topic in file_system.list_directory(directory):

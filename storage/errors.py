@@ -8,6 +8,7 @@
         StoreNotSharedError(host, path, reason)     a machine does not see the store that another one sees
       StoreRefusedError(path, reason)               a store that this package must not open
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
+        ForeignLogError(path, log, reason, hint)    its log may be another store's, and is not written
       StoreLockedError(path)                        another writer has it; retriable
       AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
       FileFailedError(path, host, reason)           the operating system cannot read or write a file
@@ -186,6 +187,21 @@ class IndexGeometryUnknownError(StoreRefusedError):
         )
         self.args = (path, found_size_bytes)
         self.found_size_bytes = found_size_bytes
+
+
+class ForeignLogError(StoreRefusedError):
+    """The log that would be written does not lie in the store's directory, and may be another store's. Nothing was changed.
+
+    `log` is the directory or file that it is about.
+    """
+
+    def __init__(self, path: str, log: str, reason: str, hint: str) -> None:
+        super().__init__(path, reason, hint)
+        self.args = (path, log, reason, hint)
+        self.log = log
+
+    def describe(self) -> str:
+        return f"store {self.path} is not written: {self.reason}"
 
 
 class StoreLockedError(StorageError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.batch_commit import finish_open_intents, settle
-from storage.config import StoreConfig, load_config, refuse_for_reading, refuse_for_writing
+from storage.config import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.errors import (
     OffsetOutOfRangeError,
     StoreNotWritableError,
@@ -27,13 +28,14 @@ from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.index_store import IndexStore
 from storage.inner_messages import InnerMessage, InnerMessages
+from storage.log_bind import prove_binding
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
 from storage.queue_ends import QueueEnds
 from storage.recovery_plan import RecoveryReport
 from storage.redo import load_torn_rows
-from storage.store_creation import create_store, find_log_directories
+from storage.store_creation import create_store, find_log
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
 from storage.store_writer import StoreWriter
@@ -68,7 +70,8 @@ def open_store(
     batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
     copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
-    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), StoreLockedError, StoreDamagedError,
+    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
+    another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
     """
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
@@ -145,19 +148,20 @@ class MessageStore(StoreReader):
             self._refuse_foreign_stores()
             writable = None
             if not read_only:
+                place = find_log(root, config, file_system, may_be_empty=create, to_write=True)
                 if create:
                     self._make_root()
-                find_log_directories(root, config, file_system, may_be_empty=create)
                 writable = self._lock(lock_timeout_ms)
                 if create:
-                    create_store(root, config, writable)
-            directories = find_log_directories(root, config, file_system)
+                    create_store(root, place.directories, writable)
+            # Again under the lock, and of a store that is there now.
+            self.place = find_log(root, config, file_system, to_write=not read_only)
             settings = None
             if writable is not None:
                 settings = put_settings(root, config, writable, store_host, broker_name, flush_disk_type)
             self.layout = StoreLayout(
                 root,
-                directories,
+                self.place.directories,
                 config.commit_log.mapped_file_size_commit_log,
                 config.consume_queue.mapped_file_size_consume_queue,
                 config.consume_queue.mapped_file_size_consume_queue_ext,
@@ -165,6 +169,10 @@ class MessageStore(StoreReader):
             )
             self.log = self.layout.commit_log(file_system)
             self.queues = self.layout.consume_queues(file_system)
+            if not read_only:
+                prove_binding(root, self.place, self.log, self.queues)
+            if self.place.note is not None:
+                warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
             if writable is None or settings is None:
                 self._look_at_all()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storage.broker_names import broker_names
 from storage.commit_log import CommitLog
-from storage.config import StoreConfig, commit_log_directories
+from storage.config import StoreConfig
 from storage.consume_queue_store import queue_file_size
 from storage.errors import ConfigurationError
 from storage.files.atomic_file import read_with_backup
@@ -19,6 +19,7 @@ from storage.files.file_system import LocalFileSystem
 from storage.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.log_surroundings import refuse_foreign_log
 from storage.settings import TimerConfig, TransactionConfig
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
@@ -78,10 +79,11 @@ def put_settings(
 
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
     last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`.
-    Raises ConfigurationError for a host that nobody can reach, or for a `store_host` that is not the store's; StateFileError where
+    Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
+    `store_host` that is not the store's; StateFileError where
     topics.json cannot be read.
     """
-    directories = commit_log_directories(root, config, is_directory=file_system.exists)
+    directories = refuse_foreign_log(root, config, file_system).directories
     log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
     try:
         own = _host_of_configuration(config) or _host_of_log(log)

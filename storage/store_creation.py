@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from storage.config import StoreConfig, commit_log_directories
-from storage.errors import StoreNotFoundError
+from storage.config import StoreConfig
+from storage.errors import ForeignLogError, StoreNotFoundError
 from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.log_place import LogPlace
+from storage.log_surroundings import log_place
 
 
-def create_store(root: str, config: StoreConfig, file_system: LocalFileSystem) -> None:
+def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
     """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
 
-    The caller holds the store's lock, whose file may be all that is there.
+    `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
+    store's lock, whose file may be all that is there.
     """
-    directories = commit_log_directories(root, config, is_directory=file_system.exists)
     for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
         file_system.make_directories(directory)
 
@@ -25,19 +27,19 @@ def is_empty_place(root: str, file_system: FileSystem) -> bool:
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
 
 
-def find_log_directories(
-    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False
-) -> tuple[str, ...]:
-    """The log's directories of the store at ROOT, or, with `may_be_empty`, of the one that could be made there.
+def find_log(
+    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
+) -> LogPlace:
+    """The log of the store at ROOT, or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
-    Raises StoreNotFoundError where neither is so.
+    Raises StoreNotFoundError where neither is so; with `to_write` ForeignLogError where the log may be another store's.
     """
-    directories = commit_log_directories(root, config, is_directory=lambda path: _is_there(path, file_system))
-    if any(_is_there(directory, file_system) for directory in directories):
-        return directories
-    if may_be_empty and is_empty_place(root, file_system):
-        return directories
-    raise StoreNotFoundError(root, " or ".join(f"{directory}/" for directory in directories))
+    place = log_place(root, config, file_system)
+    if place.missing and not (may_be_empty and is_empty_place(root, file_system)):
+        raise StoreNotFoundError(root, " or ".join(place.missing))
+    if to_write and place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
 
 
 def _is_there(path: str, file_system: FileSystem, *, as_directory: bool = True) -> bool:

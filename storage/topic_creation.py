@@ -13,6 +13,7 @@ from storage.config import StoreConfig, refuse_for_writing
 from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
+from storage.log_surroundings import refuse_foreign_log
 from storage.names import validate_user_topic
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicConfig, TopicTable
@@ -33,6 +34,7 @@ def create_topic(
     """
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))
+    refuse_foreign_log(root, config, file_system)
     path = f"{root}/config/{TOPICS_FILE}"
     with file_system.locked(f"{root}/lock", lock_timeout_ms):
         loaded = read_with_backup(path, TopicTable.load, read_bytes=file_system.read_file)

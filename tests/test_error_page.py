@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 # Names of the same prefix that are no conditions: properties of messages, variables of the environment.
 OTHER_NAMES = {"SPARK_MQ_QUERY", "SPARK_MQ_BATCH", "SPARK_MQ_FAILPOINT", "SPARK_MQ_FAILPOINT_PAUSE"}
-JAVA_NAMES = {"maxMessageSize", "fileReservedTime"}  # settings of a broker
+JAVA_NAMES = {"maxMessageSize", "fileReservedTime", "storePathCommitLog"}  # settings of a broker
 
 
 def rows() -> dict[str, tuple[str, str]]:

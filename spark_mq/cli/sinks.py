@@ -13,9 +13,11 @@ from spark_mq.option_values import parse_duration_ms
 from spark_mq.progress import busy
 from storage import open_store
 from storage.batch_ledger import QUEUE_ID, TOPIC, BatchLedger
+from storage.config import load_config
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.files.file_system import LocalFileSystem
+from storage.log_surroundings import refuse_foreign_log
 from storage.sink_status import SinkStatus, StagedFile, read_sink_status, remove_orphans
 
 
@@ -40,7 +42,9 @@ def sink_status(
     age_ms, timeout_ms = parse_duration_ms(older_than, "--older-than"), lock_timeout_ms(lock_timeout)
     removed = None
     if remove:
-        removed = remove_orphans(root, LocalFileSystem(), before_ms=_now_ms() - age_ms, lock_timeout_ms=timeout_ms)
+        files = LocalFileSystem()
+        refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files)
+        removed = remove_orphans(root, files, before_ms=_now_ms() - age_ms, lock_timeout_ms=timeout_ms)
     status = status_of(root, conf=conf)
     if as_json:
         print_json(

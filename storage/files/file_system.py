@@ -492,6 +492,20 @@ class LocalFileSystem:
             return None
         return found.st_dev, found.st_ino, found.st_size
 
+    def real_path(self, path: str) -> str:
+        """The absolute path without links; of what is not there too."""
+        return os.path.realpath(path)
+
+    def directory_number(self, path: str) -> tuple[int, int] | None:
+        """Device and inode of a directory, equal for all of its names; None if none is there."""
+        found = _stat(path)
+        return None if found is None or not stat.S_ISDIR(found.st_mode) else (found.st_dev, found.st_ino)
+
+    def link_count(self, path: str) -> int:
+        """How many names (hard links) a file has; 0 if it is not there."""
+        found = _stat(path)
+        return 0 if found is None else found.st_nlink
+
     def modified_ms(self, path: str) -> int | None:
         """When the file's content was last changed; None if there is none."""
         try:
@@ -560,7 +574,7 @@ def _take_mode(descriptor: int, path: str) -> None:
 def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

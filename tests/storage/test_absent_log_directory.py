@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
+from storage.config import load_config
+from storage.files.file_system import LocalFileSystem
+from storage.log_bind import bind_log
 
 FILE_SIZE = 65_536
 
@@ -17,10 +20,12 @@ def test_a_killed_writers_store_opens_without_a_log_directory(
     tmp_path: Path, absent: str, *, has_file_ahead: bool
 ) -> None:
     root, (other,) = tmp_path / "store", {"log1", "log2"} - {absent}
-    root.mkdir()
-    (tmp_path / "broker.conf").write_text(
-        f"mappedFileSizeCommitLog={FILE_SIZE}\nstorePathCommitLog={tmp_path}/log1,{tmp_path}/log2\n"
-    )
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"mappedFileSizeCommitLog={FILE_SIZE}\nstorePathCommitLog={tmp_path}/log1,{tmp_path}/log2\n")
+    for name in ("log1", "log2"):
+        (tmp_path / name).mkdir()
+    files = LocalFileSystem()
+    bind_log(str(root), load_config(str(root), str(conf), read_bytes=files.read_file), files)
     with open_store(root, read_only=False, create=True) as store:
         store.put("T", b"x", queue_id=0)
     for path in (tmp_path / absent).iterdir():

@@ -12,7 +12,7 @@ import pytest
 from storage.config import (
     ConfigurationWarning,
     StoreConfig,
-    commit_log_directories,
+    configured_log_directories,
     find_configuration,
     load_config,
     parse_config,
@@ -253,44 +253,35 @@ def test_loading_warns_aloud_once_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conf", "file", "existing", "directories"),
+    ("conf", "file", "directories"),
     [
-        (b"", None, [], ["/lab/store/commitlog"]),
-        (b"storePathCommitLog=/disk/log", "/lab/broker.conf", [], ["/disk/log"]),
-        (
-            b"storePathCommitLog=/disk/log",
-            "/lab/broker.conf",
-            ["/lab/store/commitlog"],
-            ["/lab/store/commitlog"],
-        ),
-        (b"storePathCommitLog=./logs/a", "/lab/conf/broker.conf", [], ["/lab/conf/logs/a"]),
-        (b"storePathCommitLog=../logs/", "/lab/conf/broker.conf", [], ["/lab/logs"]),
-        (b"storePathCommitLog=log", "s3://b/lab/broker.conf", [], ["s3://b/lab/log"]),
-        (b"storePathCommitLog=/d1/log,,/d2/log,/d1/log", "/lab/broker.conf", [], ["/d1/log", "/d2/log"]),
-        (
-            b"storePathCommitLog=store/commitlog,/d2/log",
-            "/lab/broker.conf",
-            ["/lab/store/commitlog"],
-            ["/lab/store/commitlog", "/d2/log"],
-        ),
+        (b"", None, []),
+        (b"storePathCommitLog=/disk/log", "/lab/broker.conf", ["/disk/log"]),
+        (b"storePathCommitLog=./logs/a", "/lab/conf/broker.conf", ["/lab/conf/logs/a"]),
+        (b"storePathCommitLog=../logs/", "/lab/conf/broker.conf", ["/lab/logs"]),
+        (b"storePathCommitLog=log", "s3://b/lab/broker.conf", ["s3://b/lab/log"]),
+        (b"storePathCommitLog=/d1/log,,/d2/log,/d1/log", "/lab/broker.conf", ["/d1/log", "/d2/log"]),
+        (b"storePathCommitLog=store/commitlog,/d2/log", "/lab/broker.conf", ["/lab/store/commitlog", "/d2/log"]),
         (
             b"storePathCommitLog=/d1/log,/d2/log\nreadOnlyCommitLogStorePaths=/d3/log",
             "/lab/broker.conf",
-            [],
             ["/d1/log", "/d2/log", "/d3/log"],
         ),
-        (
-            b"storePathCommitLog=/d1/log\nreadOnlyCommitLogStorePaths=/d3/log",
-            "/lab/broker.conf",
-            [],
-            ["/d1/log"],
-        ),
+        (b"storePathCommitLog=/d1/log\nreadOnlyCommitLogStorePaths=/d3/log", "/lab/broker.conf", ["/d1/log"]),
     ],
 )
-def test_where_the_log_lies(conf: bytes, file: str | None, existing: list[str], directories: list[str]) -> None:
-    config = parse_config(conf, file)
-    found = commit_log_directories("/lab/store", config, is_directory=existing.__contains__)
-    assert list(found) == directories
+def test_which_directories_a_configuration_names_for_the_log(
+    conf: bytes, file: str | None, directories: list[str]
+) -> None:
+    assert list(configured_log_directories(parse_config(conf, file))) == directories
+
+
+@pytest.mark.parametrize("name", ["storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile"])
+def test_other_paths_that_are_often_configured_are_read_by_no_broker_and_not_here(name: str) -> None:
+    """Java derives them from storePathRootDir (StorePathConfigHelper); MessageStoreConfig has no such properties."""
+    config = parse_config(f"{name}=/elsewhere\n".encode())
+    assert name not in config.settings
+    assert any(f"{name}: no broker knows this name" in warning for warning in config.warnings)
 
 
 @pytest.mark.parametrize(

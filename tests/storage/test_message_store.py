@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import GetStatus, StoreConfig, open_store
+from storage.config import ConfigurationWarning
 from storage.errors import (
     CorruptRecordError,
     IndexGeometryUnknownError,
@@ -249,7 +250,7 @@ def test_a_log_in_another_directory_is_found_by_the_configuration(store: StoreBu
     message = store.put()
     shutil.move(store.root / "commitlog", tmp_path / "log")
     config = StoreConfig(commit_log=CommitLogConfig(store_path_commit_log=str(tmp_path / "log")), index=IndexConfig())
-    with open_store(store.root, config=config) as opened:
+    with pytest.warns(ConfigurationWarning, match="are read from"), open_store(store.root, config=config) as opened:
         assert opened.get("TopicA", 0, 0).messages == (message,)
 
 

@@ -228,8 +228,9 @@ def test_a_brokers_topics_tell_whose_store_it_is(pristine_store: Callable[[str],
 
 
 def test_new_files_go_where_writing_is_allowed(tmp_path: Path) -> None:
-    text = "storePathCommitLog=/d/a,/d/b\nreadOnlyCommitLogStorePaths=/d/old\n"
-    assert settings_of(tmp_path, text).log_directories == ("/d/a", "/d/b")
+    a, b = f"{tmp_path}/a", f"{tmp_path}/b"
+    text = f"storePathCommitLog={a},{b}\nreadOnlyCommitLogStorePaths={tmp_path}/old\n"
+    assert settings_of(tmp_path, text).log_directories == (a, b)
     assert settings_of(tmp_path).log_directories == (f"{tmp_path}/commitlog",)
 
 

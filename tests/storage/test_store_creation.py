@@ -11,7 +11,7 @@ from storage import StoreConfig, open_store
 from storage.config import parse_config
 from storage.errors import StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import LocalFileSystem
-from storage.store_creation import create_store, find_log_directories, is_empty_place
+from storage.store_creation import create_store, find_log, is_empty_place
 
 FILES = LocalFileSystem()
 TINY = StoreConfig.tiny()
@@ -23,25 +23,23 @@ def directories(root: Path) -> set[str]:
 
 def test_the_directories_of_a_store_are_made_and_nothing_else(tmp_path: Path) -> None:
     root = tmp_path / "a" / "store"
-    create_store(str(root), TINY, FILES)
+    create_store(str(root), (f"{root}/commitlog",), FILES)
     assert directories(root) == {"commitlog", "consumequeue", "index", "config"}
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
-def test_several_log_directories_are_made_where_the_configuration_says(tmp_path: Path) -> None:
-    text = f"storePathCommitLog={tmp_path}/d0,{tmp_path}/d1\n"
+def test_several_log_directories_are_made_inside_of_root_where_the_configuration_says(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    create_store(str(root), parse_config(text.encode(), f"{tmp_path}/broker.conf"), FILES)
-    assert directories(root) == {"consumequeue", "index", "config"}
-    assert (tmp_path / "d0").is_dir()
-    assert (tmp_path / "d1").is_dir()
+    config = parse_config(b"storePathCommitLog=store/d0,store/d1\n", f"{tmp_path}/broker.conf")
+    create_store(str(root), find_log(str(root), config, FILES, may_be_empty=True, to_write=True).directories, FILES)
+    assert directories(root) == {"d0", "d1", "consumequeue", "index", "config"}
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
     with open_store(tmp_path, config=TINY, read_only=False, create=True) as store:
         store.put("T", b"body", queue_id=0)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    create_store(str(tmp_path), TINY, FILES)
+    create_store(str(tmp_path), (f"{tmp_path}/commitlog",), FILES)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -54,7 +52,7 @@ def test_every_new_directory_is_on_the_disk_before_its_content(tmp_path: Path) -
             synced.append((path, sorted(child.name for child in Path(path).iterdir())))
             super().sync(path)
 
-    create_store(str(tmp_path / "a" / "b"), TINY, Watched())
+    create_store(str(tmp_path / "a" / "b"), (str(tmp_path / "a" / "b" / "commitlog"),), Watched())
     assert (str(tmp_path), ["a"]) in synced
     assert (str(tmp_path / "a"), ["b"]) in synced
     assert synced[-1] == (str(tmp_path / "a" / "b"), ["commitlog", "config", "consumequeue", "index"])
@@ -91,15 +89,15 @@ def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
 
 
 def test_a_stores_log_directories_are_found_and_those_of_one_that_could_be_made(tmp_path: Path) -> None:
-    text = f"storePathCommitLog={tmp_path}/d0,{tmp_path}/d1\n"
-    config = parse_config(text.encode(), f"{tmp_path}/broker.conf")
-    root, expected = f"{tmp_path}/store", (f"{tmp_path}/d0", f"{tmp_path}/d1")
+    root = f"{tmp_path}/store"
+    config = parse_config(b"storePathCommitLog=store/d0,store/d1\n", f"{tmp_path}/broker.conf")
     with pytest.raises(StoreNotFoundError, match=r"d0/ or .*d1/"):
-        find_log_directories(root, config, FILES)
-    assert find_log_directories(root, config, FILES, may_be_empty=True) == expected
-    create_store(root, config, FILES)
+        find_log(root, config, FILES)
+    place = find_log(root, config, FILES, may_be_empty=True)
+    assert place.directories == (f"{root}/d0", f"{root}/d1")
+    create_store(root, place.directories, FILES)
     (tmp_path / "store" / "notes.txt").write_text("x", "utf-8")
-    assert find_log_directories(root, config, FILES) == expected
+    assert find_log(root, config, FILES).directories == place.directories
 
 
 def test_a_store_made_from_nothing_can_be_read_before_and_after_its_first_message(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _read_backed_up(content: bytes, directory: Path) -> bool:
 def _read_conf(content: bytes, directory: Path) -> bool:
     parsed = config.parse_config(content, str(directory / "broker.conf"))
     config.refuse_for_writing(parsed)
-    config.commit_log_directories(str(directory), parsed, is_directory=lambda path: False)
+    config.configured_log_directories(parsed)
     assert all(delay > -1 for delay in parsed.delay.delays_ms)
     assert delay_level.deliver_time_ms(99, _NOW_MS, parsed.delay.delays_ms) < 2**63
     return bool(parsed.settings)
