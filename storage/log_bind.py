@@ -23,6 +23,7 @@ from storage.log_binding import save_binding
 from storage.log_place import Binding, LogPlace, decide
 from storage.log_surroundings import look_around
 from storage.opening import read_plan
+from storage.own_directory import refuse_links
 
 _PATIENCE_S = 1.0
 """A killed writer gives up its lock a little before its files."""
@@ -44,6 +45,7 @@ def bind_log(
     if not place.outside:
         return None
     _refuse_what_cannot_be_bound(root, place)
+    refuse_links(file_system, root)
     file_system.make_directories(root)
     with file_system.locked(f"{root}/lock", lock_timeout_ms):
         seen = look_around(root, config, file_system)

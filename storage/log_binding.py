@@ -10,10 +10,11 @@ import json
 
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.log_place import Binding
+from storage.own_directory import own_directory
 
 
 def binding_path(root: str) -> str:
-    return f"{root.rstrip('/')}/spark_mq/log_binding.json"
+    return f"{own_directory(root)}/log_binding.json"
 
 
 def load_binding(root: str, file_system: FileSystem) -> Binding | None:

@@ -25,7 +25,6 @@ _PARTS = (
     "consumequeue_ext",
     "index",
     "lock",
-    "spark_mq",
     "timerlog",
     "timerwheel",
 )

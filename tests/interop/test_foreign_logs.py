@@ -1,6 +1,6 @@
 """A running Apache broker, and configurations that name its log for another store: every way in is refused, the broker loses nothing.
 
-The broker keeps its log in two directories, as storePathCommitLog allows: one in its own store, the other beside it, as on another disk.
+The broker keeps its log in two directories, as storePathCommitLog allows: one in its store, the other beside it, as on another disk.
 """
 
 from __future__ import annotations
