@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, store_to_write
-from spark_mq.cli.output import busy, console, print_json
+from spark_mq.cli.output import console, print_json
+from spark_mq.progress import busy
 from storage.config import load_config
 from storage.files.file_system import LocalFileSystem
 from storage.log_bind import bind_log
