@@ -174,7 +174,7 @@ class Cluster:
         if store is None or store.queues.get(queue.topic, queue.queue_id) is None:
             return None
         before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
-        return QueueFacts(self.minimum(queue), self.maximum(queue), before)
+        return QueueFacts(self.minimum(queue), self.maximum(queue), before, store.log_end)
 
     def proof(self, queue: QueueId, end: int) -> StoreProof:
         """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""

@@ -8,6 +8,7 @@
       StartBeyondEndError(queue, start, end)          SPARK_MQ_START_BEYOND_END
       NoOffsetForTimestampError(queue, timestamp_ms)  SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP
       NoGroupOffsetsError(group)                      SPARK_MQ_NO_GROUP_OFFSETS
+      CheckpointOfAnotherQueryError(difference, cure) SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY
       DataLossError(*losses)                          SPARK_MQ_DATA_LOSS
       AvailableNowError(rule, *queues)                SPARK_MQ_AVAILABLE_NOW_CHANGED
       SinkModeError(mode)                             SPARK_MQ_SINK_MODE
@@ -173,8 +174,31 @@ class NoGroupOffsetsError(SparkMqError):
         return f"group {self.group} has stored no offset for any queue of this query; check consumerGroup"
 
 
+class CheckpointOfAnotherQueryError(SparkMqError):
+    """A checkpoint that has no queue in common with the query: nothing was lost, whatever `failOnDataLoss` says.
+
+    `difference` says what the checkpoint holds and what the query reads, `cure` what to do.
+    """
+
+    condition = "SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY"
+
+    def __init__(self, difference: str, cure: str) -> None:
+        super().__init__(difference, cure)
+        self.difference = difference
+        self.cure = cure
+
+    def describe(self) -> str:
+        return f"the checkpoint is another query's, or another store's: {self.difference}"
+
+    def details(self) -> tuple[str, ...]:
+        return (self.cure, "Nothing was read or lost; failOnDataLoss does not matter here")
+
+
 class DataLossError(SparkMqError):
-    """Messages that the query was to read are gone, and `failOnDataLoss` is true. One text a queue."""
+    """Messages that the query was to read are gone, and `failOnDataLoss` is true.
+
+    One text a queue: the cause, and maybe a second line that says what to do about this one.
+    """
 
     condition = "SPARK_MQ_DATA_LOSS"
 
@@ -184,20 +208,27 @@ class DataLossError(SparkMqError):
 
     def describe(self) -> str:
         more = len(self.losses) - 1
-        return (self.losses[0] if self.losses else "messages are gone") + (f"; and {more} more" if more > 0 else "")
+        cause = self.losses[0].partition("\n")[0] if self.losses else "messages are gone"
+        return cause + (f"; and {more} more" if more > 0 else "")
 
     def details(self) -> tuple[str, ...]:
-        return (
-            *self.losses[1:],
-            "Some messages may have been lost: they expired, or the topic was deleted before they were read. "
-            "Set failOnDataLoss to false to go on with what is there",
-        )
+        parts = [loss.partition("\n") for loss in self.losses]
+        cures = dict.fromkeys(cure or _LOST for _, _, cure in parts)
+        return (*(cause for cause, _, _ in parts[1:]), *cures)
+
+
+_LOST = (
+    "Some messages may have been lost: they expired, or the topic was deleted before they were read. "
+    "Set failOnDataLoss to false to go on with what is there"
+)
 
 
 def warn_of_losses(losses: Iterable[str]) -> None:
     """Say what `failOnDataLoss=false` lets pass."""
     for loss in losses:
-        warnings.warn(f"[{DataLossError.condition}] tolerated: {loss}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"[{DataLossError.condition}] tolerated: {loss.partition(chr(10))[0]}", RuntimeWarning, stacklevel=2
+        )
 
 
 class AvailableNowError(SparkMqError):

@@ -220,6 +220,12 @@ def _group_offsets(group: str, queues: Collection[QueueId], positions: Positions
     return {queue: EARLIEST if offset is None else offset for queue, offset in stored.items()}
 
 
+_BEHIND_END = (
+    "\nNo message has that offset yet: it is another queue's, or it was taken from a newer copy of the store. Correct the offset, "
+    "or look whether path leads to the right store. Set failOnDataLoss to false to go on from the offset that is named"
+)
+
+
 def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool) -> Resolved:
     offsets: dict[QueueId, int] = {}
     losses: list[str] = []
@@ -235,10 +241,8 @@ def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: st
         else:
             # As Kafka's reset policy has it: what was asked for cannot be had, so take all that there is.
             offsets[queue] = minimum if which == "starting" or offset < minimum else maximum
-            losses.append(
-                f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}], "
-                f"{offsets[queue]} is taken"
-            )
+            loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}], {offsets[queue]} is taken"
+            losses.append(loss + (_BEHIND_END if offset > maximum else ""))
     if losses and fail_on_data_loss:
         raise DataLossError(*losses)
     return Resolved(offsets, tuple(losses))
@@ -256,12 +260,13 @@ class Continuity(enum.Enum):
 
 class QueueFacts(NamedTuple):
     """What a store says of one queue now. `record_before(offset)` is the place of the record at `offset - 1`,
-    None if there is none to be seen.
+    None if there is none to be seen; `log_end` where the log ends, if that is known.
     """
 
     minimum: int
     maximum: int
     record_before: Callable[[int], RecordPlace | None]
+    log_end: int | None = None
 
 
 class Verdict(NamedTuple):
@@ -283,14 +288,23 @@ def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | 
     """
     if facts is None:
         return Verdict(Continuity.MISSING, None, f"queue {queue} at offset {previous.next} is gone")
-    minimum, maximum, record_before = facts
+    minimum, maximum, record_before, log_end = facts
+    again = f"Set failOnDataLoss to false to read the queue from offset {minimum} on"
     if previous.next > max(minimum, maximum):
-        return Verdict(
-            Continuity.BEYOND_END,
-            minimum,
-            f"queue {queue} ends at {maximum}, before offset {previous.next}: its topic was deleted and made "
-            f"again, or its end was cut; reading from {minimum}",
-        )
+        ends = f"queue {queue} ends at {maximum}, before offset {previous.next} of the checkpoint"
+        if log_end is not None and previous.before is not None and previous.before[0] >= log_end:
+            loss = (
+                f"{ends}: the store is older than the checkpoint (restored from a copy, a replica that lags behind, or one that lost "
+                f"its end in a crash); its log ends at {log_end}, and the query has read a record at {previous.before[0]}\n"
+                f"Bring the newer store back, or name it in path. If there is none, start with a new checkpoint. {again}; "
+                "rows that were read before are then read again"
+            )
+        else:
+            loss = (
+                f"{ends}: its topic was deleted and made again, or its end was cut, or path leads to another store\n"
+                f"Look whether path leads to the right store. {again}"
+            )
+        return Verdict(Continuity.BEYOND_END, minimum, loss)
     if previous.next < minimum:
         return Verdict(
             Continuity.BELOW_MINIMUM,
@@ -303,8 +317,8 @@ def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | 
             return Verdict(
                 Continuity.REPLACED,
                 minimum,
-                f"queue {queue} was deleted and made again: another record stands before offset "
-                f"{previous.next}; reading from {minimum}",
+                f"queue {queue} was deleted and made again, or path leads to another store: another record stands before offset "
+                f"{previous.next} than the checkpoint has noted\nLook whether path leads to the right store. {again}",
             )
     return Verdict(Continuity.UNBROKEN, previous.next)
 

@@ -7,7 +7,7 @@ read at the log's end while nothing happens.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_mq.checkpoint_queues import loss_of, refuse_other_checkpoint
 from spark_mq.cluster import Cluster
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.group_offsets import GroupOffsets
@@ -177,9 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
         """Where each available queue is read from, and which queues stand for another topic than they did."""
         starts: dict[QueueId, int] = {}
-        losses, broken = [], []
-        for queue in start.keys() - available.keys():
-            losses.append(str(check_continuity(queue, start[queue], None).loss))
+        losses, broken = self._losses_of_missing(start, start.keys() - available.keys()), []
         for queue in available:
             if queue in start:
                 verdict = check_continuity(queue, start[queue], self.cluster.facts(queue))
@@ -195,10 +194,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         warn_of_losses(losses)
         return starts, broken
 
+    def _losses_of_missing(self, start: QueueOffsets, missing: Collection[QueueId]) -> list[str]:
+        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones."""
+        if not missing:
+            return []
+        asked_for, brokers = self._asked_for(missing), self.cluster.brokers
+        if len(missing) == len(start):
+            refuse_other_checkpoint(missing, asked_for, brokers)
+        return [
+            loss_of(queue, start[queue].next, is_asked_for=queue in asked_for, brokers=brokers)
+            for queue in sorted(missing)
+        ]
+
+    def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:
+        """Which of the queues the options name, whether they are there or not."""
+        selected = self.options.subscription.select(
+            queues, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
+        )
+        return set(selected)
+
     def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
         if start == end:
             return []
         self.cluster.refresh()
+        if not self._planned:  # a batch of an earlier run, maybe of another query
+            refuse_other_checkpoint(end.keys(), self._asked_for(end.keys()), self.cluster.brokers)
         ends = end.next_offsets()
         starts, _ = self._starts(start, ends)
         self._check_ends(ends)
@@ -209,7 +229,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
         """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
         losses = [
-            f"queue {queue}: the batch ends at {end}, but the queue at {self.cluster.maximum(queue)}"
+            f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
+            "the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in path. "
+            "Set failOnDataLoss to false to run the batch with what is there"
             for queue, end in ends.items()
             if self.cluster.facts(queue) is not None
             and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))

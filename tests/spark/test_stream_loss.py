@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_mq.conditions import DataLossError
+from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import Position, bodies, next_batch, open_stream, until
@@ -151,3 +152,89 @@ def test_gaps_are_no_loss(store: StoreBuilder) -> None:
     store.send("Topic", "4")
     restarted = open_stream(store.root, **EARLIEST)
     assert [row["queue_offset"] for row in next_batch(restarted, position)[1]] == [4]
+
+
+def copy_of(store: StoreBuilder, name: str) -> Path:
+    copy = store.root.parent / name / store.root.name
+    shutil.copytree(store.root, copy)
+    return copy
+
+
+def test_a_store_that_was_restored_from_an_older_copy_is_told_from_a_topic_made_again(store: StoreBuilder) -> None:
+    store.send_many("Topic", 5)
+    older = copy_of(store, "backup")
+    store.send_many("Topic", 5)
+    position = read_all(store)
+    with pytest.raises(DataLossError) as caught:
+        next_batch(open_stream(older, **EARLIEST), position)
+    first, *rest = str(caught.value).splitlines()
+    assert "ends at 5, before offset 10 of the checkpoint: the store is older than the checkpoint" in first
+    assert "Bring the newer store back" in rest[0]
+    assert "expired" not in str(caught.value)
+    with pytest.warns(RuntimeWarning, match="the store is older than the checkpoint"):
+        _, rows = next_batch(open_stream(older, **EARLIEST, failOnDataLoss="false"), position)
+    assert bodies(rows) == [f"Topic/0/{n}" for n in range(5)], "twice rather than never"
+
+
+def test_a_batch_that_was_planned_on_a_newer_store_says_so(store: StoreBuilder) -> None:
+    store.send_many("Topic", 5)
+    older = copy_of(store, "backup")
+    reader = open_stream(store.root, **EARLIEST)
+    start = reader.initialOffset()
+    store.send_many("Topic", 5)
+    end, _ = next_batch(reader, start)
+    with pytest.raises(
+        DataLossError, match=r"ends at 5, before the end of a batch that the checkpoint has planned, 10"
+    ):
+        open_stream(older, **EARLIEST).partitions(start, end)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_checkpoint_of_another_topic_is_an_error_of_its_own(store: StoreBuilder, fail_on_data_loss: str) -> None:
+    store.send_many("Topic", 5)
+    store.send_many("Other", 5)
+    options = {"topic": "Other", "startingOffsets": "earliest", "failOnDataLoss": fail_on_data_loss}
+    reader = open_stream(store.root, **EARLIEST)
+    start = reader.initialOffset()
+    end, _ = next_batch(reader, start)
+    for attempt in (
+        lambda: next_batch(open_stream(store.root, **options), end),
+        lambda: open_stream(store.root, **options).partitions(start, end),
+    ):
+        with pytest.raises(CheckpointOfAnotherQueryError, match="holds offsets of Topic, which the query's options"):
+            attempt()
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_checkpoint_of_another_broker_is_an_error_of_its_own(store: StoreBuilder, fail_on_data_loss: str) -> None:
+    store.send_many("Topic", 5)
+    position = read_all(store)
+    options = {**EARLIEST, "failOnDataLoss": fail_on_data_loss}
+    with pytest.raises(
+        CheckpointOfAnotherQueryError, match=r"(?s)of broker broker-a, and path leads .* broker-z.*set brokerName"
+    ):
+        next_batch(open_stream(store.root, **options, brokerName="broker-z"), position)
+
+
+def test_a_topic_that_is_not_asked_for_any_more_is_not_said_to_be_gone(store: StoreBuilder) -> None:
+    store.send_many("Topic", 5)
+    store.send_many("Other", 5)
+    reader = open_stream(store.root, subscribe="Topic,Other", startingOffsets="earliest")
+    position, _ = next_batch(reader, reader.initialOffset())
+    with pytest.raises(
+        DataLossError, match="Other/broker-a/0 at offset 5 is in the checkpoint, and the query's options"
+    ):
+        next_batch(open_stream(store.root, **EARLIEST), position)
+    with pytest.warns(RuntimeWarning, match="do not ask for it any more"):
+        end, rows = next_batch(open_stream(store.root, **EARLIEST, failOnDataLoss="false"), position)
+    assert (set(end), rows) == ({"Topic"}, [])
+
+
+def test_a_broker_whose_store_is_not_mounted_is_not_said_to_be_gone(store: StoreBuilder) -> None:
+    store.send_many("Topic", 5)
+    other = StoreBuilder(store.root.parent / "broker-b")
+    other.send_many("Topic", 5)
+    reader = open_stream([store.root, other.root], **EARLIEST)
+    position, _ = next_batch(reader, reader.initialOffset())
+    with pytest.raises(DataLossError, match=r"(?s)no store of broker broker-b is at path.*Mount the store of broker-b"):
+        next_batch(open_stream(store.root, **EARLIEST), position)

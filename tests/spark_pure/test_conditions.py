@@ -11,6 +11,7 @@ import pytest
 from spark_mq import conditions
 from spark_mq.conditions import (
     AvailableNowError,
+    CheckpointOfAnotherQueryError,
     DataLossError,
     OptionError,
     QueuesNotMatchedError,
@@ -83,7 +84,8 @@ def test_conditions_are_distinct_and_spelled_as_sparks() -> None:
         OptionError("path", "is empty"),
         UnknownOptionError("topics", "topic"),
         QueuesNotMatchedError("startingOffsets", ["T/a/0"], ["T/a/1"]),
-        DataLossError("one", "two"),
+        DataLossError("one", "two\nits cure"),
+        CheckpointOfAnotherQueryError("it holds offsets of T", "Give it its own"),
         AvailableNowError("rule", "T/a/0"),
         from_storage_error(errors.StoreNotFoundError("/s")),
     ],

@@ -248,6 +248,32 @@ def test_a_queue_is_compared_with_where_a_query_stands(
     assert verdict.loss is None or "T/broker-a/0" in verdict.loss
 
 
+@pytest.mark.parametrize(
+    ("log_end", "expected"),
+    [
+        (None, "was deleted and made again, or its end was cut, or path leads to another store"),
+        (4097, "was deleted and made again, or its end was cut, or path leads to another store"),
+        (4096, "the store is older than the checkpoint"),
+        (0, "the store is older than the checkpoint"),
+    ],
+)
+def test_a_store_that_ends_before_the_record_that_was_read_is_an_older_one(log_end: int | None, expected: str) -> None:
+    verdict = check_continuity(BUSY, QueueOffset(7, BEFORE), QueueFacts(0, 6, lambda offset: None, log_end))
+    cause, _, cure = str(verdict.loss).partition("\n")
+    assert cause.startswith("queue T/broker-a/0 ends at 6, before offset 7 of the checkpoint: ")
+    assert expected in cause
+    assert "Set failOnDataLoss to false to read the queue from offset 0 on" in cure
+    assert ("read again" in cure) == (expected == "the store is older than the checkpoint")
+
+
+@pytest.mark.parametrize(("asked", "is_behind"), [(4, False), (11, True)])
+def test_an_offset_behind_the_end_is_not_said_to_have_expired(asked: int, is_behind: bool) -> None:
+    with pytest.raises(DataLossError) as caught:
+        start(AtOffsets("startingOffsets", named(asked, 0, 0)))
+    assert ("No message has that offset yet" in str(caught.value)) == is_behind
+    assert ("they expired" in str(caught.value)) != is_behind
+
+
 def test_a_queue_that_is_gone_is_missing() -> None:
     verdict = check_continuity(BUSY, QueueOffset(7, BEFORE), None)
     assert (verdict.continuity, verdict.resume) == (Continuity.MISSING, None)
