@@ -25,7 +25,7 @@ from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundE
 from storage.files.file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
-from storage.staged_segment import StagedSegment, check_staged, staged_directory
+from storage.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
 from storage.store_creation import find_log
 from storage.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
@@ -116,20 +116,24 @@ def _is_store(options: SinkOptions, files: LocalFileSystem) -> bool:
 def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Give back what tasks have staged for a write that failed, unless the commit had decided it already.
 
-    Where another writer holds the store it stays; the sink's next commit clears it away.
+    Where another writer holds the store it stays; the sink's next commit clears it away. Where no store was made nothing of ours
+    stays in its place.
     """
     staged = [message for message in messages if isinstance(message, StagedRows)]
     segments = _segments(staged)
     dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
-    if not segments and not dead_letters:
-        return
     files = LocalFileSystem()
     # Where no commit has come so far that there is a lock, there is nobody to keep out, and maybe no store.
     lock_path = f"{options.root}/lock"
-    lock = files.locked(lock_path) if files.exists(lock_path) else nullcontext()
+    has_lock = files.exists(lock_path)
+    if not segments and not dead_letters and has_lock:
+        return
+    lock = files.locked(lock_path) if has_lock else nullcontext()
     with writing_conditions(options.root), suppress(StoreLockedError), lock:
         abort_batch(files, options.root, segments)
         discard_staged(files, options.root, dead_letters)
+        if not has_lock:
+            remove_staging(files, options.root)
 
 
 def _segments(staged: Sequence[StagedRows]) -> list[StagedSegment]:

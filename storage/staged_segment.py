@@ -29,7 +29,7 @@ from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
 from storage.format.record import Message, decode_record
 from storage.format.record_block import BlockColumns, RecordBlock
-from storage.own_directory import refuse_links
+from storage.own_directory import own_directory, refuse_links
 
 SUFFIX = ".segment"
 POOL_FILES = 64
@@ -117,6 +117,18 @@ def delete_orphans(
 def remove_directory(file_system: LocalFileSystem, root: str, sink_directory: str) -> None:
     """Delete the directory of a sink that stages nothing more; it stays if something is left in it."""
     file_system.remove_directory(f"{staged_directory(root)}/{sink_directory}")
+
+
+def remove_staging(file_system: LocalFileSystem, root: str) -> None:
+    """Delete what tasks leave in ROOT/spark_mq where no store was made: the pool, and directories with nothing in them."""
+    staged = staged_directory(root)
+    for entry in file_system.list_directory(f"{staged}/{_POOL}"):
+        with suppress(FileNotFoundError):
+            file_system.unlink(f"{staged}/{_POOL}/{entry.name}")
+    for entry in file_system.list_directory(staged):
+        file_system.remove_directory(f"{staged}/{entry.name}")
+    for directory in (staged, own_directory(root)):
+        file_system.remove_directory(directory)
 
 
 def batch_of(path: str) -> int:

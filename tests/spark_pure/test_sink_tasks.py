@@ -185,13 +185,25 @@ def test_abort_beside_a_writer_that_holds_the_store_leaves_everything(root: str)
     abort_rows(options, [])
 
 
+def test_what_is_refused_before_a_store_was_made_leaves_nothing_in_its_place(root: str) -> None:
+    options = options_of(root)
+    staged = stage(options, bodies("a"), partition=1)
+    with pytest.raises(InvalidRowError):
+        stage(options, [*bodies("a", "b", "c", "d"), {"body": None}])
+    assert files_under(root)
+    abort_rows(options, [None, staged])
+    assert os.listdir(root) == []
+    commit(options, stage(options, bodies("b")))
+    assert texts(root) == ["b"]
+
+
 def test_abort_makes_nothing_where_no_commit_has_been(tmp_path: Path) -> None:
     """A write fails in its first batch, in a directory that a task has made for its rows alone."""
     root = tmp_path / "place"
     options = options_of(str(root))
     staged = stage(options, bodies("a"))
     abort_rows(options, [staged, None])
-    assert [path.name for path in root.iterdir()] == ["spark_mq"]
+    assert os.listdir(root) == []
     assert not list(list_segments(FILES, str(root)))
 
 
