@@ -19,6 +19,7 @@ from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import absolute_path, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put_settings import parse_host
+from storage.topics import QUEUE_COUNT_LIMIT
 
 OnInvalidRow = Literal["fail", "deadLetter"]
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -34,6 +35,10 @@ def parse_store_host(text: str, option: str) -> str:
     except ConfigurationError as error:
         raise OptionError(option, error.rule) from error
     return text.strip()
+
+
+def parse_queue_count(text: str, option: str) -> int:
+    return values.parse_positive_long(text, option, QUEUE_COUNT_LIMIT)
 
 
 def parse_on_invalid_row(text: str, option: str) -> str:
@@ -118,7 +123,7 @@ class SinkOptions:
     queue_num: Annotated[
         int | None,
         Option(
-            values.parse_positive_int,
+            parse_queue_count,
             "queues of a topic that is made, or as many as its rows name (at most 4096); where it is given, a topic that is there "
             "gets, up to so many, the queues that rows name",
             shown="8",

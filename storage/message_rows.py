@@ -33,6 +33,7 @@ from storage.transaction.half_messages import HALF_TOPIC, PREPARED, PRODUCER_GRO
 Queue = tuple[str, int]
 
 _TOPICS_REMEMBERED = 4_096
+_COUNTED_PLACES = 1 << 20
 _HALF_QUEUE = HALF_TOPIC, QUEUE_ID
 _HALF_PREFIX = string_hash(f"{HALF_TOPIC}#") & 0xFFFFFFFF
 
@@ -227,15 +228,13 @@ class MessageRows:
         if len(turning):
             queue_ids[turning] = (self._start + self._take_turns(columns, codes[turning])) % counts[codes[turning]]
         places = firsts[codes] + queue_ids
-        used = np.flatnonzero(np.bincount(places, minlength=int(firsts[-1])))
-        renumbered = np.empty(int(firsts[-1]), np.int32)
-        renumbered[used] = np.arange(len(used))
+        used, numbers = _distinct(places, int(firsts[-1]))
         owners = np.searchsorted(firsts, used, side="right") - 1
         queues = tuple(
             (columns.targets[owner].topic, place)
             for owner, place in zip(owners.tolist(), (used - firsts[owners]).tolist(), strict=True)
         )
-        return queues, renumbered[places]
+        return queues, numbers
 
     def _take_turns(self, columns: MessageColumns, codes: np.ndarray) -> np.ndarray:
         """For each of these rows, how many rows of its topic took a turn before it."""
@@ -248,6 +247,17 @@ class MessageRows:
             if taken:
                 self._turns[target.topic] = self._turns.get(target.topic, 0) + taken
         return turns
+
+
+def _distinct(places: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values of numbers below `end`, ascending, and which of them each one is. Counts where that takes little memory."""
+    if end > _COUNTED_PLACES:
+        used, numbers = np.unique(places, return_inverse=True)
+        return used, numbers.astype(np.int32)
+    used = np.flatnonzero(np.bincount(places, minlength=end))
+    renumbered = np.empty(end, np.int32)
+    renumbered[used] = np.arange(len(used))
+    return used, renumbered[places]
 
 
 def _leading_of(rules: MessageRules) -> dict[str, str]:

@@ -17,7 +17,7 @@ from storage.names import TOPIC_LENGTH_LIMIT, validate_group, validate_topic, va
 from storage.retries import dead_letter_topic_config, find_group, retry_topic_config
 from storage.settings import TimerConfig
 from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topics import PERM_WRITE, TopicConfig
+from storage.topics import PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig
 
 DEFAULT_QUEUE_COUNT = 8
 NAMED_QUEUES_LIMIT = 4_096
@@ -145,6 +145,8 @@ class MessageRules:
                 f"nobody may write to topic {made.topic!r} (perm {made.perm}, {made.write_queue_count} write queues)"
             )
             return TopicTarget(made.topic, refusal=reason)
+        if refusal := _refusal_of_count(made.topic, made.write_queue_count):
+            return TopicTarget(made.topic, refusal=refusal)
         return TopicTarget(
             made.topic,
             queue_count=made.write_queue_count,
@@ -168,14 +170,24 @@ class MessageRules:
         assert len(topic) <= TOPIC_LENGTH_LIMIT, "a topic's length has one byte in the record"
         config = self.topics.get(topic)
         if config is None:
-            return None if self.create_topic else f"there is no topic {topic!r}, and createTopic is false"
+            if not self.create_topic:
+                return f"there is no topic {topic!r}, and createTopic is false"
+            return _refusal_of_count(topic, self.queue_count)
         if config.attributes.get("queue.type") == "BatchCQ":
             return f"topic {topic!r} has batch consume queues (queue.type=BatchCQ), which are not supported"
         if not config.perm & PERM_WRITE:
             return f"nobody may write to topic {topic!r} (perm {config.perm})"
         if config.write_queue_count < 1:
             return f"topic {topic!r} has no write queues"
+        return _refusal_of_count(topic, config.write_queue_count)
+
+
+def _refusal_of_count(topic: str, queue_count: int) -> str | None:
+    if queue_count <= QUEUE_COUNT_LIMIT:
         return None
+    return (
+        f"topic {topic!r} has {queue_count} write queues, and at most {QUEUE_COUNT_LIMIT} are written (writeQueueNums)"
+    )
 
 
 def _refusal_of_group(group: str) -> str:

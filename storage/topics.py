@@ -24,6 +24,11 @@ FILE_NAME = "topics.json"
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+QUEUE_COUNT_LIMIT = 65_536
+"""So many queues a topic may have to be written by this package: each gets a directory, and rows without a queue go to all in turn.
+
+A broker sets no limit. Kafka's partition column has room for as many.
+"""
 
 OWN_SYSTEM_TOPIC_PREFIX = "rmq_sys_spark_mq_"
 _MADE_ON_DEMAND = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC"})

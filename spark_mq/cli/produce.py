@@ -34,7 +34,7 @@ from storage.names import validate_user_topic
 from storage.put import message_rules
 from storage.put_settings import put_settings
 from storage.topic_creation import create_topic as enter_topic
-from storage.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
+from storage.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid
 _KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see
@@ -233,7 +233,10 @@ def create_topic(
     path: OneStorePath,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Its name.")],
     queues: Annotated[
-        int, typer.Option("--queues", metavar="N", min=1, help="How many queues, to read and to write.")
+        int,
+        typer.Option(
+            "--queues", metavar="N", min=1, max=QUEUE_COUNT_LIMIT, help="How many queues, to read and to write."
+        ),
     ] = DEFAULT_QUEUE_COUNT,
     perm: Annotated[
         int, typer.Option("--perm", metavar="N", min=0, max=_GREATEST_PERM, help="4 to read, 2 to write, 6 for both.")

@@ -44,22 +44,22 @@ def read_with_backup(
     *,
     read_bytes: Callable[[str], bytes | None] | None = None,
 ) -> LoadedState[_T]:
-    """The state in `path`, or in its .bak where the file is missing, empty or unparsable.
+    """The state in `path`, or in its .bak where the file is missing, empty, too large or unparsable.
 
     `parse` takes (text, file name) and raises StateFileError; malformed UTF-8 reaches it as U+FFFD. An
     unparsable `path` without a .bak gives an empty state with the problem, as a broker starts with an empty
     table. Raises StateFileError where the .bak is needed and unparsable too (a broker does not start).
     """
-    read = read_file if read_bytes is None else read_bytes
-    content = read(path)
+    read = LocalFileSystem().read_file if read_bytes is None else read_bytes
     problem = None
-    if content:
-        try:
+    try:
+        content = read(path)
+        if content:
             return LoadedState(parse(_decode(content), path), path, None)
-        except StateFileError as error:
-            problem = error
-    elif content is not None:
-        problem = StateFileError(path, 0, 0, "the file is empty")
+        if content is not None:
+            problem = StateFileError(path, 0, 0, "the file is empty")
+    except StateFileError as error:
+        problem = error
     backup = path + ".bak"
     old = read(backup)
     if not old:
@@ -95,15 +95,6 @@ def _is_table(content: bytes) -> bool:
         return isinstance(fastjson.parse(text), dict)  # as a broker writes it
     except StateFileError:
         return False
-
-
-def read_file(path: str) -> bytes | None:
-    """The whole content, None if there is no such file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
 
 
 def _decode(content: bytes) -> str:

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from storage.errors import StoreLockedError
+from storage.errors import StateFileError, StoreLockedError
 from storage.failpoints import reach
 from storage.files.disk_use import is_memory
 
@@ -35,6 +35,8 @@ _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
 _MEMORY = "/dev/shm"
 SYNCED_TOGETHER = 256
+SMALL_FILE_LIMIT_BYTES = 64 << 20
+"""What a file has at most that is read whole: tables, settings, intents. Those of 100,000 queues have 20 MB."""
 FILE_MODE = 0o660
 DIRECTORY_MODE = 0o770
 """What new files and directories may be at most, less the umask: messages are for the store's owner and group, and nobody else.
@@ -93,7 +95,7 @@ class FileSystem(Protocol):
         ...
 
     def read_file(self, path: str) -> bytes | None:
-        """A small file whole; None if it does not exist."""
+        """A small file whole; None if it does not exist. Raises StateFileError over SMALL_FILE_LIMIT_BYTES, with nothing read."""
         ...
 
     def open_file(self, path: str) -> ReadableFile:
@@ -103,6 +105,13 @@ class FileSystem(Protocol):
     def open_small_reads(self, path: str) -> ReadableFile:
         """A file to read a little of now and then; its views raise FileNotFoundError once it is deleted."""
         ...
+
+
+def check_small(path: str, size_bytes: int) -> None:
+    """Raises StateFileError for a file that is too large to be what it is read as."""
+    if size_bytes > SMALL_FILE_LIMIT_BYTES:
+        rule = f"it has {size_bytes} bytes, and no file of its kind has more than {SMALL_FILE_LIMIT_BYTES}; it was not read"
+        raise StateFileError(path, 0, 0, rule)
 
 
 LOCAL_GAP_BYTES = 16 << 10
@@ -337,6 +346,7 @@ class LocalFileSystem:
     def read_file(self, path: str) -> bytes | None:
         try:
             with open(path, "rb") as file:
+                check_small(path, os.fstat(file.fileno()).st_size)
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -7,7 +7,7 @@ import posixpath
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, coalesce
+from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, check_small, coalesce
 from storage.files.os_errors import remote_errors
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
@@ -67,7 +67,8 @@ class RemoteFileSystem:
     def read_file(self, path: str) -> bytes | None:
         try:
             with remote_errors(path):
-                content: bytes = self._inner.cat_file(path)
+                check_small(path, self._inner.size(path) or 0)
+            content: bytes = self._inner.cat_file(path)
         except (FileNotFoundError, IsADirectoryError):
             return None
         return content

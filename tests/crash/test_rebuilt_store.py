@@ -10,7 +10,7 @@ import pytest
 
 from storage import StoreConfig, open_store
 from storage.config import load_config
-from storage.files.atomic_file import read_file
+from storage.files.file_system import LocalFileSystem
 from tests.support.fixture_stores import Fixture
 from tests.support.rebuilt_store import differences_from_rebuild
 
@@ -18,7 +18,7 @@ TINY = StoreConfig.tiny()
 
 
 def _config(fixture: Fixture) -> StoreConfig:
-    return load_config(str(fixture.root), str(fixture.conf), read_bytes=read_file)
+    return load_config(str(fixture.root), str(fixture.conf), read_bytes=LocalFileSystem().read_file)
 
 
 @pytest.mark.parametrize("name", ["roll", "expired", "preblank", "ipv6"])

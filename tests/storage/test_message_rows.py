@@ -793,3 +793,28 @@ def test_row_numbers_go_on_from_batch_to_batch() -> None:
     prepared = task.prepare(rows_of([{"body": b"x"}, {"body": None}]), NOW_MS)
     assert [row.row for row in prepared.rejected] == [4]
     assert prepared.rejected_indices.tolist() == [1]
+
+
+@pytest.mark.parametrize("queue_count", [65_537, 2**31 - 1])
+def test_a_topic_of_more_queues_than_anybody_has_is_refused(queue_count: int) -> None:
+    huge = rules(topics={**TOPICS, "Huge": TopicConfig("Huge", queue_count, queue_count)})
+    assert refusal({"body": b"x", "topic": "Huge"}, huge) == (
+        f"topic: topic 'Huge' has {queue_count} write queues, and at most 65536 are written (writeQueueNums)"
+    )
+    assert "topic 'New' has" in refusal({"body": b"x", "topic": "New"}, rules(queue_count=queue_count))
+
+
+def test_wide_topics_get_the_queues_that_narrow_ones_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = rules(topics={name: TopicConfig(name, 65_536, 65_536) for name in ("Wide", "Other")})
+    rows = [{"body": b"x", "topic": name, "queue_id": queue} for name in ("Other", "Wide") for queue in (65_535, 3, 3)]
+    rows += [{"body": b"y", "topic": "Wide"}] * 3
+
+    def queues() -> list[tuple[str, int]]:
+        messages, rejected = prepare(rows, used)
+        assert rejected == []
+        return [messages.queues[code] for code in messages.queue_codes.tolist()]
+
+    counted = queues()
+    monkeypatch.setattr("storage.message_rows._COUNTED_PLACES", 0)
+    assert queues() == counted
+    assert counted[:3] == [("Other", 65_535), ("Other", 3), ("Other", 3)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from storage import StoreConfig
 from storage.config import find_configuration, load_config
-from storage.files.atomic_file import read_file
+from storage.files.file_system import LocalFileSystem
 from tests.support.raw_log import RawLog, RawRecord
 
 PREPARED, ROLLED_BACK = 4, 12
@@ -44,8 +44,8 @@ def differences_from_rebuild(root: str | Path, config: StoreConfig | None = None
     store's broker.conf counts, or, where it has none, `StoreConfig.tiny`.
     """
     if config is None:
-        has_file = find_configuration(str(root), read_bytes=read_file) is not None
-        config = load_config(str(root), read_bytes=read_file) if has_file else StoreConfig.tiny()
+        has_file = find_configuration(str(root), read_bytes=LocalFileSystem().read_file) is not None
+        config = load_config(str(root), read_bytes=LocalFileSystem().read_file) if has_file else StoreConfig.tiny()
     log = RawLog([Path(root, "commitlog")])
     records = list(log.records())
     torn = {record.commitlog_offset for record in records if record.is_torn}
