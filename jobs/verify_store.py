@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from jobs.run import JobReport, run_job
 from storage import open_store
 from storage.checkpoint import read_checkpoint
+from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.format.delay_level import parse_delay_levels
+from storage.store_reader import read_state
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 from storage.verify import VerifyReport, verify
@@ -24,9 +26,12 @@ def verify_store(
 ) -> VerifyReport:
     """The audit of one store. Raises StorageError where it cannot be read."""
     root = plain_path(path).rstrip("/") or "/"
-    checkpoint = read_checkpoint(file_system_of(path), root)  # before the log: it must not be ahead
+    file_system = file_system_of(path)
+    known_topics = _known_topics(
+        file_system, root
+    )  # before the store is opened: a large table is not held beside its queues
+    checkpoint = read_checkpoint(file_system, root)  # before the log: it must not be ahead
     with open_store(path, config=conf) as store:
-        topics = store.state(TOPICS_FILE, TopicTable.load)
         return verify(
             store.log,
             store.queues,
@@ -34,9 +39,15 @@ def verify_store(
             checkpoint,
             store.plan,
             delays_ms=parse_delay_levels(store.config.delay.message_delay_level),
-            known_topics=frozenset(topics.topics) if topics is not None else None,
+            known_topics=known_topics,
             on_progress=on_progress,
         )
+
+
+def _known_topics(file_system: FileSystem, root: str) -> frozenset[str] | None:
+    """The topics that have settings; None where no table tells."""
+    topics = read_state(file_system, root, TOPICS_FILE, TopicTable.load)
+    return frozenset(topics.topics) if topics is not None else None
 
 
 def run(options: argparse.Namespace) -> JobReport:

@@ -190,6 +190,11 @@ class CommitLog:
         """A validating walk over all records from `start`, which must be where a record or a file begins."""
         return LogWalk(self, start, check_crc)
 
+    def give_pages_back(self) -> None:
+        """Holds no memory for what was read until it is read again."""
+        for opened in self._open_files.values():
+            opened.give_pages_back()
+
     def close(self) -> None:
         for opened in self._open_files.values():
             opened.close()

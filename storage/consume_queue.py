@@ -15,7 +15,7 @@ import numpy as np
 from storage.commit_log import CommitLog
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, hole_start, is_entry, is_pre_blank
 
 _BLOCK_ENTRIES = 4096
 
@@ -192,23 +192,57 @@ class ConsumeQueue:
         return int(last["commitlog_offset"][0]) + int(last["size_bytes"][0])
 
     def first_offset_at(self, commitlog_offset: int, end: int) -> int:
-        """The first queue offset whose entry points at or behind a place in the log; `end` if none does.
+        """The first queue offset before `end` whose entry points at or behind a place in the log; `end` if none does.
 
-        Entries ascend; pre-blank ones count as pointing before everything.
+        Entries ascend. Fillers, before the first message or in a hole, point nowhere and are passed over: what is asked is
+        the nearest message before them. Java: ConsumeQueue.correctMinOffset, which takes a filler for an entry of place 0 and
+        so loses the messages before a hole.
         """
         low, high = self.first_file_offset, end
+        if high - low > _BLOCK_ENTRIES and self._is_message_at(low, commitlog_offset):
+            return low
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
-            if self._points_before(self.entries(middle, middle + 1), commitlog_offset)[0]:
+            found = self._last_message(low, middle)
+            if found is None or found[1] < commitlog_offset:
                 low = middle + 1
             else:
-                high = middle
-        before = self._points_before(self.entries(low, high), commitlog_offset)
-        return high if before.all() else low + int(np.argmin(before))
+                high = found[0]
+        reaches = _is_message(block := self.entries(low, high)) & (block["commitlog_offset"] >= commitlog_offset)
+        return low + int(np.argmax(reaches)) if reaches.any() else high
 
-    @staticmethod
-    def _points_before(entries: np.ndarray, commitlog_offset: int) -> np.ndarray:
-        return (entries["commitlog_offset"] < commitlog_offset) | is_pre_blank(entries)
+    def _is_message_at(self, queue_offset: int, commitlog_offset: int) -> bool:
+        entry = self.entries(queue_offset, queue_offset + 1)
+        return bool(_is_message(entry)[0] and entry["commitlog_offset"][0] >= commitlog_offset)
+
+    def _last_message(self, low: int, at: int) -> tuple[int, int] | None:
+        """Queue offset and place of the last message that the entries `low` to `at` name; None if they name none.
+
+        A filler says where its hole begins. One that does not was written by a broker, before the queue's first message, or it
+        fills a hole that an earlier version left: there is a message before it if the queue's first entry is one, or if
+        it lies in a later file, and then it is looked for, block by block.
+        """
+        while at >= low:
+            entry = self.entries(at, at + 1)
+            if _is_message(entry)[0]:
+                return at, int(entry["commitlog_offset"][0])
+            if is_pre_blank(entry)[0] and (start := hole_start(entry[0])):
+                at = min(start, at) - 1
+                continue
+            if is_pre_blank(entry)[0] and self._is_before_first_message(at):
+                return None
+            start = max(low, at + 1 - _BLOCK_ENTRIES)
+            rows = np.flatnonzero(_is_message(block := self.entries(start, at + 1)))
+            if len(rows):
+                return start + int(rows[-1]), int(block["commitlog_offset"][rows[-1]])
+            at = start - 1
+        return None
+
+    def _is_before_first_message(self, filler: int) -> bool:
+        """Whether Java's rule says so: it fills the room in a queue's first file only (ConsumeQueue.fillPreBlank)."""
+        first = self.first_file_offset
+        is_in_first_file = filler * ENTRY_SIZE < self._starts[0] + self.file_size_bytes
+        return is_in_first_file and bool(is_pre_blank(self.entries(first, first + 1))[0])
 
     def visible_end(self, end: int, log: CommitLog, log_end: int) -> int:
         """How many of the entries before `end` are messages of the validated log: `end` without its stale tail.
@@ -235,6 +269,11 @@ class ConsumeQueue:
         for opened in self._open_files.values():
             opened.close()
         self._open_files.clear()
+
+
+def _is_message(entries: np.ndarray) -> np.ndarray:
+    """Which entries claim to name a message."""
+    return np.asarray(is_entry(entries) & ~is_pre_blank(entries))
 
 
 def valid_entries(entries: np.ndarray, topic: str, queue_id: int, log: CommitLog, log_end: int) -> np.ndarray:

@@ -3,6 +3,8 @@ truncateDirtyLogicFiles."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from storage.consume_queue import ConsumeQueue
@@ -11,7 +13,7 @@ from storage.errors import CorruptRecordError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.flush import is_worth_it
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, is_entry, may_be_torn
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, hole_filler, is_entry, may_be_torn
 
 MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
 
@@ -46,36 +48,42 @@ class ConsumeQueueWriter:
     def append(self, new: QueueEntries) -> None:
         """Enter records in log order; those that are in already are passed over, as Java does.
 
-        In a queue that is being rebuilt from nothing, an offset that goes back begins a new life of the topic (deleted and
-        made again): what the older life left is dropped. Offsets that go forward by more than one leave a hole, filled with
-        pre-blank entries, so that every later message lies at its own offset.
+        In a queue that is being rebuilt from nothing, an offset that goes back takes the place of what was entered there and
+        behind: the topic was deleted and made again, from 0 on, or a broker lost the queue's last file and gave its offsets
+        again. Offsets that go forward by more than one leave a hole, filled (`hole_filler`) so that every later message lies
+        at its own offset.
         """
         fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
         offsets, entries = new.queue_offsets[fresh], new.entries[fresh]
-        if self._rebuilt:
-            back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
-            if len(back):
-                self.truncate(0)
-                offsets, entries = offsets[back[-1] :], entries[back[-1] :]
-        else:
+        if not self._rebuilt:
             ahead = np.maximum.accumulate(np.concatenate(([self.end - 1], offsets)))[:-1] < offsets
-            offsets, entries = offsets[ahead], entries[ahead]
+            self._append(offsets[ahead], entries[ahead])
+            return
+        back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
+        for start, end in pairwise([0, *back.tolist(), len(offsets)]):
+            if start < end:
+                if offsets[start] < self.end:
+                    self.truncate(int(offsets[start]))
+                self._append(offsets[start:end], entries[start:end])
+
+    def _append(self, offsets: np.ndarray, entries: np.ndarray) -> None:
+        """Enter records whose offsets ascend, from the queue's end on."""
         if not len(offsets):
             return
         first, last = int(offsets[0]), int(offsets[-1])
         if self.queue.file_starts and last - self.end > len(offsets) + MAX_HOLE_ENTRIES:
             raise CorruptRecordError("queue offset", int(entries["commitlog_offset"][-1]), f"about {self.end}", last)
-        if first > self.end:
-            start = self._first_offset_of_file(first) if not self.queue.file_starts else self.end
-            if self.queue.file_starts or self.end:
-                self.holes.append((self.end, first))
-            first = start
-        block = np.full(last + 1 - first, PRE_BLANK, ENTRY)
-        block[offsets - first] = entries
-        if len(offsets) < last + 1 - int(offsets[0]):
-            gaps = np.flatnonzero(np.diff(offsets) > 1)
-            self.holes.extend((int(offsets[gap]) + 1, int(offsets[gap + 1])) for gap in gaps)
-        self._write(first, block)
+        is_begun = bool(self.queue.file_starts)
+        start = min(first, self.end if is_begun else self._first_offset_of_file(first))
+        block = np.full(last + 1 - start, PRE_BLANK, ENTRY)
+        holes = [(self.end, first)] if first > self.end and (is_begun or self.end) else []
+        gaps = np.flatnonzero(np.diff(offsets) > 1) if last + 1 - first > len(offsets) else ()
+        holes += [(int(offsets[gap]) + 1, int(offsets[gap + 1])) for gap in gaps]
+        for begin, end in holes:
+            block[max(0, begin - start) : end - start] = hole_filler(begin)
+        block[offsets - start] = entries
+        self.holes += holes
+        self._write(start, block)
         self.end, self.greatest_end = last + 1, int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
         self.appended += len(entries)
 
@@ -146,6 +154,7 @@ class ConsumeQueueWriter:
                 self.paths.add(path)
         self.queue.list_files()
         self.end = min(self.end, end)
+        self.holes = [(begin, min(stop, end)) for begin, stop in self.holes if begin < end]
         self.synced_end = min(self.synced_end, end)
         self.greatest_end = self.queue.greatest_end(self.end)
         return cut

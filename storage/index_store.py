@@ -17,6 +17,7 @@ from storage.files.file_system import FileSystem, ReadableFile
 from storage.format.index import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size
 
 NAME_DIGITS = 17
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +84,44 @@ class IndexFile:
                 return
             number = previous
 
-    def items(self) -> np.ndarray:
-        """All written items, item 1 first, without copying."""
+    def items(self, start: int = 0, end: int | None = None) -> np.ndarray:
+        """Written items from `start` to before `end`, without copying; number 0 is item 1, `end` None all that are written."""
         count = self.header().index_count - 1
-        view = self._file.view(self._items_start + ITEM.itemsize, ITEM.itemsize * count)
+        count = (count if end is None else min(count, end)) - start
+        view = self._file.view(self._items_start + ITEM.itemsize * (start + 1), ITEM.itemsize * max(0, count))
         return np.frombuffer(view, ITEM)
 
-    def slots(self) -> np.ndarray:
-        """The newest item's number of every slot, int32; 0 = none."""
-        view = self._file.view(HEADER_SIZE, SLOT.itemsize * self._slot_count)
+    def slots(self, start: int = 0, end: int | None = None) -> np.ndarray:
+        """The newest item's number of the slots from `start` to before `end`, int32; 0 = none."""
+        count = (self._slot_count if end is None else min(self._slot_count, end)) - start
+        view = self._file.view(HEADER_SIZE + SLOT.itemsize * start, SLOT.itemsize * count)
         return np.frombuffer(view, SLOT).astype(np.int32)
 
     def reachable_items(self) -> np.ndarray:
-        """Which items a look-up can reach through their slot: a mask over `items()`."""
-        items = self.items()
-        slots = self.slots()
-        reachable = np.zeros(len(items) + 1, bool)
-        current = slots[(slots > 0) & (slots <= len(items))].astype(np.int64)
-        while len(current):
-            reachable[current] = True
-            previous = items["previous_item"][current - 1].astype(np.int64)
-            previous = previous[(previous > 0) & (previous < current)]
-            current = previous[~reachable[previous]]
+        """Which items a look-up can reach through their slot: a mask over `items()`.
+
+        An item points to an older one, so they are gone through from the newest on, a block at a time.
+        """
+        count = self.header().index_count - 1
+        reachable = np.zeros(count + 1, bool)
+        for start in range(0, self._slot_count, _BLOCK):
+            heads = self.slots(start, start + _BLOCK)
+            reachable[heads[(heads > 0) & (heads <= count)]] = True
+        for start in reversed(range(0, count, _BLOCK)):
+            previous = self.items(start, start + _BLOCK)["previous_item"].astype(np.int64)
+            numbers = np.arange(start + 1, start + 1 + len(previous))
+            current = np.flatnonzero(reachable[numbers])
+            while len(current):
+                found = previous[current]
+                found = found[(found > 0) & (found < numbers[current])]
+                found = found[~reachable[found]]
+                reachable[found] = True
+                current = found[found > start] - start - 1
         return reachable[1:]
+
+    def give_pages_back(self) -> None:
+        """Holds no memory for what was read until it is read again."""
+        self._file.give_pages_back()
 
     def close(self) -> None:
         self._file.close()

@@ -219,6 +219,9 @@ class MessageStore(StoreReader):
             truncate_damage=truncate_damage,
         )
         self.plan, self.recovery = opening.plan, opening.report
+        if self.recovery is not None:
+            for text in self.recovery.warnings(self.root):
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )

@@ -12,10 +12,11 @@ import numpy as np
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import DispatchBatch, queue_entries
+from storage.dispatch import DispatchBatch, QueueEntries, queue_entries
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import may_be_torn
 from storage.names import validate_path_element
+from storage.queue_order import joined, put_in_order
 from storage.recovery_plan import RecoveryPlan, RecoveryReport
 
 
@@ -39,6 +40,7 @@ class QueueWriters:
         self._file_size_bytes = file_size_bytes
         self._report = report
         self._writers: dict[tuple[str, int], ConsumeQueueWriter] = {}
+        self._held: dict[tuple[str, int], QueueEntries] = {}
         self.broken: set[tuple[str, int]] = set()
         self._log_minimum = log_minimum
         for name, end in plan.visible_ends.items():
@@ -75,12 +77,40 @@ class QueueWriters:
                 continue
             late = new.entries["commitlog_offset"] >= start
             if late.any():
-                writer = self._writer(new.topic, new.queue_id)
-                first = new.queue_offsets[late][0]
-                if (first > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
-                    self.broken.add((new.topic, new.queue_id))
-                writer.mend_last(new)
-                writer.append(new.rows(late))
+                self._enter(new, new.rows(late), start)
+
+    def _enter(self, new: QueueEntries, late: QueueEntries, start: int) -> None:
+        writer = self._writer(new.topic, new.queue_id)
+        fresh = self._in_order(writer, late)
+        first = int(late.queue_offsets[0])
+        next_offset = int(fresh.queue_offsets[0]) if len(fresh.queue_offsets) else first
+        if (next_offset > writer.end and start > self._log_minimum) or first < writer.queue.first_file_offset:
+            self.broken.add((new.topic, new.queue_id))
+        writer.mend_last(new)
+        writer.append(fresh)
+
+    def _in_order(self, writer: ConsumeQueueWriter, late: QueueEntries, *, is_all: bool = False) -> QueueEntries:
+        """Of these records and the one that was held before them, those that the queue lacks, with the queue offsets that are theirs.
+
+        A last one of which that is not known yet is held.
+        """
+        name = late.topic, late.queue_id
+        rows = joined(self._held.pop(name, None), late)
+        rows = rows.rows(rows.entries["commitlog_offset"] + rows.entries["size_bytes"] > writer.greatest_end)
+        begins_at_0 = self._log_minimum == 0 and not writer.queue.file_starts
+        previous = writer.end - 1 if writer.end or begins_at_0 else None
+        found = put_in_order(rows, previous, is_all=is_all)
+        if found.held is not None:
+            self._held[name] = found.held
+        self._report.misnumbered.extend(found.misnumbered)
+        return found.rows
+
+    def enter_held(self) -> None:
+        """No record follows: those that are held are entered where they say."""
+        for name, held in list(self._held.items()):
+            writer = self._writer(*name)
+            del self._held[name]
+            writer.append(self._in_order(writer, held, is_all=True))
 
     def _may_change_queues(self, batch: DispatchBatch, start: int) -> np.ndarray:
         """The records of those queues that lack one of them, that they do not continue, or whose last entry is torn: after a crash,
@@ -115,14 +145,21 @@ class QueueWriters:
 
     def rebuild_broken_queues(self, whole_log: Iterable[DispatchBatch]) -> None:
         """A queue whose new records did not continue it lost files, or all: build it again."""
+        if not self.broken:
+            return
         for name in self.broken:
             writer = self._writers[name]
             writer.truncate(0)
             self._writers[name] = self._writer_from(writer.queue, 0)
+        self._report.misnumbered[:] = [
+            found for found in self._report.misnumbered if (found.topic, found.queue_id) not in self.broken
+        ]
         for batch in whole_log:
             for new in queue_entries(batch):
                 if (new.topic, new.queue_id) in self.broken:
-                    self._writers[new.topic, new.queue_id].append(new)
+                    writer = self._writers[new.topic, new.queue_id]
+                    writer.append(self._in_order(writer, new))
+        self.enter_held()
         self._report.rebuilt_queues.extend(sorted(self.broken))
 
     def finish(self) -> None:

@@ -226,10 +226,12 @@ def apply_recovery(
         start = max(log.minimum, min(wrongly_cut.values()))
         for batch in _batches(log, start, plan.log_end, delays_ms):
             writers.append(batch, start, wrongly_cut)
+        writers.enter_held()
     for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
+    writers.enter_held()
     if writers.broken:
         save_checkpoint(honest._replace(logics_msg_timestamp=0))
         writers.rebuild_broken_queues(_batches(log, log.minimum, plan.log_end, delays_ms))

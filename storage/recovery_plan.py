@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.log_tail import RecordIdentity
+from storage.queue_order import Misnumbered
+
+_WARNINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class RecoveryReport:
     added_entries: int = 0
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
     holes: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """Queue offsets without a message amid a queue: topic, queue id, first, end. Those that this opening has made."""
+    misnumbered: list[Misnumbered] = field(default_factory=list)
+    """Records that were entered at another queue offset than the one that they say."""
     removed_files: list[str] = field(default_factory=list)
     indexed_keys: int = 0
     quarantine: str | None = None
@@ -58,3 +64,16 @@ class RecoveryReport:
     """Where in the log the last record ends that any queue knows."""
     torn_records: int = 0
     """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
+
+    def warnings(self, root: str) -> list[str]:
+        """What was found that is no consequence of a crash, and that a person should look at: a text each."""
+        texts = [
+            f"store {root}: {topic} queue {queue_id} has no messages at offsets {start} to {end - 1}, between others"
+            for topic, queue_id, start, end in self.holes[:_WARNINGS]
+        ]
+        texts += [
+            f"store {root}: {found}; it is served at {found.queue_offset}" for found in self.misnumbered[:_WARNINGS]
+        ]
+        if (more := len(self.holes) + len(self.misnumbered) - len(texts)) > 0:
+            texts.append(f"store {root}: {more} more of the kind; `spark-mq verify` lists the queues")
+        return texts

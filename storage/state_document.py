@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from storage.errors import StateFileError
@@ -71,10 +72,7 @@ def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) 
     if not isinstance(entry, dict):
         raise StateFileError(file, 0, 0, f"{name}: an object is expected, found {entry!r:.40}")
     values: dict[str, Any] = {}
-    defaults = cls(name)  # type: ignore[call-arg]
-    for declared in fields(cls)[1:]:  # type: ignore[arg-type]
-        key = declared.metadata["java"]
-        default = getattr(defaults, declared.name)
+    for field_name, key, default in _declared(cls):  # type: ignore[arg-type]
         found = entry.get(key)
         if found is None:
             continue
@@ -83,8 +81,15 @@ def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) 
         if not isinstance(found, type(default)):
             expected = type(default).__name__
             raise StateFileError(file, 0, 0, f"{name}.{key}: {expected} is expected, found {found!r:.40}")
-        values[declared.name] = found
+        values[field_name] = found
     return cls(name, **values)  # type: ignore[call-arg]
+
+
+@cache
+def _declared(cls: type) -> list[tuple[str, str, Any]]:
+    """Of each field but the first its name, its counterpart's and its default."""
+    defaults = cls("")
+    return [(each.name, each.metadata["java"], getattr(defaults, each.name)) for each in fields(cls)[1:]]
 
 
 def encode_entry(config: object, found: Mapping[str, Any] | None) -> dict[str, Any]:

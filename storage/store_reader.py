@@ -338,7 +338,12 @@ class StoreReader(ABC):
 
         Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
         """
-        loaded = read_with_backup(f"{self.root}/config/{name}", parse, read_bytes=self._file_system.read_file)
-        if loaded.value is None and loaded.problem is not None:
-            raise loaded.problem
-        return loaded.value
+        return read_state(self._file_system, self.root, name, parse)
+
+
+def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+    """`StoreReader.state` of a store that need not be open."""
+    loaded = read_with_backup(f"{root}/config/{name}", parse, read_bytes=file_system.read_file)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    return loaded.value

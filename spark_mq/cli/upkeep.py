@@ -100,6 +100,16 @@ def _recovery_json(report: RecoveryReport) -> dict[str, object]:
             {"topic": topic, "queueId": queue_id, "from": start, "to": end}
             for topic, queue_id, start, end in report.holes
         ],
+        "misnumbered": [
+            {
+                "topic": found.topic,
+                "queueId": found.queue_id,
+                "queueOffset": found.queue_offset,
+                "stated": found.stated,
+                "commitlogOffset": found.commitlog_offset,
+            }
+            for found in report.misnumbered
+        ],
         "removedFiles": report.removed_files,
         "quarantine": report.quarantine,
         "quarantinedRecords": report.quarantined_records,
@@ -121,6 +131,7 @@ def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) ->
             "offsets without a message",
             ", ".join(f"{t} queue {q}: {start} to {end}" for t, q, start, end in report.holes),
         ),
+        ("records with a wrong queue offset", "; ".join(map(str, report.misnumbered))),
         ("files removed", ", ".join(report.removed_files)),
         ("decided batches finished", f"{finished_batches:,}"),
     ]

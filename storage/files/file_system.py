@@ -82,6 +82,10 @@ class ReadableFile(Protocol):
         """The parts [start, end) of the file from `position` on that are not holes."""
         ...
 
+    def give_pages_back(self) -> None:
+        """Holds no memory for what was read until it is read again; views that were handed out stay valid."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -154,10 +158,8 @@ class LocalFile:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             self.size_bytes = os.fstat(descriptor).st_size
-            if self.size_bytes:
-                self._map = np.frombuffer(mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ), np.uint8)
-            else:
-                self._map = np.empty(0, np.uint8)
+            self._mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ) if self.size_bytes else None
+            self._map = np.frombuffer(self._mapped or b"", np.uint8)
         finally:
             os.close(descriptor)
 
@@ -183,9 +185,14 @@ class LocalFile:
         except FileNotFoundError:  # unlinked since: any byte of the map may be one that was written
             return [(position, self.size_bytes)] if position < self.size_bytes else []
 
+    def give_pages_back(self) -> None:
+        """They stay in the page cache, and count no longer as this process's."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Lets go of the map; views that were handed out stay valid."""
-        self._map = np.empty(0, np.uint8)
+        self._mapped, self._map = None, np.empty(0, np.uint8)
 
 
 class LocalFileInMemory:
@@ -216,6 +223,9 @@ class LocalFileInMemory:
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return _data_ranges(self._descriptor, position)
+
+    def give_pages_back(self) -> None:
+        """Holds none."""
 
     def close(self) -> None:
         """Nothing can be read any more; views that were handed out stay valid."""
@@ -248,6 +258,9 @@ class LocalSmallReads:
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         with _opened(self.path) as descriptor:
             return _data_ranges(descriptor, position)
+
+    def give_pages_back(self) -> None:
+        """Holds none."""
 
     def close(self) -> None:
         """Holds nothing."""

@@ -125,5 +125,8 @@ class RemoteFile:
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size_bytes)] if position < self.size_bytes else []
 
+    def give_pages_back(self) -> None:
+        """Holds no more than the last block."""
+
     def close(self) -> None:
         self._block = np.empty(0, np.uint8)

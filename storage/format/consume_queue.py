@@ -27,6 +27,7 @@ ENTRY_SIZE = ENTRY.itemsize
 ENTRY_STRUCT = struct_of(ENTRY)
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
 _HALF_BITS = 32
+_MAX_HOLE_START = 2**31 - 1
 MAX_EXT_ADDRESS = -(2**31) - 1  # a tags code at or below it is an address in consumequeue_ext
 _LONG_MIN = -(2**63)
 
@@ -42,8 +43,25 @@ def is_entry(entries: np.ndarray) -> np.ndarray:
 
 
 def is_pre_blank(entries: np.ndarray) -> np.ndarray:
-    """Entries that only fill the room before a queue's first message."""
+    """Entries that only fill room: before a queue's first message, or in a hole between two messages."""
     return (entries["commitlog_offset"] == 0) & (entries["size_bytes"] == 2**31 - 1)
+
+
+def hole_filler(start: int) -> np.ndarray:
+    """The entry that fills a hole which begins at queue offset `start`: Java's pre-blank entry, and the start in the upper half of the
+    tags code.
+
+    So a look at any entry of a hole tells where the last message before it stands. Java looks at the lower half only when it
+    compares tags. Of a start that needs more than 31 bits nothing is said.
+    """
+    blank = PRE_BLANK.copy()
+    blank["tags_code"] = start << _HALF_BITS if start <= _MAX_HOLE_START else 0
+    return blank
+
+
+def hole_start(filler: np.ndarray) -> int:
+    """The queue offset at which the hole of a `hole_filler` begins; 0 of Java's pre-blank entry, which says nothing."""
+    return max(0, int(filler["tags_code"]) >> _HALF_BITS)
 
 
 EXT_UNIT = np.dtype(

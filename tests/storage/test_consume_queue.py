@@ -16,7 +16,7 @@ from storage.consume_queue_writer import ConsumeQueueWriter
 from storage.dispatch import QueueEntries
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import LocalFileSystem
-from storage.format.consume_queue import ENTRY, PRE_BLANK
+from storage.format.consume_queue import ENTRY, PRE_BLANK, hole_filler, is_pre_blank
 from storage.scan import scan_queue
 from tests.support.message_builder import StoreBuilder
 
@@ -317,3 +317,57 @@ def test_names_that_are_no_queue_are_ignored_as_java_ignores_them(store: StoreBu
     (store.root / "consumequeue" / "file").touch()
     with store.open() as opened:
         assert (opened.topics(), opened.queue_ids("TopicA")) == (["TopicA"], [0])
+
+
+FEW, MANY = 300, 12_000
+
+
+@pytest.mark.parametrize("place", [0, 100 * (FEW - 1), 100 * FEW, 100 * (2 * FEW - 1), 10**9])
+@pytest.mark.parametrize(
+    ("lead", "is_told"),
+    [
+        pytest.param(0, True, id="it says where it begins"),
+        pytest.param(0, False, id="as earlier versions left it"),
+        pytest.param(MANY, True, id="in a queue that begins late"),
+    ],
+)
+def test_messages_before_a_hole_are_found(tmp_path: Path, lead: int, place: int, *, is_told: bool) -> None:
+    """Messages, a hole longer than they are, more messages; Java's fillers before the first where the queue began late."""
+    hole = lead + FEW
+    filler = hole_filler(hole) if is_told else PRE_BLANK
+    parts = [np.full(lead, PRE_BLANK, ENTRY), _messages(0, FEW), np.full(MANY, filler, ENTRY), _messages(FEW, 2 * FEW)]
+    entries = np.concatenate(parts).astype(ENTRY)
+    per_file = 60_000 if lead else 5_000
+    store = StoreBuilder(tmp_path, queue_file_size=20 * per_file)
+    directory = store.queue_directory("TopicA", 0)
+    directory.mkdir(parents=True)
+    for start in range(0, len(entries), per_file):
+        data = entries[start : start + per_file].tobytes()
+        (directory / f"{20 * start:020d}").write_bytes(data.ljust(20 * per_file, b"\0"))
+    places = np.where(is_pre_blank(entries), -1, entries["commitlog_offset"].astype(np.int64))
+    reaching = np.flatnonzero(places >= place)
+    expected = int(reaching[0]) if len(reaching) else len(entries)
+    assert queue_of(store).first_offset_at(place, len(entries)) == expected
+
+
+def _messages(first: int, end: int) -> np.ndarray:
+    return np.array([(100 * number, 100, 0) for number in range(first, end)], ENTRY)
+
+
+def test_the_room_before_the_first_message_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebuilt store may have megabytes of it in each queue."""
+    store = StoreBuilder(tmp_path, queue_file_size=20 * 300_000)
+    directory = store.queue_directory("TopicA", 0)
+    directory.mkdir(parents=True)
+    entries = np.concatenate([np.full(290_000, PRE_BLANK, ENTRY), _messages(0, 10)]).astype(ENTRY)
+    (directory / f"{0:020d}").write_bytes(entries.tobytes().ljust(20 * 300_000, b"\0"))
+    queue, read = queue_of(store), [0]
+    whole = ConsumeQueue.entries
+
+    def counted(queue: ConsumeQueue, start: int, end: int) -> np.ndarray:
+        read[0] += end - start
+        return whole(queue, start, end)
+
+    monkeypatch.setattr(ConsumeQueue, "entries", counted)
+    assert queue.first_offset_at(0, len(entries)) == 290_000
+    assert read[0] < 5_000
