@@ -100,7 +100,9 @@ class _PartitionWriter:
         is_only: bool,
     ) -> None:
         files = LocalFileSystem()
-        config = load_config(options.root, options.conf, read_bytes=files.read_file)
+        config = load_config(
+            options.root, options.conf, read_bytes=files.read_file, rocketmq_version=options.rocketmq_version
+        )
         settings = settings_of(options, config, files)
         digest = sink_digest(batch.sink_id, batch.query_id)
         # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.

@@ -61,6 +61,7 @@ def commit_rows(
             store_host=options.store_host,
             broker_name=options.broker_name,
             flush_disk_type=options.flush_disk_type,
+            rocketmq_version=options.rocketmq_version,
         ) as store,
     ):
         _ensure_groups(store, topics)

@@ -15,6 +15,7 @@ from spark_mq import option_values as values
 from spark_mq.conditions import OptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
 from storage.batch_ledger import GROUP_PREFIX, UNNAMED_PREFIX
+from storage.broker_version import parse_broker_version
 from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import absolute_path, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
@@ -61,6 +62,14 @@ def parse_broker_name(text: str, option: str) -> str:
         return validate_broker_name(values.parse_text(text, option))
     except NameIllegalError as error:
         raise OptionError(option, str(error)) from error
+
+
+def parse_rocketmq_version(text: str, option: str) -> str:
+    try:
+        parse_broker_version(text)
+    except ValueError as rule:
+        raise OptionError(option, str(rule)) from None
+    return text.strip()
 
 
 def parse_sink_id(text: str, option: str) -> str:
@@ -114,6 +123,14 @@ class SinkOptions:
             "`address:port` of the broker that will serve the store, for records and message ids; where brokerIP1 in broker.conf or "
             "the last record tells, another one is refused",
             shown="as the store tells, else 127.0.0.1:10911",
+        ),
+    ] = None
+    rocketmq_version: Annotated[
+        str | None,
+        Option(
+            parse_rocketmq_version,
+            "the release of the store's broker (`4.9.7`); what it cannot read is refused",
+            shown="rocketmqVersion in broker.conf, else 5.3",
         ),
     ] = None
     topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None

@@ -17,9 +17,10 @@ import posixpath
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from storage.broker_version import DEFAULT_VERSION, VERSION_SETTING, BrokerVersion, parse_broker_version
 from storage.errors import ConfigurationError
 from storage.java_properties import Property, parse_properties
 from storage.java_settings import JAVA_SETTINGS
@@ -69,6 +70,8 @@ class StoreConfig:
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
+    version: BrokerVersion = DEFAULT_VERSION
+    """The release of the broker that goes on with the store; `of_version` sets it."""
     file: str | None = None
     """The broker.conf that was read, None if there was none."""
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -79,6 +82,22 @@ class StoreConfig:
     def is_configured(self, java_name: str) -> bool:
         """Whether the value was given, not Java's default."""
         return java_name in self.settings
+
+    def of_version(self, text: str) -> StoreConfig:
+        """The settings for a broker of this release (`4.9.7`), without what it does not have.
+
+        A release before 5.0 has no timer, one before 5.1 has no lists in op messages. A later one does not give back what an
+        earlier one took.
+        Raises ConfigurationError for a text that names no release.
+        """
+        try:
+            version = parse_broker_version(text)
+        except ValueError as rule:
+            raise ConfigurationError(None, None, VERSION_SETTING, str(rule)) from None
+        timer = self.timer if version.has_timer else replace(self.timer, timer_wheel_enable=False)
+        op_size = self.transaction.transaction_op_msg_max_size if version.reads_op_lists else 0
+        transaction = replace(self.transaction, transaction_op_msg_max_size=op_size)
+        return replace(self, version=version, timer=timer, transaction=transaction)
 
     @classmethod
     def tiny(cls) -> StoreConfig:
@@ -113,27 +132,29 @@ def find_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBy
     return next((path for path in candidates if read_bytes(path) is not None), None)
 
 
-def load_config(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> StoreConfig:
+def load_config(
+    root: str, conf: str | None = None, *, read_bytes: ReadBytes, rocketmq_version: str | None = None
+) -> StoreConfig:
     """The store's settings from the file that `find_configuration` names; `StoreConfig()` if there is none.
 
+    `rocketmq_version` comes before the file's. Raises ConfigurationError.
     Gives each of the result's `warnings` to `warnings.warn` as well (ConfigurationWarning).
     """
     path = find_configuration(root, conf, read_bytes=read_bytes)
     content = None if path is None else read_bytes(path)
-    if content is None:
-        return StoreConfig()
-    config = parse_config(content, path)
+    config = parse_config(content or b"", path, rocketmq_version)
     for text in config.warnings:
         warnings.warn(text, ConfigurationWarning, stacklevel=2)
     return config
 
 
-def parse_config(content: bytes, file: str | None = None) -> StoreConfig:
-    """The settings that stand in the bytes of a broker.conf.
+def parse_config(content: bytes, file: str | None = None, rocketmq_version: str | None = None) -> StoreConfig:
+    """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
 
     `file` is for messages and relative paths. Warns in the result only.
     """
     last = {found.key: found for found in parse_properties(content, file)}
+    version = last.pop(VERSION_SETTING, None)
     values: dict[str, Any] = {}
     notes: list[str] = []
     for found in last.values():
@@ -145,7 +166,7 @@ def parse_config(content: bytes, file: str | None = None) -> StoreConfig:
         except ValueError as rule:
             notes.append(f"{_place(file, found)}: {found.key}: {rule}; a broker ignores the line")
     try:
-        return StoreConfig(
+        config = StoreConfig(
             identity=_from_values(BrokerIdentity, values),
             commit_log=_from_values(CommitLogConfig, values),
             consume_queue=_from_values(ConsumeQueueConfig, values),
@@ -161,8 +182,13 @@ def parse_config(content: bytes, file: str | None = None) -> StoreConfig:
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
         )
+        release = version.value if rocketmq_version is None and version is not None else rocketmq_version
+        return config if release is None else config.of_version(release)
     except ConfigurationError as error:
-        line = last[error.key].line if error.key in last else None
+        found_at = (
+            last.get(error.key or "") if error.key != VERSION_SETTING or rocketmq_version is not None else version
+        )
+        line = None if found_at is None else found_at.line
         raise ConfigurationError(file, line, error.key, error.rule) from None
 
 

@@ -78,7 +78,8 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
     ended = places.queue_offsets[states_of(halves) != 0]
     # What cannot be appended would stand between every later opening and the store.
     greatest = min(settings.max_message_size - _LONGEST_OFFSET, settings.log_file_size_bytes // 2)
-    limit = max(min(settings.transaction.transaction_op_msg_max_size, greatest), 1)
+    asked = settings.transaction.transaction_op_msg_max_size
+    limit = asked and max(min(asked, greatest), 1)
     messages = op_messages(ended, limit, now_ms)
     if not messages:
         return []

@@ -58,6 +58,7 @@ def open_store(
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
+    rocketmq_version: str | None = None,
     file_system: FileSystem | None = None,
     clock: Callable[[], int] | None = None,
 ) -> MessageStore:
@@ -70,6 +71,7 @@ def open_store(
     batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
     copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
     another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
@@ -78,7 +80,10 @@ def open_store(
     files = file_system or file_system_of(root)
     if not read_only:
         _local(files, root)
-    settings = config if isinstance(config, StoreConfig) else load_config(root, config, read_bytes=files.read_file)
+    if not isinstance(config, StoreConfig):
+        settings = load_config(root, config, read_bytes=files.read_file, rocketmq_version=rocketmq_version)
+    else:
+        settings = config if rocketmq_version is None else config.of_version(rocketmq_version)
     return MessageStore(
         root,
         settings,

@@ -10,16 +10,18 @@ import socket
 from dataclasses import dataclass, replace
 
 from storage.broker_names import broker_names
+from storage.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.commit_log import CommitLog
 from storage.config import StoreConfig
 from storage.consume_queue_store import queue_file_size
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, PutRefusedError
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
 from storage.log_surroundings import refuse_foreign_log
+from storage.put_status import PutStatus
 from storage.settings import TimerConfig, TransactionConfig
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
@@ -53,6 +55,8 @@ class PutSettings:
     takes_transactions: bool
     appends_crc: bool = False
     """Whether records end in a sum over themselves."""
+    version: BrokerVersion = DEFAULT_VERSION
+    """The release of the broker that reads the records."""
 
     @property
     def sync_flush(self) -> bool:
@@ -63,7 +67,10 @@ class PutSettings:
         return replace(self, topics=topics)
 
     def encode(self, messages: OutgoingMessages) -> RecordBlock:
-        """The messages as records of this store."""
+        """The messages as records of this store. PutRefusedError for a topic that its broker cannot read."""
+        for topic, _ in messages.queues:
+            if (refusal := self.version.refusal_of_topic(topic)) is not None:
+                raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, refusal)
         return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
 
 
@@ -121,6 +128,7 @@ def put_settings(
         transaction=config.transaction,
         takes_transactions=not config.send.reject_transaction_message,
         appends_crc=config.commit_log.appends_crc,
+        version=config.version,
     )
 
 

@@ -210,7 +210,9 @@ class TransactionConfig:
     transaction_time_out: int = field(default=6_000, metadata=_java("transactionTimeOut", "ms"))
     transaction_check_max: int = field(default=15, metadata=_java("transactionCheckMax", "checks"))
     transaction_check_interval: int = field(default=30_000, metadata=_java("transactionCheckInterval", "ms"))
-    transaction_op_msg_max_size: int = field(default=4_096, metadata=_java("transactionOpMsgMaxSize", "bytes of body"))
+    transaction_op_msg_max_size: int = field(
+        default=4_096, metadata=_java("transactionOpMsgMaxSize", "bytes of body; 0 = one half for each message")
+    )
     transaction_op_batch_interval: int = field(default=3_000, metadata=_java("transactionOpBatchInterval", "ms"))
 
 

@@ -58,7 +58,10 @@ class Refusal(NamedTuple):
     reason: str
 
 
-TIMER_OFF = Refusal(PutStatus.WHEEL_TIMER_NOT_ENABLE, "it asks for a deliver time, and timerWheelEnable is false")
+TIMER_OFF = Refusal(
+    PutStatus.WHEEL_TIMER_NOT_ENABLE,
+    "it asks for a deliver time, and the store's broker has no timer: timerWheelEnable is false, or rocketmqVersion is before 5.0",
+)
 TOO_FAR_AHEAD = Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "its deliver time is more than timerMaxDelaySec ahead")
 TOO_LARGE = Refusal(
     PutStatus.WHEEL_TIMER_MSG_ILLEGAL,

@@ -21,8 +21,13 @@ _PROPERTIES = {"WAIT": "true", "TAGS": ENDED_TAG}
 
 
 def op_bodies(half_queue_offsets: np.ndarray, max_size_bytes: int) -> list[bytes]:
-    """The bodies that name these halves, in order. Java: getOpMessage, which ends a body with the offset that fills it."""
+    """The bodies that name these halves, in order. Java: getOpMessage, which ends a body with the offset that fills it.
+
+    With a size of 0 each body is one offset without a comma: as releases before 5.1 write them, and the only form that these read.
+    """
     numbers = pa.array(half_queue_offsets, pa.int64()).cast(pa.large_string())
+    if max_size_bytes == 0:
+        return [number.encode() for number in numbers.to_pylist()]
     entries = pc.binary_join_element_wise(numbers, pa.scalar(",", pa.large_string()), pa.scalar("", pa.large_string()))
     data, places = bytes_and_offsets(entries)
     bodies = []

@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc
+#                                   propcrc, and vVERSION (v4.9.7), which makes vVERSION-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -36,7 +36,7 @@ pack() {  # NAME DIR: golden lines by the oracle, then the archive
   sed -i "s#=$dir/store#=./store#" "$dir/broker.conf"
   "$oracle" dump "$dir/store" "$dir/golden.jsonl" conf="$dir/broker.conf" strict=1 > "$dir/dump.log" 2>&1 && echo "$name: strict dump exit 0" || echo "$name: strict dump exit $?"
   tar -C "$dir" --sparse -czf "$dir/store.tgz" store
-  local parts=(); for f in store.tgz sent.jsonl golden.jsonl broker.conf damage.json; do [ ! -e "$dir/$f" ] || parts+=("./$f"); done
+  local parts=(); for f in store.tgz sent.jsonl served.jsonl golden.jsonl broker.conf damage.json; do [ ! -e "$dir/$f" ] || parts+=("./$f"); done
   tar -C "$dir" -czf "$out/store-$name.tgz" "${parts[@]}"
   ls -l "$out/store-$name.tgz"
 }
@@ -153,5 +153,36 @@ timer() { local dir=$WORK/timer; timed "$dir"; sleep 2; stop; pack timer "$dir";
 
 timer-killed() { local dir=$WORK/timer-killed; timed "$dir"; stop -KILL; pack timer-killed "$dir"; }  # within a flush interval of the timer
 
+served() {  # DIR TOPICS: what the running broker of that release serves to its own client
+  "$oracle" java ConsumeAll "$1/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$2" > "$WORK/served.log" 2>&1
+}
+
+version() {  # VERSION: killed while it took messages; then its own broker recovers it, goes on and stops cleanly
+  local dir=$WORK/v$1 killed=$WORK/v$1-killed topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail timer=() side settings
+  export ROCKETMQ_VERSION=$1
+  if [[ $1 != 4.* ]]; then timer=(timerWheelEnable=true mappedFileSizeTimerLog=1024); topics=$topics,TopicTimer; fi
+  settings=(65536 2000 maxHashSlotNum=50 maxIndexNum=300 rocketmqVersion="$1" "${timer[@]}")
+  name_server; conf "$dir" "${settings[@]}"; start "$dir"
+  send "$dir" topic=TopicA queues=3 count=120 seed=11
+  send "$dir" topic=TopicBatch queues=2 count=15 seed=12 batch=5
+  send "$dir" topic=TopicDelay queues=1 count=6 seed=13 delayLevels=1,18
+  [ ${#timer[@]} = 0 ] || send "$dir" topic=TopicTimer queues=1 count=6 seed=14 delaysMs=2000,3600000
+  "$oracle" java TransactionSide "$WORK/transactions.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" group=Producers topic=TopicTransaction queues=2 \
+    plans=commit,rollback,never,checkCommit,checkRollback,commit > "$WORK/transactions.log" 2>&1 & side=$!
+  until grep -q '"ready"' "$WORK/transactions.jsonl" 2> /dev/null; do kill -0 $side; sleep 0.2; done
+  sleep 9; kill -KILL $side; wait $side || true; rm "$WORK/transactions.jsonl"  # time for two checks
+  (send "$dir" topic=TopicTail queues=2 count=4000 seed=15 minBody=5 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$dir/sent.jsonl") & side=$!
+  until [ -d "$dir/store/consumequeue/TopicTail" ]; do kill -0 $side; sleep 0.1; done
+  sleep 1; stop -KILL; wait $side || true
+  like "$dir" "$killed"
+  start "$dir"; served "$killed" "$topics"
+  send "$dir" topic=TopicA queues=3 count=30 seed=16
+  send "$dir" topic=TopicTail queues=2 count=10 seed=17 minBody=5 maxBody=60
+  served "$dir" "$topics"; stop
+  unset ROCKETMQ_VERSION
+  conf "$dir" "${settings[@]}"; conf "$killed" "${settings[@]}"  # a broker that is told to register writes its own
+  pack "v$1" "$dir"; pack "v$1-killed" "$killed"
+}
+
 "$oracle" build
-for name in "$@"; do "$name"; done
+for name in "$@"; do case $name in v[0-9]*) version "${name#v}" ;; *) "$name" ;; esac; done

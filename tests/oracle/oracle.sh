@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The real Apache RocketMQ 5.3.3 on this machine, from Maven Central, loopback only: a judge for our own store and server.
+# The real Apache RocketMQ on this machine, from Maven Central, loopback only: a judge for our own store and server.
+# ROCKETMQ_VERSION (5.3.3) chooses the release of broker and client; name server and dump are always 5.3.3's.
 #   oracle.sh build                          download jars (mvn), compile src/ (once for these sources; into $ORACLE_HOME)
 #   oracle.sh namesrv DIR                    start a name server on 127.0.0.1:9876 (pid in DIR/pid)
 #   oracle.sh conf STORE CL CQ [k=v ...]     print a broker.conf (file sizes in bytes)
@@ -11,8 +12,16 @@
 # valid records in the log (both only with strict=1: always use it to judge a store); 6 dispatch stuck.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-export ROCKETMQ_HOME=${ORACLE_HOME:-$HOME/.cache/rocketmq-oracle}
-home=$ROCKETMQ_HOME
+default_version=5.3.3
+version=${ROCKETMQ_VERSION:-$default_version}
+case ${1:-} in namesrv | dump) version=$default_version ;; esac
+home=${ORACLE_HOME:-$HOME/.cache/rocketmq-oracle}
+[ "$version" = $default_version ] || home=$home/$version
+export ROCKETMQ_HOME=$home
+sources=("$here"/src/*.java)
+[ "$version" = $default_version ] || sources=("$here"/src/{Send,ConsumeAll,TransactionSide,LoopbackBroker}.java)  # those that compile with every release
+main=org.apache.rocketmq.broker.BrokerStartup
+[[ $version != 4.* ]] || main=LoopbackBroker
 classes=$home/classes-$(cat "$here/pom.xml" "$here"/src/*.java | cksum | cut -d' ' -f1)
 java_options=(
   -Drmq.logback.configurationFile="$home/conf/logback.xml" -XX:-UsePerfData -Dfile.encoding=UTF-8
@@ -25,7 +34,7 @@ java_options=(
 build() {
   if [ ! -e "$home/built" ]; then
     mkdir -p "$home/conf"
-    mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$home/lib"
+    mvn -q -B -f "$here/pom.xml" -Drocketmq.version="$version" dependency:copy-dependencies -DoutputDirectory="$home/lib"
     cat > "$home/conf/logback.xml" <<'X'
 <configuration>
   <appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/rmq.log</file><append>true</append>
@@ -33,11 +42,12 @@ build() {
   <root level="WARN"><appender-ref ref="F"/></root>
 </configuration>
 X
+    cp "$home/conf/logback.xml" "$home/conf/logback_broker.xml"  # where releases up to 5.0 look for it
     touch "$home/built"
   fi
   if [ ! -e "$classes" ]; then  # compiled aside and renamed: two builds at once do not disturb each other
     local aside; aside=$(mktemp -d "$home/compiling.XXXXXX")
-    javac -nowarn -encoding UTF-8 -cp "$home/lib/*" -d "$aside" "$here"/src/*.java
+    javac -nowarn -encoding UTF-8 -cp "$home/lib/*" -d "$aside" "${sources[@]}"
     mv -T "$aside" "$classes" 2>/dev/null || rm -rf "$aside"
   fi
 }
@@ -92,11 +102,11 @@ brokerRole=ASYNC_MASTER
 flushDiskType=ASYNC_FLUSH
 X
     printf '%s\n' "$@" ;;
-  broker) build; start "$2" "${BROKER_HEAP:-1g}" org.apache.rocketmq.broker.BrokerStartup -c "$3" ;;
+  broker) build; start "$2" "${BROKER_HEAP:-1g}" "$main" -c "$3" ;;
   stop) pid=$(cat "$2/pid"); kill "${3:--TERM}" "$pid"
     for _ in $(seq 120); do kill -0 "$pid" 2>/dev/null || { rm -f "$2/pid"; exit 0; }; sleep 0.5; done
     echo "pid $pid is still alive" >&2; exit 1 ;;
   dump) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" "${java_options[@]}" DumpStore "$@" ;;
   java) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" -Drocketmq.client.logRoot="${TMPDIR:-/tmp}/rocketmq-client" "${java_options[@]}" "$@" ;;
-  *) sed -n '2,13p' "$0"; exit 2 ;;
+  *) sed -n '2,14p' "$0"; exit 2 ;;
 esac

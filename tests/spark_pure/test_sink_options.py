@@ -50,7 +50,7 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
             "sinkId",
         ),
         "sinkTakeover",
-        *("transactional", "producerGroup", "sendBack", "consumerGroup", "maxReconsumeTimes"),
+        *("transactional", "producerGroup", "sendBack", "consumerGroup", "maxReconsumeTimes", "rocketmqVersion"),
     }
     assert {row.name for row in rows} == names
     for row, field in zip(rows, fields.values(), strict=True):
@@ -78,6 +78,7 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
         ("sinkId", "orders-1", "sink_id", "orders-1"),
         ("topic", "%RETRY%x", "topic", "%RETRY%x"),
         ("transactional", "true", "transactional", True),
+        ("rocketmqVersion", " 4.9.7 ", "rocketmq_version", "4.9.7"),
         ("maxReconsumeTimes", "0", "max_reconsume_times", 0),
         ("maxReconsumeTimes", "16", "max_reconsume_times", 16),
     ],
@@ -119,6 +120,8 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
         ("consumerGroup", "g", "belongs to sendBack=true"),
         ("consumerGroup", "a/b", "character '/'"),
         ("consumerGroup", "x" * 256, "the limit is 255"),
+        ("rocketmqVersion", "v5", "no release of RocketMQ"),
+        ("rocketmqVersion", "4.8.0", "the oldest release that was tried"),
         ("maxReconsumeTimes", "-1", "from 1"),
         ("maxReconsumeTimes", "2147483648", "from 1 to 2147483647"),
     ],

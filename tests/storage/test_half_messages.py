@@ -301,6 +301,7 @@ def test_numbers_are_read_as_far_as_they_are_digits() -> None:
         ([8, 9, 10, 11], 4, [b"8,9,", b"10,11,"]),
         ([123_456], 1, [b"123456,"]),
         ([], 4_096, []),
+        ([8, 9, 10], 0, [b"8", b"9", b"10"]),  # as releases before 5.1 write them, and nothing else do they read
     ],
 )
 def test_an_op_body_ends_with_the_offset_that_fills_it(offsets: list[int], limit: int, bodies: list[bytes]) -> None:

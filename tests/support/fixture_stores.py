@@ -2,8 +2,8 @@
 
 An unpacked fixture is a directory that holds `store/` (the broker's root directory), `broker.conf` (in the
 root's parent, where it is looked for), `golden.jsonl` (what Apache's own store classes say of it), and, where
-the fixture has them, `sent.jsonl` (what the producer was answered) and `damage.json` (bytes changed on
-purpose).
+the fixture has them, `sent.jsonl` (what the producer was answered), `served.jsonl` (what the broker's own
+client was served) and `damage.json` (bytes changed on purpose).
 
 This module is a pytest plugin: the fixtures `pristine_store` and `fixture_store` come with it.
 """
@@ -34,6 +34,7 @@ class Fixture:
     conf: Path  # broker.conf, in the root's parent
     golden: Path  # golden.jsonl
     sent: Path | None  # sent.jsonl, where a producer's answers were kept
+    served: Path | None  # served.jsonl, where the broker's own client has listed what it serves
     damage: dict[str, Any] | None  # damage.json, where bytes were changed on purpose
 
 
@@ -105,12 +106,13 @@ def _extract(archive: Path, directory: Path) -> None:
 
 
 def _fixture_in(name: str, directory: Path) -> Fixture:
-    sent, damage = directory / "sent.jsonl", directory / "damage.json"
+    sent, served, damage = directory / "sent.jsonl", directory / "served.jsonl", directory / "damage.json"
     return Fixture(
         name=name,
         root=directory / "store",
         conf=directory / "broker.conf",
         golden=directory / "golden.jsonl",
         sent=sent if sent.exists() else None,
+        served=served if served.exists() else None,
         damage=json.loads(damage.read_text("utf-8")) if damage.exists() else None,
     )

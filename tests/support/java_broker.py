@@ -1,4 +1,4 @@
-"""The real Apache RocketMQ 5.3.3 as a judge, run by tests/oracle/oracle.sh: server, client, store classes.
+"""The real Apache RocketMQ (5.3.3, or another release) as a judge, run by tests/oracle/oracle.sh: server, client, store classes.
 
 Everything listens on 127.0.0.1, on ports that are free when asked for, so that runs side by side do not meet.
 What is started is ended by its own process id when its context ends, also when the test fails in between.
@@ -106,8 +106,9 @@ class JavaClient:
 class Oracle:
     """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings)."""
 
-    def __init__(self, directory: Path, home: Path | None = None) -> None:
+    def __init__(self, directory: Path, home: Path | None = None, version: str = "5.3.3") -> None:
         self.directory = directory
+        self.version = version
         default = os.environ.get("ORACLE_HOME") or Path.home() / ".cache" / "rocketmq-oracle"
         self.home = home if home is not None else Path(default)
 
@@ -126,6 +127,12 @@ class Oracle:
         except OracleError as error:
             return f"the Apache jars could not be had from Maven: {str(error).strip().splitlines()[-1]}"
         return None
+
+    def release(self, version: str) -> Oracle:
+        """Broker and client of another release. Name server and `dump` stay those of 5.3.3. Raises OracleError."""
+        other = Oracle(self.directory, self.home, version)
+        other.build()
+        return other
 
     def build(self) -> None:
         """Fetch the jars and compile tests/oracle/src, unless done before; takes minutes at first."""
@@ -316,6 +323,7 @@ class Oracle:
         return {
             **os.environ,
             "ORACLE_HOME": str(self.home),
+            "ROCKETMQ_VERSION": self.version,
             "TMPDIR": str(workspace),
             "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={workspace} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }

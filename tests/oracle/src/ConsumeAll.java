@@ -1,13 +1,12 @@
 import com.alibaba.fastjson2.*;
 import java.io.*;
+import java.lang.reflect.*;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.*;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.*;
-import org.apache.rocketmq.remoting.protocol.ResponseCode;
-import org.apache.rocketmq.remoting.protocol.route.QueueData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** ConsumeAll OUT.jsonl topics=A,B [key=value ...]: everything that a broker serves of these topics, to a consumer and to the tools.
@@ -16,6 +15,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *  says them), `message` (pulled, from each queue's least offset to its greatest, in order), `lookUp` (as mqadmin queryMsgByKey and queryMsgByUniqueKey).
  *  Exit 0 when each queue was pulled to its end, 1 when not. */
 public class ConsumeAll {
+  static final int NO_MESSAGE = 22; // ResponseCode, whose package depends on the release
   static Writer out;
   static void write(Object... pairs) throws IOException {
     JSONObject line = new JSONObject();
@@ -37,7 +37,7 @@ public class ConsumeAll {
       out = file;
       for (String topic : new TreeSet<>(admin.fetchAllTopicList().getTopicList())) {
         if (!topics.contains(topic)) { write("type", "listed", "topic", topic); continue; }
-        for (QueueData q : admin.examineTopicRouteInfo(topic).getQueueDatas())
+        for (var q : admin.examineTopicRouteInfo(topic).getQueueDatas())
           write("type", "listed", "topic", topic, "brokerName", q.getBrokerName(), "readQueueNums", q.getReadQueueNums(), "writeQueueNums", q.getWriteQueueNums(), "perm", q.getPerm());
       }
       for (String topic : topics) {
@@ -79,10 +79,20 @@ public class ConsumeAll {
   static void lookUp(DefaultMQAdminExt admin, String topic, String key, boolean unique) throws Exception {
     JSONArray places = new JSONArray();
     try {
-      QueryResult r = unique ? admin.queryMessageByUniqKey(null, topic, key, 64, 0, Long.MAX_VALUE) : admin.queryMessage(topic, key, 64, 0, Long.MAX_VALUE);
+      QueryResult r = unique ? byUniqueKey(admin, topic, key) : admin.queryMessage(topic, key, 64, 0, Long.MAX_VALUE);
       for (MessageExt m : r.getMessageList()) places.add(m.getCommitLogOffset());
-    } catch (MQClientException e) { if (e.getResponseCode() != ResponseCode.NO_MESSAGE) throw e; }
+    } catch (MQClientException e) { if (e.getResponseCode() != NO_MESSAGE) throw e; }
     write("type", "lookUp", "topic", topic, "key", key, "unique", unique, "commitLogOffsets", places);
+  }
+
+  /** Releases differ in whether it takes the cluster's name first. */
+  static QueryResult byUniqueKey(DefaultMQAdminExt admin, String topic, String key) throws Exception {
+    for (Method m : DefaultMQAdminExt.class.getMethods()) {
+      if (!m.getName().equals("queryMessageByUniqKey") || m.getParameterCount() < 5) continue;
+      List<Object> of = new ArrayList<>(List.of(topic, key, 64, 0L, Long.MAX_VALUE)); if (m.getParameterCount() > 5) of.add(0, null);
+      try { return (QueryResult) m.invoke(admin, of.toArray()); } catch (InvocationTargetException e) { throw (Exception) e.getCause(); }
+    }
+    throw new IllegalStateException("no queryMessageByUniqKey");
   }
 
   static Collection<String> spread(List<String> keys, int count) {

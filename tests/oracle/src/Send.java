@@ -23,7 +23,7 @@ public class Send {
     Random random = new Random(number(opt, "seed", 1));
     DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("admin" + System.nanoTime()); admin.start();
     awaitCluster(admin);
-    if (!routed(admin, topic)) admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues));
+    if (!routed(admin, topic)) admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6));
     for (int i = 0; i < 120 && !routed(admin, topic); i++) Thread.sleep(250);
     DefaultMQProducer producer = new DefaultMQProducer("SendGroup"); producer.setNamesrvAddr(ns); producer.setInstanceName("send" + System.nanoTime());
     producer.setSendMsgTimeout(10000); producer.setRetryTimesWhenSendFailed(0); producer.start();
@@ -41,7 +41,7 @@ public class Send {
         m.putUserProperty("n", String.valueOf(i));
         long level = turn(opt, "delayLevels", i), delayMs = turn(opt, "delaysMs", i);
         if (level > 0) m.setDelayTimeLevel((int) level);
-        if (delayMs > 0) m.setDelayTimeMs(delayMs);
+        if (delayMs > 0) MessageAccessor.putProperty(m, "TIMER_DELAY_MS", String.valueOf(delayMs));
         JSONObject line = new JSONObject(); line.put("n", i); line.put("topic", topic); line.put("tags", m.getTags()); line.put("keys", m.getKeys());
         if (level > 0) line.put("delayLevel", level);
         if (delayMs > 0) line.put("delayMs", delayMs);

@@ -41,7 +41,7 @@ public class TransactionSide {
       } });
     DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("admin" + System.nanoTime()); admin.start();
     Send.awaitCluster(admin);
-    if (!Send.routed(admin, topic)) { int queues = Send.number(opt, "queues", 4); admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues)); }
+    if (!Send.routed(admin, topic)) { int queues = Send.number(opt, "queues", 4); admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6)); }
     for (int i = 0; i < 120 && !Send.routed(admin, topic); i++) Thread.sleep(250);
     producer.start();
     producer.getDefaultMQProducerImpl().getMqClientFactory().updateTopicRouteInfoFromNameServer(topic); // it registers with the brokers of topics that it knows

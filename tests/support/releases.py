@@ -1,0 +1,29 @@
+"""The releases of RocketMQ that are tried: their stores (fixtures `v*`), their brokers (test_older_brokers.py), the table of both."""
+
+from __future__ import annotations
+
+from storage.broker_version import SHORT_TOPIC_LIMIT, parse_broker_version
+
+RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3")
+ENDS = ("", "-killed")
+"""Of a fixture's name: stopped cleanly, or killed while it took messages."""
+
+
+def release_table() -> str:
+    """The table of README.md and docs/compatibility.md. Each "yes" is a case of the tests that the page names."""
+    head = ["release", "read", "recovered after a kill", "written, and its own broker goes on", "refused for it"]
+    lines = [head, ["---"] * len(head)]
+    for release in RELEASES:
+        lines.append([release, "yes", "yes", "yes", ", ".join(refused(release)) or "–"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def refused(release: str) -> list[str]:
+    """What is not written for it, as the rules of `broker_version.py` say."""
+    version = parse_broker_version(release)
+    parts = []
+    if not version.has_timer:
+        parts.append("rows with `deliver_at`")
+    if version.refusal_of_topic("T" * (SHORT_TOPIC_LIMIT + 1)) is not None:
+        parts.append(f"records of topics of more than {SHORT_TOPIC_LIMIT} bytes")
+    return parts
