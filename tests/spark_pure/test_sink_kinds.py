@@ -107,6 +107,17 @@ def test_delayed_rows_wait_and_their_topic_is_made(root: str) -> None:
         assert queue.entries(0, 1)["tags_code"].tolist() == [delayed.store_time_ms + 5_000]
 
 
+def test_a_named_release_takes_what_it_can_read(root: str) -> None:
+    """Tasks refuse rows for a timer that 4.9 does not have; the commit names ended halves one by one."""
+    old = options_of(root, rocketmqVersion="4.9.7")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(InvalidRowError, match=r"rocketmqVersion is before 5\.0"):
+        write(old, [{"topic": "T", "body": "a", "deliver_at": later}])
+    rows = [{"topic": "T", "body": "a", "transaction_state": "commit"} for _ in range(3)]
+    write(options_of(root, rocketmqVersion="4.9.7", transactional="true", producerGroup="G"), rows)
+    assert [message.body for message in stored(root, OP)] == [b"0", b"1", b"2"]
+
+
 def test_levels_and_the_timer_are_the_brokers(tmp_path: Path) -> None:
     root = str(make_root(tmp_path, "messageDelayLevel=3s 9s\ntimerWheelEnable=false\n"))
     write(options_of(root, topic="T"), [{"body": "a", "delay_level": 7}])
