@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_mq.offsets import QueueId
 from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
 from spark_mq.split_proof import NO_PROOF, StoreProof, check_sight
-from spark_mq.worker_errors import named_for_spark
+from spark_mq.worker_errors import expect_hang_up, named_for_spark
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_ext import ConsumeQueueExt
@@ -85,6 +85,7 @@ def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:
     that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
     """
     files = _SplitFiles(split)
+    expect_hang_up()
     with named_for_spark():
         try:
             for start, end in split.ranges:

@@ -6,14 +6,19 @@ SPARK_HIDE_TRACEBACK, which `spark.sql.execution.pyspark.udf.hideTraceback.enabl
 A worker process ends when it has sent an error, so the variable that is set here hides nobody else's traceback.
 
 An error without a name is a fault of ours, and keeps its traceback.
+
+A query that has rows enough, as `show(5)`, hangs up while a worker still writes. PySpark's daemon prints the traceback of that
+BrokenPipeError, though nothing is wrong; in a worker that has read for us it does not.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
@@ -52,3 +57,21 @@ def _is_spark_worker() -> bool:
     """Spark starts workers as `python -m pyspark.daemon` or `python -m pyspark.….worker`."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
+
+
+class _TracebackOfDaemon:
+    """The module `traceback` for PySpark's daemon, which does not print that Spark has hung up."""
+
+    def print_exc(self) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            traceback.print_exc()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+
+def expect_hang_up() -> None:
+    """Every task that reads calls this. It changes what this process, forked from the daemon, prints when it ends, and nothing else."""
+    main = sys.modules.get("__main__")
+    if _is_spark_worker() and getattr(main, "traceback", None) is traceback:
+        setattr(main, "traceback", _TracebackOfDaemon())  # noqa: B010

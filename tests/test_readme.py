@@ -143,3 +143,4 @@ def test_the_first_examples_run_as_they_stand(names: str, shows: list[str], tmp_
     )
     assert ran.returncode == 0, ran.stderr
     assert all(text in ran.stdout for text in shows)
+    assert "Traceback" not in ran.stderr, ran.stderr

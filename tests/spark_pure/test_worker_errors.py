@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
 
 from spark_mq.conditions import OptionError, StoreConditionError
-from spark_mq.worker_errors import named_for_spark
+from spark_mq.worker_errors import expect_hang_up, named_for_spark
 from storage.errors import StoreNotFoundError
 
 HIDES = "SPARK_HIDE_TRACEBACK"
@@ -58,3 +59,32 @@ def test_another_process_is_left_as_it_is(main_module: ModuleType, spec: ModuleS
     with pytest.raises(OptionError), named_for_spark():
         raise OptionError("topic", "is empty")
     assert not os.environ[HIDES]
+
+
+@pytest.mark.parametrize(("error", "printed"), [(BrokenPipeError(32, "Broken pipe"), False), (OSError("other"), True)])
+def test_a_worker_that_read_for_us_does_not_print_that_spark_hung_up(
+    main_module: ModuleType, capsys: pytest.CaptureFixture[str], error: Exception, printed: bool
+) -> None:
+    as_worker(main_module)
+    vars(main_module)["traceback"] = traceback
+    expect_hang_up()
+    expect_hang_up()
+    try:
+        raise error
+    except OSError:
+        vars(main_module)["traceback"].print_exc()
+    assert bool(capsys.readouterr().err) is printed
+    assert vars(main_module)["traceback"].format_exc is traceback.format_exc
+
+
+def test_the_daemon_prints_by_the_name_that_is_replaced() -> None:
+    # Were it otherwise, a query that ends early would print a traceback again.
+    import pyspark.daemon
+
+    assert pyspark.daemon.traceback is traceback
+
+
+def test_the_main_module_of_another_process_keeps_its_names(main_module: ModuleType) -> None:
+    vars(main_module)["traceback"] = traceback
+    expect_hang_up()
+    assert vars(main_module)["traceback"] is traceback

@@ -254,7 +254,9 @@ def test_a_failed_sync_acknowledges_nothing_now_or_later(make: Callable[..., Ser
     for put in (first, *others):
         with pytest.raises(OSError, match="Input/output"):
             put.result(PATIENCE_S)
-    with pytest.raises(StoreNotWritableError, match=r"an earlier write failed .*Input/output.*open the store again"):
+    with pytest.raises(
+        StoreNotWritableError, match=r"(?s)an earlier write failed .*Input/output.*open the store again"
+    ):
         store.put("after")
     with pytest.raises(StoreNotWritableError, match="Input/output"):
         store.service.flush()
