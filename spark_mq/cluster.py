@@ -145,6 +145,12 @@ class Cluster:
             for topic in topics:
                 store.queue_ids(topic)
 
+    def refuse_lost_queues(self, broker_name: str) -> None:
+        """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all."""
+        store = self.stores[broker_name]
+        if store.log_end > store.log.minimum and not store.queues.names():
+            raise StoreNotFoundError(store.root, "any queue below consumequeue/, though the log has messages,")
+
     # Positions
 
     def minimum(self, queue: QueueId) -> int:

@@ -195,9 +195,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts, broken
 
     def _losses_of_missing(self, start: QueueOffsets, missing: Collection[QueueId]) -> list[str]:
-        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones."""
+        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones, and
+        StoreNotFoundError where a store has its log and not a single queue: a topic may be deleted, but not all of them at once.
+        """
         if not missing:
             return []
+        for name in sorted({queue.broker_name for queue in missing} & self.cluster.stores.keys()):
+            self.cluster.refuse_lost_queues(name)
         asked_for, brokers = self._asked_for(missing), self.cluster.brokers
         if len(missing) == len(start):
             refuse_other_checkpoint(missing, asked_for, brokers)

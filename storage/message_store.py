@@ -19,6 +19,7 @@ from storage.batch_commit import finish_open_intents, settle
 from storage.config import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.errors import (
     OffsetOutOfRangeError,
+    StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
 )
@@ -147,6 +148,7 @@ class MessageStore(StoreReader):
         self._writer: StoreWriter | None = None
         self._putter: Putter | None = None
         self._queue_ends: QueueEnds | None = None
+        self._has_had_files = False
         self._followed_end = 0
         """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
         try:
@@ -385,9 +387,13 @@ class MessageStore(StoreReader):
         """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
 
         Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
-        seen (a broker's recovery) is opened anew.
+        seen (a broker's recovery) is opened anew. Raises StoreNotFoundError where the log had files and has none: its last file never
+        expires, so the store is not mounted any more.
         """
+        self._has_had_files |= bool(self.log.files)
         self.log.list_files()
+        if self._has_had_files and not self.log.files:
+            raise StoreNotFoundError(self.root, "the log, which was there before,")
         if not self._ends.log_was_cut():
             return self._ends.follow()
         self.log.close()

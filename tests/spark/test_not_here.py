@@ -17,7 +17,7 @@ from spark_mq.partition_reader import QueueSplit
 from spark_mq.split_proof import QueueMark, QueueSight, StoreProof, queue_difference
 from tests.support.store_builder import StoreBuilder
 
-from .in_process import bodies, next_batch, open_stream, plan_batch, rows_of
+from .in_process import bodies, next_batch, open_stream, plan_batch, rows_of, until
 
 TOLERANT = pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 
@@ -157,6 +157,30 @@ def test_a_running_stream_goes_on_while_files_roll_and_expire(store: StoreBuilde
         assert bodies(rows) == sent
         while len(store.log_files) > 2:
             store.delete_oldest_log_file()
+
+
+@TOLERANT
+@pytest.mark.parametrize("what", ["", "commitlog", "consumequeue"])
+def test_a_store_that_is_unmounted_under_a_running_query_is_no_loss(
+    store: StoreBuilder, tmp_path: Path, fail_on_data_loss: str, what: str
+) -> None:
+    reader = open_stream(store.root, topic="Topic", startingOffsets="earliest", failOnDataLoss=fail_on_data_loss)
+    position, _ = next_batch(reader, reader.initialOffset())
+    os.rename(store.root / what, tmp_path / "away")
+    (store.root / what).mkdir()
+
+    def is_noticed() -> bool:
+        assert next_batch(reader, position) == (position, [])
+        return False
+
+    for _ in range(2):
+        with pytest.raises(SparkMqError, match="SPARK_MQ_STORE_NOT_FOUND"):
+            until(is_noticed)
+    (store.root / what).rmdir()
+    os.rename(tmp_path / "away", store.root / what)
+    sent = store.send_many("Topic", 3)
+    position, rows = next_batch(reader, position)
+    assert bodies(rows) == sent
 
 
 def test_a_relative_path_means_the_drivers_directory(
