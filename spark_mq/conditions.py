@@ -289,18 +289,29 @@ class InvalidRowError(SparkMqError):
 
     def describe(self) -> str:
         more = f"; and {self.count - 1} more" if self.count > 1 else ""
-        return f"partition {self.partition}: {self._told()[0]}{more}"
+        row, column, rule = self.rejections[0]
+        return f"partition {self.partition}: row {row}, column {column}: {rule}{more}"
 
     def details(self) -> tuple[str, ...]:
         unnamed = self.count - len(self.rejections)
         return (
-            *self._told()[1:],
+            *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
             "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside",
         )
 
-    def _told(self) -> list[str]:
-        return [f"row {row}, column {column}: {rule}" for row, column, rule in self.rejections]
+    def _others(self) -> Iterator[str]:
+        """The rows behind the first; a rule that several break is said once."""
+        rows_by_rule: dict[tuple[str, str], list[str]] = {}
+        for row, column, rule in self.rejections[1:]:
+            rows_by_rule.setdefault((column, rule), []).append(str(row))
+        for (column, rule), rows in rows_by_rule.items():
+            which = f"row{'' if len(rows) == 1 else 's'} {', '.join(rows)}"
+            yield (
+                f"{which}: the same"
+                if (column, rule) == self.rejections[0][1:]
+                else f"{which}, column {column}: {rule}"
+            )
 
 
 class WriteFailedError(SparkMqError):

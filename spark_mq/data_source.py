@@ -53,10 +53,11 @@ class SparkMqDataSource(DataSource):
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from spark_mq.batch_writer import BatchWriter
-        from spark_mq.sink_columns import columns_to_write
+        from spark_mq.sink_columns import columns_to_write, refuse_view_for_reading
         from spark_mq.sink_options import SinkOptions
         from spark_mq.sink_place import check_place
 
+        refuse_view_for_reading(schema.names, self.options)
         options = SinkOptions.parse(self.options, "batch")
         columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
         return BatchWriter(options, columns, check_place(options))

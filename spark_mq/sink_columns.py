@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
+from spark_mq.options import COLUMN_NAMES
 from spark_mq.sink_options import SinkOptions
 from storage import kafka_rows, retry_rows
 from storage.errors import ColumnIllegalError
@@ -161,6 +162,24 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
         if name in names and not options.transactional:
             raise SinkSchemaError(name, "it needs the option transactional=true")
     return InputColumns(tuple(names), kafka)
+
+
+def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Raises OptionError where a batch is more likely an INSERT INTO a temporary view that was made for reading than a write.
+
+    Spark hands the sink the view's options and rows of the view's columns, and nothing that tells it from `df.write`. A view for
+    reading has all columns of the source, an option `topic`, and no option that only the sink has. `df.write` has no use for `topic`
+    then: each row names its own.
+    """
+    given = {name.lower() for name in options}
+    if tuple(names) == COLUMN_NAMES and "topic" in given and given <= _SHARED_OPTIONS:
+        rule = "it is given, and every row names its own topic: this looks like INSERT INTO a view that was made for reading"
+        cure = "leave it away, or say by an option of the sink, such as createTopic, that this is one"
+        raise OptionError("topic", f"{rule}; {cure}")
+
+
+_SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"}
+"""Of source and sink, in lower case."""
 
 
 def _columns_to_send_back(schema: StructType) -> InputColumns:

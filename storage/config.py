@@ -132,19 +132,24 @@ def find_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBy
     return next((path for path in candidates if read_bytes(path) is not None), None)
 
 
+_SAID: dict[str | tuple[str, type[Warning], int], int] = {}
+"""What Python notes of warnings that were shown."""
+
+
 def load_config(
     root: str, conf: str | None = None, *, read_bytes: ReadBytes, rocketmq_version: str | None = None
 ) -> StoreConfig:
     """The store's settings from the file that `find_configuration` names; `StoreConfig()` if there is none.
 
     `rocketmq_version` comes before the file's. Raises ConfigurationError.
-    Gives each of the result's `warnings` to `warnings.warn` as well (ConfigurationWarning).
+    Gives each of the result's `warnings` to the module `warnings` as well (ConfigurationWarning), as one of the file: a process whose
+    filters are Python's own says it once, however often and from wherever the file is read.
     """
     path = find_configuration(root, conf, read_bytes=read_bytes)
     content = None if path is None else read_bytes(path)
     config = parse_config(content or b"", path, rocketmq_version)
     for text in config.warnings:
-        warnings.warn(text, ConfigurationWarning, stacklevel=2)
+        warnings.warn_explicit(text, ConfigurationWarning, str(path), 1, registry=_SAID)
     return config
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_mq
 from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, StoreConditionError, UnknownOptionError
+from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -276,6 +278,28 @@ def test_a_temporary_view_keeps_its_options(spark: SparkSession, pristine_store:
         assert (found.n, found.last) == (len(expected), expected[-1]["queue_offset"])
     finally:
         spark.catalog.dropTempView("messages")
+
+
+@pytest.mark.spark
+def test_nothing_is_inserted_into_a_view_that_was_made_for_reading(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "store")
+    with open_store(root, read_only=False, create=True) as store:
+        store.put("T", b"one")
+    options = f"path '{root}', topic 'T'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW reading USING spark_mq OPTIONS ({options})")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW reads USING spark_mq OPTIONS ({options}, startingOffsets 'earliest')")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW writing (body BINARY) USING spark_mq OPTIONS ({options})")
+    try:
+        with pytest.raises(PySparkException, match=r"option topic: .*INSERT INTO a view that was made for reading"):
+            spark.sql("INSERT INTO reading SELECT * FROM reading")
+        with pytest.raises(PySparkException, match="SPARK_MQ_UNKNOWN_OPTION"):
+            spark.sql("INSERT INTO reads SELECT * FROM reading")
+        spark.sql("INSERT INTO writing SELECT body FROM reading")
+    finally:
+        for view in ("reading", "reads", "writing"):
+            spark.catalog.dropTempView(view)
+    with open_store(root) as store:
+        assert sum(store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")) == 2
 
 
 @pytest.mark.spark

@@ -13,6 +13,7 @@ from spark_mq.conditions import (
     AvailableNowError,
     CheckpointOfAnotherQueryError,
     DataLossError,
+    InvalidRowError,
     OptionError,
     QueuesNotMatchedError,
     SparkMqError,
@@ -101,3 +102,20 @@ def test_long_lists_of_queues_are_cut() -> None:
     text = str(QueuesNotMatchedError("assign", (), (f"T/a/{i}" for i in range(12))))
     assert "T/a/9 and 2 more" in text
     assert "T/a/10" not in text
+
+
+def test_a_rule_that_several_rows_break_is_said_once() -> None:
+    rows = [
+        (0, "body", "it is null"),
+        (1, "body", "it is null"),
+        (2, "topic", "it is blank"),
+        (5, "body", "it is null"),
+        (7, "topic", "it is blank"),
+    ]
+    text = str(InvalidRowError(3, 9, *rows))
+    assert text.splitlines()[:4] == [
+        "[SPARK_MQ_INVALID_ROW] partition 3: row 0, column body: it is null; and 8 more",
+        "rows 1, 5: the same",
+        "rows 2, 7, column topic: it is blank",
+        "and 4 more rows of the same Arrow batch",
+    ]

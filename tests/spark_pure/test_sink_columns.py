@@ -20,7 +20,15 @@ from pyspark.sql.types import (
 )
 
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
-from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, InputColumns, columns_to_write
+from spark_mq.options import COLUMN_NAMES
+from spark_mq.sink_columns import (
+    KAFKA_SINK_COLUMNS,
+    SEND_BACK_COLUMNS,
+    SINK_COLUMNS,
+    InputColumns,
+    columns_to_write,
+    refuse_view_for_reading,
+)
 from spark_mq.sink_options import SinkOptions
 from storage import kafka_rows, message_columns, retry_rows
 
@@ -215,3 +223,25 @@ def test_rows_that_go_back_cannot_ask_for_something_else(name: str) -> None:
         take(options=SEND_BACK, **SOURCE_ROW, zzz=StringType())
     with pytest.raises(SinkSchemaError, match="column body: it is missing"):
         take(options=SEND_BACK, value=BinaryType())
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "is_refused"),
+    [
+        (COLUMN_NAMES, ("path", "topic"), True),
+        (COLUMN_NAMES, ("path", "TOPIC", "conf", "brokerName"), True),
+        (COLUMN_NAMES, ("path",), False),
+        (COLUMN_NAMES, ("path", "topic", "createTopic"), False),
+        (COLUMN_NAMES[1:], ("path", "topic"), False),
+        (("body",), ("path", "topic"), False),
+    ],
+)
+def test_rows_of_all_columns_beside_an_option_topic_are_an_insert_into_a_view_for_reading(
+    names: tuple[str, ...], options: tuple[str, ...], *, is_refused: bool
+) -> None:
+    given = dict.fromkeys(options, "x")
+    if not is_refused:
+        refuse_view_for_reading(names, given)
+        return
+    with pytest.raises(OptionError, match=r"INSERT INTO .*createTopic"):
+        refuse_view_for_reading(names, given)

@@ -20,6 +20,7 @@ from storage.config import (
     refuse_for_writing,
 )
 from storage.errors import ConfigurationError
+from storage.files.file_system import LocalFileSystem
 from storage.java_settings import JAVA_SETTINGS
 from storage.settings import CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
 
@@ -315,3 +316,19 @@ def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(l
 def test_an_ordinary_store_is_not_refused(conf: bytes) -> None:
     assert refuse_for_writing(parse_config(conf)) == []
     assert refuse_for_writing(parse_config(BROKER_CONF.read_bytes())) == []
+
+
+def test_a_warning_about_a_file_is_said_once_however_often_it_is_read(tmp_path: Path) -> None:
+    """By whichever function: a command reads the file when it looks at the store, and when it opens it."""
+    conf = tmp_path / "said-once.conf"
+    conf.write_text("fileReservdTime=48\n")
+
+    def read_here() -> None:
+        load_config(str(tmp_path), str(conf), read_bytes=LocalFileSystem().read_file)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            read_here()
+        load_config(str(tmp_path), str(conf), read_bytes=LocalFileSystem().read_file)
+    assert [str(one.message).count("fileReservdTime") for one in said] == [1]
