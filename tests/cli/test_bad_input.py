@@ -17,6 +17,7 @@ FIRST_LINE = 300
 
 # Each command as it is called on PATH; `demo` and `doctor` take none.
 CALLS = {
+    "bind-log": ["bind-log", "PATH"],
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
     "dump": ["dump", "PATH"],
