@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.run import JobReport, run_job
+from spark_mq.progress import progress_bar
 from storage import open_store
 from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.files.file_system import LocalFileSystem
@@ -52,7 +53,10 @@ def _rebuild(path: str, root: Path, conf: str | None, file_system: LocalFileSyst
         write_checkpoint(file_system, str(root), checkpoint._replace(logics_msg_timestamp=0, index_msg_timestamp=0))
         _move(root, aside)
     try:
-        with open_store(path, config=conf, read_only=False, lock_timeout_ms=_PATIENCE_MS) as store:
+        with (
+            progress_bar("rebuilding") as progress,
+            open_store(path, config=conf, read_only=False, lock_timeout_ms=_PATIENCE_MS, on_progress=progress) as store,
+        ):
             report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)
     except BaseException:
         with file_system.locked(lock, _PATIENCE_MS):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from jobs.run import JobReport, run_job
+from spark_mq.progress import progress_bar
 from storage import open_store
 from storage.checkpoint import read_checkpoint
 from storage.files.file_system import FileSystem
@@ -51,7 +52,8 @@ def _known_topics(file_system: FileSystem, root: str) -> frozenset[str] | None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    report = verify_store(options.path, conf=options.conf)
+    with progress_bar("comparing") as progress:
+        report = verify_store(options.path, conf=options.conf, on_progress=progress)
     return JobReport(
         [
             *(f"{found.kind}: {found.where}: {found.count}, first: {found.example}" for found in report.findings),

@@ -62,6 +62,7 @@ def open_store(
     rocketmq_version: str | None = None,
     file_system: FileSystem | None = None,
     clock: Callable[[], int] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> MessageStore:
     """Open the store at ROOT = `path`, a directory or (for reading) any fsspec URL.
 
@@ -72,6 +73,7 @@ def open_store(
     batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
     copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
+    `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
     another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
@@ -92,6 +94,7 @@ def open_store(
         clock or _now_ms,
         read_only=read_only,
         truncate_damage=truncate_damage,
+        on_progress=on_progress,
         create=create,
         lock_timeout_ms=lock_timeout_ms,
         store_host=store_host,
@@ -129,6 +132,7 @@ class MessageStore(StoreReader):
         *,
         read_only: bool,
         truncate_damage: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
         create: bool = False,
         lock_timeout_ms: int = 0,
         store_host: str | None = None,
@@ -184,7 +188,7 @@ class MessageStore(StoreReader):
             if writable is None or settings is None:
                 self._look_at_all()
             else:
-                self._open_for_writing(writable, settings, truncate_damage)
+                self._open_for_writing(writable, settings, truncate_damage, on_progress)
         except BaseException:
             try:
                 self._let_go()
@@ -213,7 +217,13 @@ class MessageStore(StoreReader):
         files.write(lock, 0, b"lock")
         return files
 
-    def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, truncate_damage: bool) -> None:
+    def _open_for_writing(
+        self,
+        file_system: LocalFileSystem,
+        settings: PutSettings,
+        truncate_damage: bool,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
         index = self.index if self.config.index.message_index_enable else None
         opening = open_for_writing(
             self.root,
@@ -224,6 +234,7 @@ class MessageStore(StoreReader):
             index,
             self._clock,
             truncate_damage=truncate_damage,
+            on_progress=on_progress,
         )
         self.plan, self.recovery = opening.plan, opening.report
         if self.recovery is not None:

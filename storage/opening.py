@@ -75,6 +75,7 @@ def open_for_writing(
     clock: Callable[[], int],
     *,
     truncate_damage: bool,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Opening:
     """Bring the store into a state to append to; `abort` stands then.
 
@@ -123,6 +124,7 @@ def open_for_writing(
             trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
             truncate_damage=truncate_damage,
             quarantine=quarantine,
+            on_progress=on_progress,
         )
         ends = report.queue_ends
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})

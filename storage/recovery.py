@@ -182,14 +182,15 @@ def apply_recovery(
     trust: IndexTrust,
     truncate_damage: bool = False,
     quarantine: Quarantine | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
     `trust` says which index files may be kept, after a clean stop too.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
-    `quarantine` holds what is cut, for the report. Raises the plan's StoreDamagedError, before anything is changed, unless
-    `truncate_damage`.
+    `quarantine` holds what is cut, for the report. `on_progress` is told how many bytes of how many are dispatched. Raises the plan's
+    StoreDamagedError, before anything is changed, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
@@ -227,7 +228,7 @@ def apply_recovery(
         for batch in _batches(log, start, plan.log_end, delays_ms):
             writers.append(batch, start, wrongly_cut)
         writers.enter_held()
-    for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms):
+    for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms, on_progress):
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
@@ -320,6 +321,14 @@ def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int
     return cut_bytes, removed
 
 
-def _batches(log: CommitLog, start: int, end: int, delays_ms: tuple[int, ...]) -> Iterator[DispatchBatch]:
+def _batches(
+    log: CommitLog,
+    start: int,
+    end: int,
+    delays_ms: tuple[int, ...],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Iterator[DispatchBatch]:
     for offsets, records in log.walk(start, check_crc=False) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
+        if on_progress is not None:
+            on_progress(int(offsets[-1]) - start, end - start)

@@ -57,8 +57,10 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
     root = one_store(path)
     try:
         with (
-            busy("recovering"),
-            open_store(root, config=conf, read_only=False, truncate_damage=truncate_damage) as store,
+            progress_bar("recovering") as progress,
+            open_store(
+                root, config=conf, read_only=False, truncate_damage=truncate_damage, on_progress=progress
+            ) as store,
         ):
             # Where the last writer's hint held there was nothing to look for.
             report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)

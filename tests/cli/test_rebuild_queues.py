@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,19 @@ def assert_golden(fixture: Fixture) -> None:
         for line in golden_lines(fixture.golden, "query"):
             hits = store.query(line["topic"], line["key"], line["maxNum"], begin_ms=line["begin"], end_ms=line["end"])
             assert {hit.commitlog_offset for hit in hits} >= set(line["physicalOffsets"])
+
+
+def test_a_recovery_tells_how_far_it_is(fixture_store: FixtureStore) -> None:
+    fixture = fixture_store("crashed")
+    rebuild_queues(str(fixture.root))
+    shutil.rmtree(fixture.root / "consumequeue")
+    (fixture.root / "abort").touch()
+    told: list[tuple[int, int]] = []
+    with open_store(fixture.root, read_only=False, on_progress=lambda done, total: told.append((done, total))) as store:
+        total = store.log_end - store.log.minimum
+    assert told
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert all(0 <= done < of <= total for done, of in told)
 
 
 @pytest.mark.parametrize("name", ["clean", "roll", "expired", "ipv6"])
