@@ -41,10 +41,14 @@ def bind_log(
     """
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))
-    place = decide(look_around(root, config, file_system))
+    seen = look_around(root, config, file_system)
+    place = decide(seen)
     if not place.outside:
         return None
     _refuse_what_cannot_be_bound(root, place)
+    used = next((outside.path for outside in place.outside if outside.has_files), None)
+    if used is not None and not seen.is_store:  # before anything is made
+        raise ForeignLogError(root, used, f"{used} holds messages, and {root} has no queues that name them", _OWN_LOG)
     refuse_links(file_system, root)
     file_system.make_directories(root)
     with file_system.locked(f"{root}/lock", lock_timeout_ms):

@@ -103,12 +103,16 @@ class _LocalLook:
         self._mounts: list[Mount] = parse_mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
 
     def directory(self, path: str) -> LogDirectory:
+        """A directory of which nothing can be told (another user's, a broken mount) is there: who opens it gets the system's error."""
         files = self._file_system
         real = files.real_path(path)
-        number = files.directory_number(real)
+        try:
+            number = files.directory_number(real)
+        except OSError:
+            return LogDirectory(path, real, is_inside=self._is_inside(real))
         names = [real]
         if number is not None:
-            names += (name for name in other_names(real, self._mounts) if files.directory_number(name) == number)
+            names += (name for name in other_names(real, self._mounts) if self._number(name) == number)
         entries = _log_files(files.list_directory(real)) if number is not None else []
         last = f"{real}/{entries[-1].name}" if entries else None
         return LogDirectory(
@@ -131,19 +135,28 @@ class _LocalLook:
                 found.append((name, owner))
         return tuple(found)
 
+    def _number(self, path: str) -> tuple[int, int] | None:
+        """None also where this user may not look."""
+        try:
+            return self._file_system.directory_number(path)
+        except OSError:
+            return None
+
     def _is_inside(self, real: str) -> bool:
         if _is_below(real, self.root[0]):
             return True
         return self._root_number is not None and any(
-            self._file_system.directory_number(parent) == self._root_number for parent in _parents(real)
+            self._number(parent) == self._root_number for parent in _parents(real)
         )
 
     def _owner(self, real: str) -> str | None:
         """The nearest directory at or around a place that is another store than ROOT."""
         exists = self._file_system.exists
         for parent in (real, *_parents(real)):
-            number = self._file_system.directory_number(parent)
-            if number is not None and number == self._root_number:
+            number = self._number(parent)
+            if number is None:  # not there yet, or not to be looked at
+                continue
+            if number == self._root_number:
                 return None
             if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
                 return parent

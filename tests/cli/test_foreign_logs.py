@@ -55,8 +55,19 @@ def two_directories(place: Path) -> Places:
     return places
 
 
+def nothing_and_a_log_on_another_disk(place: Path) -> Places:
+    places = nothing(place)
+    (place / "disk").mkdir()
+    shutil.move(places.live / "commitlog", place / "disk" / "log")
+    write_conf(places.conf, place / "disk" / "log")
+    return places._replace(live=place / "disk")
+
+
 @pytest.mark.filterwarnings("ignore::storage.config.ConfigurationWarning")
-@pytest.mark.parametrize("arrange", [nothing, an_empty_directory, queues_without_a_log, two_directories])
+@pytest.mark.parametrize(
+    "arrange",
+    [nothing, an_empty_directory, queues_without_a_log, two_directories, nothing_and_a_log_on_another_disk],
+)
 def test_every_way_to_write_is_refused_and_changes_nothing(arrange: object, tmp_path: Path) -> None:
     assert callable(arrange)
     places: Places = arrange(tmp_path)

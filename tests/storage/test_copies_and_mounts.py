@@ -295,10 +295,20 @@ def test_a_new_store_with_a_log_elsewhere_is_made_after_it_was_bound(tmp_path: P
 def test_a_new_store_is_not_bound_to_a_log_that_has_messages(tmp_path: Path) -> None:
     _, conf, log = with_log_elsewhere(tmp_path)
     before = picture(log)
-    with pytest.raises(ForeignLogError, match="no queue has an entry for any of the log's records"):
+    with pytest.raises(ForeignLogError, match=r"holds messages, and .*/new has no queues that name them"):
         bind(tmp_path / "new", conf)
     assert picture(log) == before
-    assert not Path(binding_path(str(tmp_path / "new"))).exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_store_without_a_queue_is_not_bound_to_a_log_that_has_messages(tmp_path: Path) -> None:
+    root, conf, log = with_log_elsewhere(tmp_path)
+    before = picture(log)
+    shutil.rmtree(root / "consumequeue")
+    with pytest.raises(ForeignLogError, match="no queue has an entry for any of the log's records"):
+        bind(root, conf)
+    assert picture(log) == before
+    assert not Path(binding_path(str(root))).exists()
 
 
 def other_bodies(place: Path) -> tuple[Path, Path]:
@@ -392,6 +402,18 @@ def test_a_torn_binding_is_none(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ForeignLogError, match="nothing says that it is this store's"):
             open_store(root, config=str(conf), read_only=False)
+
+
+def test_a_configured_place_that_cannot_be_looked_at_does_not_keep_a_copy_from_being_used(tmp_path: Path) -> None:
+    conf = make_store(tmp_path / "live", log=tmp_path / "circle" / "log")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    verdict = look(tmp_path / "live", conf)
+    assert verdict == ("message", True, None)
+    shutil.rmtree(tmp_path / "live" / "commitlog")
+    with pytest.raises(ForeignLogError, match="nothing says that it is this store's"):
+        open_store(tmp_path / "live", config=str(conf), read_only=False)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_store(tmp_path / "live", config=str(conf))
 
 
 def test_the_lock_holds_whatever_name_the_store_is_opened_by(tmp_path: Path) -> None:
