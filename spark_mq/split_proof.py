@@ -19,18 +19,18 @@ from storage.log_fingerprint import LogFingerprint, difference, record_head
 
 
 class QueueMark(NamedTuple):
-    """An entry of the queue: where in the log it points."""
+    """An entry of the queue, and where in the log its message ends."""
 
     queue_offset: int
-    commitlog_offset: int
+    message_end: int
 
 
 class QueueSight(NamedTuple):
-    """What a task sees of a queue: `entry_place` is where the entry of the mark points, None where none is."""
+    """What a task sees of a queue: `message_end` is where the message of the mark's entry ends, None where no entry is."""
 
     has_files: bool
     first_offset: int
-    entry_place: int | None
+    message_end: int | None
 
 
 class StoreProof(NamedTuple):
@@ -46,7 +46,7 @@ NO_PROOF = StoreProof()
 
 def proof_of(store: MessageStore, log: LogFingerprint | None, queue: QueueId, end: int) -> StoreProof:
     """The proof for a split of the queue that ends before offset `end`; `log` is the store's fingerprint now."""
-    found = store.last_place(queue.topic, queue.queue_id, end)
+    found = store.last_message_end(queue.topic, queue.queue_id, end)
     return StoreProof(log, store.log_end, None if found is None else QueueMark(*found))
 
 
@@ -74,19 +74,19 @@ def queue_difference(proof: StoreProof, directory: str, sight: QueueSight, log_m
             return None
         return f"{directory} holds no file of the queue, though the log that the driver saw is there"
     mark = proof.queue
-    if mark is None or sight.entry_place == mark.commitlog_offset:
+    if mark is None or sight.message_end == mark.message_end:
         return None
-    if sight.entry_place is not None:
+    if sight.message_end is not None:
         return (
             f"the entry of offset {mark.queue_offset} in {directory} points to another message than the driver saw: "
             "the directory is another store's, or its topic was deleted and made again"
         )
-    if mark.queue_offset < sight.first_offset and mark.commitlog_offset < log_minimum:
+    if mark.queue_offset < sight.first_offset and mark.message_end <= log_minimum:
         return None
     return f"{directory} does not hold the entry of offset {mark.queue_offset}, which the driver saw"
 
 
 def _sight_of(queue: ConsumeQueue, mark: QueueMark | None) -> QueueSight:
     has_files = bool(queue.file_starts)
-    place = queue.place_at(mark.queue_offset) if has_files and mark is not None else None
-    return QueueSight(has_files, queue.first_file_offset, place)
+    found = queue.last_message_end(mark.queue_offset, mark.queue_offset + 1) if has_files and mark is not None else None
+    return QueueSight(has_files, queue.first_file_offset, None if found is None else found[1])

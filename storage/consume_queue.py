@@ -108,16 +108,17 @@ class ConsumeQueue:
             result[at - start : at - start + len(found) // ENTRY_SIZE] = decode_entries(found)
         return result
 
-    def place_at(self, offset: int) -> int | None:
-        """Where in the log the entry at an offset points; None where none is, or one that only fills room. The log is not asked."""
-        found = self.last_place(offset, offset + 1)
-        return None if found is None else found[1]
+    def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
+        """The last offset in [start, end) with an entry of a message, and where in the log that message ends; None if there is none.
 
-    def last_place(self, start: int, end: int) -> tuple[int, int] | None:
-        """The last offset in [start, end) with an entry of a message, and where in the log it points; None if there is none."""
+        The log is not asked.
+        """
         entries = self.entries(start, end)
-        found = np.flatnonzero(is_entry(entries) & ~is_pre_blank(entries))
-        return (start + int(found[-1]), int(entries["commitlog_offset"][found[-1]])) if len(found) else None
+        rows = np.flatnonzero(_is_message(entries))
+        if not len(rows):
+            return None
+        last = entries[rows[-1]]
+        return start + int(rows[-1]), int(last["commitlog_offset"]) + int(last["size_bytes"])
 
     def blocks(self, start: int, end: int) -> Iterator[np.ndarray]:
         """`entries`, a few thousand at a time."""

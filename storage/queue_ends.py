@@ -71,6 +71,11 @@ class QueueEnds:
         """The queue offset behind the last message; 0 of a queue that is not there."""
         return self._ends.get((topic, queue_id), 0)
 
+    def last_message_end(self, topic: str, queue_id: int) -> int | None:
+        """Where in the log the message before the maximum ends; None where that is not known, or no message."""
+        place = self._last_places.get((topic, queue_id), -1)
+        return place if place >= 0 else None
+
     def minimum(self, queue: ConsumeQueue) -> int:
         """The first queue offset whose message the log still holds; the maximum if it holds none."""
         if self._minimums_of != self._log.minimum:

@@ -31,7 +31,7 @@ from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
-_PLACES_LOOKED_AT = 64
+_ENTRIES_LOOKED_AT = 64
 _LONG_MAX = 2**63 - 1
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -118,10 +118,15 @@ class StoreReader(ABC):
         return take_fingerprint(self.log, self.log_end, self._ends.last_record)
 
     @_outliving_expiry
-    def last_place(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
-        """The last of the few offsets before `end` that has an entry, and where in the log it points; the log is not asked."""
+    def last_message_end(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
+        """The last of the few offsets before `end` that has an entry, and where in the log its message ends; reads nothing for a
+        queue's own end.
+        """
         queue = self.queues.get(topic, queue_id)
-        return None if queue is None else queue.last_place(max(0, end - _PLACES_LOOKED_AT), end)
+        if queue is None:
+            return None
+        known = self._ends.last_message_end(topic, queue_id) if end == self.max_offset(topic, queue_id) else None
+        return (end - 1, known) if known is not None else queue.last_message_end(max(0, end - _ENTRIES_LOOKED_AT), end)
 
     def topics(self) -> list[str]:
         """Topics that have a queue, sorted."""

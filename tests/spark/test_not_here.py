@@ -214,10 +214,10 @@ def test_a_relative_path_keeps_the_brokers_name_of_a_checkpoint(
     [
         (QueueSight(True, 0, 500), 0, None),
         (QueueSight(True, 0, 500), 600, None),
-        (QueueSight(True, 8, None), 501, None),  # the message has expired, and its queue's file
+        (QueueSight(True, 8, None), 500, None),  # the message has expired, and its queue's file
         (QueueSight(False, 0, None), 1_000, None),  # all of them have
         (QueueSight(False, 0, None), 999, "holds no file"),
-        (QueueSight(True, 8, None), 500, "does not hold the entry of offset 7"),
+        (QueueSight(True, 8, None), 499, "does not hold the entry of offset 7"),
         (QueueSight(True, 0, None), 501, "does not hold the entry of offset 7"),
         (QueueSight(True, 0, 400), 1_000, "points to another message"),
     ],
