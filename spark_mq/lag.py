@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spark_mq.conditions import OffsetJsonError
@@ -52,13 +53,43 @@ class Total(NamedTuple):
     time_ms: int | None
 
 
-def queue_lags(progress: StreamingQueryProgress) -> list[QueueLag]:
+def queue_lags(progress: StreamingQueryProgress, latest: Mapping[int, str] = MappingProxyType({})) -> list[QueueLag]:
     """The lag of every queue of the progress's `spark_mq` sources, in queue order; other sources are passed over.
 
     A queue of which the progress says nothing but the position (Spark asks for no latest offset when it repeats a batch after
-    a restart) has three unknowns.
+    a restart) has three unknowns, unless `latest` holds its source's latest offset, by the source's number in the progress.
     """
-    return [lag for source in progress.sources for lag in _lags(source.endOffset, source.latestOffset)]
+    return [
+        lag
+        for number, source in enumerate(progress.sources)
+        for lag in _lags(source.endOffset, latest.get(number, source.latestOffset))
+    ]
+
+
+def sources_without_latest(progress: StreamingQueryProgress) -> list[int]:
+    """The numbers of the `spark_mq` sources of which the progress says no latest offset."""
+    return [
+        number
+        for number, source in enumerate(progress.sources)
+        if _own_offsets(_loads(source.endOffset)) is not None and not _is_latest(_loads(source.latestOffset))
+    ]
+
+
+def source_metrics(lags: Collection[QueueLag]) -> dict[str, str]:
+    """What Spark's Kafka source puts into the metrics of a progress: offsets behind the latest, as text.
+
+    Empty where a lag is unknown, or where there is no queue. PySpark 4.2 takes no metrics from a Python source, so `sources[].metrics`
+    of a progress stays empty. Spark: KafkaMicroBatchStream.metrics.
+    """
+    rows = [lag.rows for lag in lags]
+    known = [row for row in rows if row is not None]
+    if not known or len(known) < len(rows):
+        return {}
+    return {
+        "minOffsetsBehindLatest": str(min(known)),
+        "maxOffsetsBehindLatest": str(max(known)),
+        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
+    }
 
 
 def skipped_commits(progress: StreamingQueryProgress) -> dict[str, str]:

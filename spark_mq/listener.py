@@ -9,10 +9,12 @@ listener.lags
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -22,7 +24,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_mq.lag import QueueLag, queue_lags, skipped_commits, total_lag
+from spark_mq.lag import QueueLag, queue_lags, skipped_commits, source_metrics, sources_without_latest, total_lag
+from spark_mq.repeated_batch import latest_offset, source_options
 
 _LOG = logging.getLogger("spark_mq.lag")
 
@@ -39,14 +42,20 @@ class LagReport(NamedTuple):
     skipped_commits: dict[str, str]
     """By broker name, why commitOffsets was skipped; empty when it was not."""
 
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The names and values that Spark's Kafka source has in `sources[].metrics`: min, max and avgOffsetsBehindLatest."""
+        return source_metrics(self.lags)
+
     @classmethod
-    def of(cls, progress: StreamingQueryProgress) -> LagReport:
+    def of(cls, progress: StreamingQueryProgress, latest: Mapping[int, str] = MappingProxyType({})) -> LagReport:
+        """`latest` are the latest offsets that the progress lacks, by the source's number."""
         return cls(
             progress.id,
             progress.name,
             progress.batchId,
             progress.timestamp,
-            queue_lags(progress),
+            queue_lags(progress, latest),
             skipped_commits(progress),
         )
 
@@ -71,6 +80,9 @@ class LagListener(StreamingQueryListener):
 
     Queries over other sources are passed over. Spark calls a listener from one thread of its own, some time after the batch;
     what `report` raises goes to Spark's log and nowhere else.
+
+    Of a batch that Spark repeats after a restart the progress says no latest offset. The listener then looks into the store, from the
+    driver, by the options of the query's sources. With Spark Connect it cannot, and such lags are unknown.
     """
 
     def __init__(self, report: Callable[[LagReport], None] = log_lag) -> None:
@@ -79,12 +91,32 @@ class LagListener(StreamingQueryListener):
         self.lags: list[QueueLag] = []
         """The lags of the last report, whichever query it was of."""
         self._report = report
+        self._queries: dict[UUID, Any] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Keeps the query at hand: when its last progress comes it may have ended."""
+        session = self.spark or SparkSession.getActiveSession()
+        query = None if session is None else session.streams.get(str(event.id))
+        in_jvm = getattr(query, "_jsq", None)  # not with Spark Connect
+        if in_jvm is not None:
+            self._queries[event.id] = in_jvm
+
+    def _latest_of(self, progress: StreamingQueryProgress) -> dict[int, str]:
+        """The latest offsets that the progress lacks, by the source's number."""
+        missing, query = sources_without_latest(progress), self._queries.get(progress.id)
+        if not missing or query is None:
+            return {}
+        try:
+            options = source_options(query)
+            if len(options) != len(progress.sources):
+                return {}
+            return {number: latest_offset(options[number], progress.sources[number].endOffset) for number in missing}
+        except Exception as error:  # a lag that is unknown must not keep the rest from being reported
+            _LOG.warning("query %s, batch %d: the lag is unknown: %s", progress.id, progress.batchId, error)
+            return {}
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        report = LagReport.of(event.progress)
+        report = LagReport.of(event.progress, self._latest_of(event.progress))
         if report.lags or report.skipped_commits:
             self.reports[report.query_id] = report
             self.lags = report.lags
@@ -95,3 +127,4 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The last report stays."""
+        self._queries.pop(event.id, None)

@@ -103,6 +103,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
     @named_for_spark()
+    def report_behind(self, end: dict[str, Any]) -> dict[str, Any]:
+        """`reportLatestOffset` of a reader that has planned up to this position."""
+        self._planned = QueueOffsets.from_json_dict(end).next_offsets()
+        return self.reportLatestOffset()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._partitions(QueueOffsets.from_json_dict(start), QueueOffsets.from_json_dict(end))
 

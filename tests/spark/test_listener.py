@@ -17,6 +17,7 @@ import spark_mq
 from spark_mq.lag import QueueLag, queue_lags
 from spark_mq.listener import LagReport, log_lag
 from tests.support.fixture_stores import Fixture, golden_lines
+from tests.support.store_builder import StoreBuilder
 
 TOPICS = ("TopicOne", "TopicTwo", "TopicThree")
 
@@ -99,6 +100,47 @@ def test_a_query_without_limits_is_caught_up_after_one_batch(
 ) -> None:
     (only,) = run(spark, pristine_store("roll"), tmp_path, startingOffsets="earliest")
     assert [lag[3:] for lag in queue_lags(only)] == [(0, 0, 0)] * 9
+
+
+@pytest.mark.spark
+def test_a_batch_that_is_repeated_after_a_restart_has_its_lag_too(
+    spark: SparkSession, reports: list[LagReport], tmp_path: Path
+) -> None:
+    """Spark asks for no latest offset then. The query crashed behind the batch, and messages came before it was started again."""
+    builder = StoreBuilder(tmp_path / "broker-a")
+    builder.send_many("Topic", 5)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run_again() -> list[Any]:
+        stream = spark.readStream.format("spark_mq").options(path=str(builder.root), topic="Topic")
+        writer = stream.option("startingOffsets", "earliest").load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination(120)
+        return list(query.recentProgress)
+
+    assert len(run_again()) == 1
+    for path in (checkpoint / "commits").glob("*0*"):
+        path.unlink()
+    builder.send_many("Topic", 3)
+    repeated, *_ = run_again()
+    assert (repeated.batchId, repeated.sources[0].latestOffset) == (0, "null")
+    wait_for(reports, 2)
+    assert [(lag.rows, lag.bytes is not None and lag.bytes > 0, lag.time_ms) for lag in reports[1].lags] == [
+        (3, True, 3_000)
+    ]
+    assert reports[1].metrics == dict.fromkeys(("minOffsetsBehindLatest", "maxOffsetsBehindLatest"), "3") | {
+        "avgOffsetsBehindLatest": "3.0"
+    }
+
+
+@pytest.mark.spark
+def test_this_pyspark_takes_no_metrics_from_a_python_source(spark: SparkSession) -> None:
+    """When this fails, `sources[].metrics` of a progress can be filled as Kafka's source fills it."""
+    named = spark._jvm.java.lang.Class.forName
+    reports_metrics = named("org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics")
+    package = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream"
+    for suffix in ("", "Base", "WithAdmissionControl", "WithTriggerAvailableNow"):
+        assert not reports_metrics.isAssignableFrom(named(package + suffix))
 
 
 @pytest.mark.spark

@@ -19,6 +19,7 @@ from spark_mq.lag import (
     latest_offset_json,
     queue_lags,
     skipped_commits,
+    source_metrics,
     total_lag,
 )
 from spark_mq.offsets import QueueId, QueueOffset, QueueOffsets, RecordPlace
@@ -241,3 +242,14 @@ def test_a_record_place_is_what_the_time_is_taken_from() -> None:
         QueueOffsets({Q[0]: QueueOffset(2, (10**12 + 90, 1_250))}), {Q[0]: Unread(1, 90)}, None
     )
     assert lags_of(ends.to_json_dict(), document) == [(0, 1, 90, 250)]
+
+
+def test_metrics_are_those_of_sparks_kafka_source() -> None:
+    lags = [QueueLag("T", "b", queue_id, rows, 0, 0) for queue_id, rows in enumerate((4, 0, 7))]
+    assert source_metrics(lags) == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "7",
+        "avgOffsetsBehindLatest": str(11 / 3),
+    }
+    assert source_metrics([]) == {}
+    assert source_metrics([*lags, QueueLag("T", "b", 3, None, None, None)]) == {}
