@@ -210,14 +210,17 @@ class StoreLockedError(StorageError):
     retriable = True
     hint = "stop the broker or wait for the other writer; reading needs no lock"
 
-    def __init__(self, path: str, waited_ms: int = 0) -> None:
-        super().__init__(path, waited_ms)
+    def __init__(self, path: str, waited_ms: int = 0, holder: str | None = None) -> None:
+        super().__init__(path, waited_ms, holder)
         self.path = path
         self.waited_ms = waited_ms
+        self.holder = holder
+        """The process that holds it; None where this machine does not tell."""
 
     def describe(self) -> str:
         waited = f" after waiting {self.waited_ms} ms" if self.waited_ms else ""
-        return f"store {self.path} is locked by another writer{waited}"
+        by = "another writer" if self.holder is None else f"another writer, {self.holder},"
+        return f"store {self.path} is locked by {by}{waited}".rstrip(",")
 
 
 class AccessDeniedError(StorageError):

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import logging
 import mmap
 import os
 import platform
@@ -30,9 +31,12 @@ import numpy as np
 from storage.errors import StateFileError, StoreLockedError
 from storage.failpoints import reach
 from storage.files.disk_use import is_memory
+from storage.files.lock_holder import lock_holder
 
 _CHUNK = 1 << 20
 _LOCK_INTERVAL_S = 0.05
+_UNSAID_WAIT_S = 0.25  # a commit of another sink holds the lock for less
+_LOG = logging.getLogger("storage.lock")
 _MEMORY = "/dev/shm"
 SYNCED_TOGETHER = 256
 SMALL_FILE_LIMIT_BYTES = 64 << 20
@@ -552,21 +556,28 @@ class LocalFileSystem:
     def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
         """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
 
-        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes.
+        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
+        waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
         outer = self._locked.get(device)
         try:
             request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
-            deadline = time.monotonic() + timeout_ms / 1_000
+            start = time.monotonic()
+            deadline, said = start + timeout_ms / 1_000, False
             while True:
                 try:
                     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
                     break
                 except (BlockingIOError, PermissionError) as error:
-                    if time.monotonic() >= deadline:
-                        raise StoreLockedError(path, timeout_ms) from error
+                    now = time.monotonic()
+                    if now >= deadline:
+                        raise StoreLockedError(path, timeout_ms, lock_holder(descriptor)) from error
+                    if not said and now >= start + _UNSAID_WAIT_S:
+                        said = True
+                        holder = lock_holder(descriptor) or "a process that is not seen from here"
+                        _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
                 time.sleep(_LOCK_INTERVAL_S)
             if REPORTS_ALL_ERRORS:
                 self._locked[device] = descriptor

@@ -255,3 +255,41 @@ def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> No
     with pytest.raises(OSError, match="file"):
         LocalFileSystem().create_file(str(tmp_path / "file"), 8)
     assert (other.read_bytes(), (tmp_path / "nothing").exists()) == (b"another's", False)
+
+
+_HOLD = {
+    "java": "import fcntl, sys; f = open(sys.argv[1], 'a+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); sys.stdin.read()",
+    "ours": "import sys; from storage.files.file_system import LocalFileSystem\n"
+    "with LocalFileSystem().locked(sys.argv[1]): print(flush=True); sys.stdin.read()",
+}
+
+
+@pytest.mark.parametrize("kind", _HOLD)
+def test_who_waits_for_a_lock_says_at_once_for_whom(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "lock")
+    command = [sys.executable, "-c", _HOLD[kind], path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        expected = f"another writer, process {holder.pid} .*python.* on "
+        with pytest.raises(StoreLockedError, match=expected) as raised, LocalFileSystem().locked(path, 1_000):
+            pass
+        holder.stdin.close()
+    assert raised.value.waited_ms == 1_000
+    (record,) = caplog.records
+    assert record.name == "storage.lock"
+    assert f"waiting for {path}, up to 1 s: process {holder.pid} " in record.message
+
+
+def test_a_lock_that_is_not_waited_for_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = str(tmp_path / "lock")
+    with (
+        LocalFileSystem().locked(path),
+        pytest.raises(StoreLockedError, match=f"process {os.getpid()} "),
+        LocalFileSystem().locked(path),
+    ):
+        pass
+    assert caplog.records == []

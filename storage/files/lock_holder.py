@@ -1,0 +1,58 @@
+"""Who holds the lock that we wait for, as far as this machine tells.
+
+The kernel names the process of a lock as Java takes it (fcntl(2), F_OFD_GETLK). A lock of ours belongs to an open file and to no
+process, so the processes that have the file open are looked through (/proc/PID/fdinfo). A process of another user, container or machine
+is not seen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+
+_FLOCK = struct.Struct("hhqqi4x")
+_COMMAND_SHOWN = 80
+
+
+def lock_holder(descriptor: int) -> str | None:
+    """The process that holds byte 0 of the open file, with its command and this host's name; None where none is seen."""
+    pid = _of_kernel(descriptor) or next(_of_open_files(descriptor), None)
+    return None if pid is None else f"process {pid} ({_command(pid)}) on {socket.gethostname()}"
+
+
+def _of_kernel(descriptor: int) -> int | None:
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def _of_open_files(descriptor: int) -> Iterator[int]:
+    wanted = os.fstat(descriptor)
+    for name in _names("/proc"):
+        if name.isdigit():
+            for number in _names(f"/proc/{name}/fd"):
+                with suppress(OSError):  # ended or closed meanwhile
+                    found = os.stat(f"/proc/{name}/fd/{number}")
+                    if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                        with open(f"/proc/{name}/fdinfo/{number}", encoding="ascii", errors="replace") as file:
+                            if "OFDLCK" in file.read():
+                                yield int(name)
+
+
+def _names(directory: str) -> list[str]:
+    """What lies there; nothing where we may not look, and where no /proc is."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        text = file.read(4_096).rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        return text if len(text) <= _COMMAND_SHOWN else text[:_COMMAND_SHOWN] + "…"
+    return "its command is not to be seen"
