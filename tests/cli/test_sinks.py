@@ -186,7 +186,7 @@ def test_only_old_files_that_no_intent_names_are_removed(root: Path) -> None:
         os.utime(f"{staged_directory(str(root))}/{path}", (at, at))
     found = status(root)["orphans"]
     assert [file["path"] for file in found] == [old.path, young.path]
-    assert "1d" in run("sink-status", root)
+    assert "1 day" in run("sink-status", root)
     with open_store(root, read_only=False, lock_timeout_ms=0) as holder:
         refused = run("sink-status", root, "--remove-orphans", "--lock-timeout", "0", exit_code=1)
         assert "locked by another writer" in refused
