@@ -381,6 +381,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
     errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
+    errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),

@@ -1,12 +1,12 @@
 """Exactly once: a batch of staged segments goes into the log whole, and never twice (DESIGN 6).
 
     the lock is held, the store is open (open intents are finished then)
-    1. has the ledger an END of this batch, or of a later one? then all is done
-    2. queues are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
+    1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then all is done
+    2. queues and segments are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
     3. INTENT, durably: the commit point
     4. BEGIN · the segments · dispatch · dead letters · END · dispatch
        of transactions: BEGIN · halves · their commits · dead letters · op messages · END
-    5. the sink's last batch, as a consumer offset
+    5. the sink's last batch: noted beside the log, and mirrored as a consumer offset (`sink_progress.py`)
     6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, when it has synced the log
 
 A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
@@ -30,21 +30,15 @@ from storage.batch_ledger import (
     BEGIN,
     END,
     GROUP_PREFIX,
-    QUEUE_ID,
-    TOPIC,
     UNNAMED_PREFIX,
     Batch,
-    BatchLedger,
     LedgerMessage,
     outgoing_ledger_message,
 )
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
 from storage.dead_letter_file import DeadLetterFile
 from storage.delay.routing import TIMER_TOPIC
-from storage.errors import NameIllegalError, SinkTakenError, StorageError, StoreNotWritableError, TopicChangedError
+from storage.errors import CorruptRecordError, NameIllegalError, StorageError, StoreNotWritableError, TopicChangedError
 from storage.failpoints import reach
-from storage.files.atomic_file import read_with_backup, write_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
@@ -52,6 +46,7 @@ from storage.half_ends import halves_and_rest, op_runs
 from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
 from storage.names import validate_group
 from storage.redo import NOTHING, TornRow, drop_torn_rows, progress_behind, runs_from
+from storage.sink_progress import claim_ledger, is_done, keep_progress, messages_of, notes_of, place_of_end
 from storage.staged_segment import (
     SegmentPool,
     SegmentReader,
@@ -69,8 +64,6 @@ from storage.transaction_batch import append_transactions
 _LEDGER_ROOM_BYTES = 64 << 10
 _OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-_SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
-_FORGOTTEN_QUERY = "one whose ledger entries have expired"
 
 
 class CommitOutcome(NamedTuple):
@@ -99,14 +92,14 @@ def commit_batch(
     there and get more, with how many. `mirrored`: the sink's last
     batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
-    `takeover`), StagedRowsGoneError where a staged file is not there, TopicChangedError where rows were staged for queues that are not
-    there, StoreNotWritableError where the disk is full,
-    or where rows were staged without a sum that the store's records must end in by now: nothing is written then. Any other error after
-    the commit point leaves the batch to the next opening.
+    `takeover`), SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
+    file is not there, TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is
+    full, where staged rows have changed, or where they were staged without a sum that the store's records must end in by now: nothing
+    is written then. Any other error after the commit point leaves the batch to the next opening.
     """
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
-    if _is_done(writer, batch, takeover):
+    if is_done(writer, batch, takeover):
         _drop_staged(writer, batch, segments)
         return CommitOutcome(True, 0)
     check_staged(writer.file_system, (path for path, final in dead_letters if not writer.file_system.exists(final)))
@@ -125,6 +118,7 @@ def commit_batch(
                 "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew",
             )
         _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics, grown)
+        _check_segments(writer, readers)
         writer.ensure_topics(topics, grown)
         writer.reserve(*_room(readers))
         settle(writer)
@@ -136,12 +130,12 @@ def commit_batch(
             mirrored,
             writer.clock(),
         )
+        claim_ledger(writer)
         reach("before-intent")
         try:
             save_intent(writer.file_system, writer.root, intent)
             reach("after-intent")
-            _append(writer, intent, readers)
-            _finish(writer, intent)
+            _finish(writer, intent, _append(writer, intent, readers))
         except BaseException as error:
             writer.fail(error)  # it may be decided: nobody must settle its intent before an opening has finished it
             raise
@@ -159,13 +153,15 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
         writer.mend(torn)
         writer.checkpoint()
         drop_torn_rows(writer.file_system, writer.root)
+    notes_of(writer)
     count = 0
     for intent in load_intents(writer.file_system, writer.root):
-        if not _is_in_log(writer, intent):
+        end_place = place_of_end(writer, intent)
+        if end_place is None:
             _redo(writer, intent)
             count += 1
         elif intent.mirrored:  # a crash may have come between the END and this
-            _mirror(writer, intent)
+            keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
     return count
 
 
@@ -210,16 +206,19 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
-        begun = [message for message in _messages_of(writer, intent) if message.kind == BEGIN]
+        begun = [message for message in messages_of(writer, intent) if message.kind == BEGIN]
         writer.reserve(*_room(readers))
-        _append(writer, intent, readers, begun)
-    _finish(writer, intent)
+        end_place = _append(writer, intent, readers, begun)
+    _finish(writer, intent, end_place)
 
 
 def _append(
     writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], begun: Sequence[LedgerMessage] = ()
-) -> None:
-    """BEGIN, the rows that are not there yet, dead letters, op messages, END. `begun` are the BEGINs of attempts before."""
+) -> int:
+    """BEGIN, the rows that are not there yet, dead letters, op messages, END. `begun` are the BEGINs of attempts before.
+
+    Returns the place of the END.
+    """
     batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
     now_ms = writer.clock()
     there = NOTHING
@@ -242,8 +241,9 @@ def _append(
     reach("before-end")
     last = last_place, intent.segments[-1].last_unique_key
     end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
-    writer.append([writer.settings.encode(end)])
+    (placement,) = writer.append([writer.settings.encode(end)])
     reach("after-end")
+    return int(placement.commitlog_offsets[0])
 
 
 def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> None:
@@ -254,12 +254,12 @@ def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> No
         writer.file_system.sync(posixpath.dirname(final))
 
 
-def _finish(writer: StoreWriter, intent: Intent) -> None:
+def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
     if writer.ends.ledger is not None and not intent.sink_id.startswith(UNNAMED_PREFIX):
         others = writer.ends.ledger.pop(intent.sink_id, {})
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
     if intent.mirrored:
-        _mirror(writer, intent)
+        keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
     reach("after-mirror")
     if writer.settings.sync_flush or not intent.mirrored:  # without a mirror an END that expires is forgotten
         writer.sync_log()
@@ -291,85 +291,6 @@ def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSeg
         remove_directory(writer.file_system, writer.root, directory)
 
 
-def _mirror(writer: StoreWriter, intent: Intent) -> None:
-    """The sink's next batch as a consumer offset: it outlives the ledger's messages, and slaves copy it."""
-    path = f"{writer.root}/config/{OFFSETS_FILE}"
-    table = _consumer_offsets(writer)
-    changed = table.with_offsets(
-        GROUP_PREFIX + intent.sink_id, {(TOPIC, QUEUE_ID): intent.batch_id + 1}, now_ms=writer.clock()
-    )
-    if changed is not table:
-        write_with_backup(path, changed.to_text(), writer.file_system)
-
-
-def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
-    path = f"{writer.root}/config/{OFFSETS_FILE}"
-    loaded = read_with_backup(path, ConsumerOffsets.load, read_bytes=writer.file_system.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value or ConsumerOffsets()
-
-
-def _ledger(writer: StoreWriter) -> BatchLedger:
-    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
-    return BatchLedger(writer.log, writer.queues.get(TOPIC, QUEUE_ID), end, writer.log_end)
-
-
-def _is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
-    """By the ledger's rules. Raises SinkTakenError."""
-    if writer.ends.ledger is None:
-        writer.ends.ledger = _ledger(writer).newest_ends()
-    queries = writer.ends.ledger.get(batch.sink_id) or _mirrored_query(writer, batch)
-    owner = next(iter(queries), batch.query_id)
-    if owner != batch.query_id and not takeover:
-        raise SinkTakenError(writer.root, batch.sink_id, owner, batch.query_id)
-    return batch.batch_id <= queries.get(batch.query_id, -1)
-
-
-def _mirrored_query(writer: StoreWriter, batch: Batch) -> dict[str, int]:
-    """What the mirror tells of a sink of which the log holds nothing any more: its last batch, but not whose it was.
-
-    A sink that is named after its query has no other. For a given name, a batch that goes on where the mirror ends is taken for the
-    same query's, and so is the last one itself, which Spark may not know to be done; an earlier one for another's.
-    """
-    next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + batch.sink_id, QUEUE_ID)
-    if next_batch is None or next_batch <= 0:
-        return {}
-    is_same = batch.sink_id == batch.query_id or batch.batch_id >= max(1, next_batch - 1)
-    return {batch.query_id if is_same else _FORGOTTEN_QUERY: next_batch - 1}
-
-
-def _is_in_log(writer: StoreWriter, intent: Intent) -> bool:
-    """Whether an END of this very batch stands behind the bound, or did before it expired, as the mirror tells."""
-    last_key = intent.segments[-1].last_unique_key
-    messages = _messages_of(writer, intent)
-    for message in messages:
-        if (message.kind, message.row_count) == (END, intent.row_count) and message.last is not None:
-            return message.last[1] == last_key
-    if messages:  # its BEGIN is there, and no END expires before that
-        return False
-    if not intent.mirrored or not _has_expired(writer, intent):
-        return False
-    next_batch = _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + intent.sink_id, QUEUE_ID)
-    return next_batch is not None and intent.batch_id < next_batch
-
-
-def _has_expired(writer: StoreWriter, intent: Intent) -> bool:
-    """Whether retention has deleted what stood behind the bound; a power loss can take a file too, but leaves nothing much younger."""
-    if intent.lower_bound >= writer.log.minimum:
-        return False
-    try:
-        oldest = writer.log.message_at(writer.log.minimum, writer.log_end)
-    except StorageError:
-        return False
-    return oldest.store_time_ms - intent.decided_ms >= _SHORTEST_RETENTION_MS
-
-
-def _messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
-    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
-    return [message for message in _ledger(writer).messages_from(intent.lower_bound) if message.batch == batch]
-
-
 def _room(readers: Sequence[RecordRun]) -> tuple[int, int]:
     """Bytes of log that a batch may need, and those of its largest record."""
     halves, _ = halves_and_rest(readers)
@@ -377,6 +298,17 @@ def _room(readers: Sequence[RecordRun]) -> tuple[int, int]:
     rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers)
     largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in readers), default=0)
     return rows + ops + _LEDGER_ROOM_BYTES, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)
+
+
+def _check_segments(writer: StoreWriter, readers: Sequence[SegmentReader]) -> None:
+    """Whether the segments hold what the tasks have staged, while nothing is decided yet. The appending sums them up once more."""
+    for reader in readers:
+        try:
+            reader.verify_data()
+        except CorruptRecordError as error:
+            reason = f"rows that a task has staged have changed since: {error}"
+            hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
+            raise StoreNotWritableError(writer.root, reason, hint) from error
 
 
 def _check_queues(

@@ -16,6 +16,7 @@
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
+      SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
       CorruptRecordError(field, position, …)        bytes on disk are wrong
@@ -317,6 +318,36 @@ class SinkTakenError(StorageError):
     def describe(self) -> str:
         return (
             f"sink {self.sink_id} of store {self.path} belongs to query {self.owner}, and this is query {self.query_id}"
+        )
+
+
+class SinkProgressError(StorageError):
+    """A sink's consumer offset says that a batch is in the store which the ledger does not know.
+
+    Any client of a broker may have set the offset, or the log has lost its end. `mirrored` is the last batch by the offset, `known` by
+    the ledger; None where its messages of the sink have expired or were cut.
+    """
+
+    def __init__(self, path: str, sink_id: str, mirrored: int, known: int | None, query_id: str) -> None:
+        super().__init__(path, sink_id, mirrored, known, query_id)
+        self.path = path
+        self.sink_id = sink_id
+        self.mirrored = mirrored
+        self.known = known
+        self.query_id = query_id
+        command = f"`spark-mq confirm-sink {path} {sink_id}"
+        if known is not None:
+            cure = f"{command}` sets the offset back to {known + 1}, and later batches are written again"
+        else:
+            query = "" if query_id == sink_id else f" --query {query_id}"
+            cure = f"{command} --last-batch N{query}` says so to the store, with -1 for N if none is there"
+        self.hint = f"find out which of the sink's batches are in the store; {cure}"
+
+    def describe(self) -> str:
+        known = "the ledger holds none of its batches" if self.known is None else f"the ledger's last is {self.known}"
+        return (
+            f"store {self.path}: the consumer offset of sink {self.sink_id} says that batch {self.mirrored} is written, but {known}; "
+            "either a client has set the offset, or the log has lost its end. Nothing was written"
         )
 
 

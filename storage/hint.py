@@ -43,8 +43,8 @@ class Hint:
     unsynced: tuple[str, ...] = ()
     """Paths that a checkpoint must sync first."""
     checkpointed_ms: int = 0
-    ledger: LedgerEnds | None = None
-    """The newest END of every sink; None = not looked for yet."""
+    marked_ends: LedgerEnds | None = None
+    """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
 
 
 def _path(root: str) -> str:
@@ -95,7 +95,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         },
         unsynced=tuple(document["unsynced"]),
         checkpointed_ms=document["checkpointed_ms"],
-        ledger=document["ledger"],
+        marked_ends=document.get("marked_ends"),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from storage.batch_ledger import END, QUEUE_ID, TOPIC, BatchLedger, LedgerMessage, outgoing_ledger_message
+from storage.batch_ledger import END, LedgerMessage, outgoing_ledger_message
+from storage.sink_progress import ledger_of
 from storage.store_writer import StoreWriter
 
 
@@ -25,7 +26,7 @@ def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[Le
 
 
 def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> None:
-    """Append these ENDs once more, as they are: same batch, rows and last row. The caller syncs."""
+    """Append these ENDs once more: same batch, rows and last row; with a mark, also where the old ones had none. The caller syncs."""
     for message in renewals:
         end = outgoing_ledger_message(END, message.batch, message.row_count, last=message.last, now_ms=writer.clock())
         writer.append([writer.settings.encode(end)])
@@ -33,6 +34,4 @@ def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> No
 
 def newest_ends(writer: StoreWriter) -> list[LedgerMessage]:
     """What `plan_renewals` chooses from; looks at the whole ledger."""
-    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
-    ledger = BatchLedger(writer.log, writer.queues.get(TOPIC, QUEUE_ID), end, writer.log_end)
-    return list(ledger.newest_end_messages())
+    return list(ledger_of(writer).newest_end_messages())

@@ -193,7 +193,7 @@ def _opening_of_hint(hint: Hint) -> Opening:
         dict(ends),
         set(hint.unsynced),
         hint.checkpointed_ms,
-        hint.ledger,
+        hint.marked_ends,
         index_is_sound=True,
     )
     return Opening(plan, None, found)
@@ -223,7 +223,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         queue_ends=queue_ends,
         unsynced=tuple(sorted(writer.unsynced_paths())),
         checkpointed_ms=ends.checkpointed_ms,
-        ledger=ends.ledger,
+        marked_ends=ends.ledger,
     )
     try:
         save_hint(files, writer.root, hint)

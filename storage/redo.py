@@ -14,13 +14,13 @@ opens the store after a crash in between goes on with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch_ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
+from storage.batch_ledger import BEGIN, Batch, LedgerMessage, OwnRecord, own_record
 from storage.commit_log import CommitLog
 from storage.errors import StateFileError, StorageError
 from storage.files.file_system import LocalFileSystem
@@ -30,7 +30,6 @@ from storage.format.record_block import (
     BlockColumns,
     RecordRun,
     copy_halves,
-    encode_block,
     read_stamps,
     stamp,
     stamp_crcs,
@@ -38,6 +37,7 @@ from storage.format.record_block import (
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.half_ends import HalfPlaces
 from storage.intent import Intent, load_intents
+from storage.ledger_notes import load_ledger_notes, unmarked_end_of
 from storage.placement import place, slices
 from storage.staged_segment import SegmentReader
 
@@ -132,7 +132,9 @@ def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_en
     Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
     disk. All of it is synced on return. An intent whose segments are not as they were is left to who needs them.
     """
-    for intent in load_intents(file_system, root):
+    intents = load_intents(file_system, root)
+    unmarked_end = unmarked_end_of(load_ledger_notes(file_system, root) if intents else None, log_end)
+    for intent in intents:
         with ExitStack() as resources:
             try:
                 readers = [resources.enter_context(SegmentReader(file_system, root, part)) for part in intent.segments]
@@ -141,11 +143,11 @@ def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_en
             except StorageError:
                 continue
             looking = _Looking()
-            _visit(log, log_end, file_size_bytes, intent, readers, looking)
+            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, looking)
             if looking.torn:
                 _save_torn_rows(file_system, root, {*load_torn_rows(file_system, root), *looking.torn})
             mending = _Mending(file_system, log)
-            _visit(log, log_end, file_size_bytes, intent, readers, mending)
+            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, mending)
             mending.sync()
 
 
@@ -217,47 +219,23 @@ def _visit(
     log: CommitLog,
     log_end: int,
     file_size_bytes: int,
-    intent: Intent,
+    own: Iterable[OwnRecord],
     readers: Sequence[SegmentReader],
     visitor: _Looking | _Mending,
 ) -> None:
-    """Show the visitor what the log holds of an intent's batch."""
-    for message, record in _ledger_records(log, log_end, intent):
-        _visit_ledger_message(message, record, visitor)
-        if message.kind == BEGIN:
-            _compare(log, log_end, file_size_bytes, message, readers, visitor.mend, visitor.write)
+    """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each BEGIN."""
+    for record in own:
+        place_of_record = record.message.commitlog_offset
+        if (record.logged != record.whole).any():
+            visitor.mend(_Difference(place_of_record, record.logged, record.whole))
+        else:
+            visitor.write(place_of_record, record.logged)
+        if record.message.kind == BEGIN:
+            _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write)
 
 
-def _visit_ledger_message(message: LedgerMessage, record: Records, visitor: _Looking | _Mending) -> None:
-    """The same for a BEGIN or END, made again from its body."""
-    start, end = int(record.positions[0]), int(record.positions[0] + record.column("size_bytes")[0])
-    host = record.column("store_host")[0].tobytes()
-    outgoing = outgoing_ledger_message(
-        message.kind,
-        message.batch,
-        message.row_count,
-        first_row=message.first_row,
-        last=message.last,
-        now_ms=int(record.column("born_time_ms")[0]),
-    )
-    block = encode_block(outgoing, host)
-    if len(block.data) != end - start:
-        block = encode_block(outgoing.with_crc_room(), host)
-    if len(block.data) != end - start:
-        return  # somebody else's
-    logged, staged = record.buffer[start:end], block.data.copy()
-    offsets, times = read_stamps(logged, np.zeros(1, np.int64), len(host))
-    stamp(staged, np.zeros(1, np.int64), offsets, np.array([message.commitlog_offset]), times, len(host))
-    if block.columns.has_crc:
-        stamp_crcs(staged, np.zeros(1, np.int64), block.columns.sizes_bytes)
-    if (logged != staged).any():
-        visitor.mend(_Difference(message.commitlog_offset, logged, staged))
-    else:
-        visitor.write(message.commitlog_offset, logged)
-
-
-def _ledger_records(log: CommitLog, log_end: int, intent: Intent) -> Iterator[tuple[LedgerMessage, Records]]:
-    """BEGINs and ENDs of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
+def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:
+    """Our BEGINs and ENDs of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
     batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
     start = max(intent.lower_bound, log.minimum)
     for offsets, records in log.walk(start, check_crc=False) if start < log_end else ():
@@ -269,11 +247,10 @@ def _ledger_records(log: CommitLog, log_end: int, intent: Intent) -> Iterator[tu
             place_of_row = int(offsets[row])
             if place_of_row >= log_end:
                 return
-            body = records.buffer[int(records.body_starts[row]) : int(records.body_ends[row])].tobytes()
-            end = place_of_row + int(records.column("size_bytes")[row])
-            message = parse_ledger_body(body, place_of_row, end)
-            if message is not None and message.batch == batch:
-                yield message, records.take(np.array([row]))
+            is_before = place_of_row < unmarked_end
+            own = own_record(records.buffer, int(records.positions[row]), place_of_row, unmarked=is_before)
+            if own is not None and own.message.batch == batch:
+                yield own
 
 
 def _compare(

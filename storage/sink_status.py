@@ -14,6 +14,7 @@ from storage.batch_ledger import END, GROUP_PREFIX, QUEUE_ID, TOPIC, Batch, Batc
 from storage.consumer_offsets import ConsumerOffsets
 from storage.files.file_system import LocalFileSystem
 from storage.intent import load_intents
+from storage.ledger_notes import LedgerNotes
 from storage.staged_segment import SUFFIX, SegmentPool, list_segments, staged_directory
 
 
@@ -22,8 +23,10 @@ class SinkProgress(NamedTuple):
 
     sink_id: str
     query_id: str | None
-    """None where the ledger's messages have expired, and the mirrored consumer offset is all that tells."""
-    last_batch_id: int
+    """None, and `last_batch_id` too, where the consumer offset is all that tells of the sink: nothing believes it."""
+    last_batch_id: int | None
+    mirrored_batch_id: int | None
+    """What its consumer offset says. More than `last_batch_id` is an error of its next commit; None of a query that is not the last."""
 
 
 class OpenIntent(NamedTuple):
@@ -58,12 +61,12 @@ class SinkStatus(NamedTuple):
 
 
 def read_sink_status(
-    root: str, ledger: BatchLedger, offsets: ConsumerOffsets, file_system: LocalFileSystem
+    root: str, ledger: BatchLedger, notes: LedgerNotes | None, offsets: ConsumerOffsets, file_system: LocalFileSystem
 ) -> SinkStatus:
     """The state of the store at ROOT. Raises StateFileError for an intent that is none."""
     pooled = file_system.list_directory(SegmentPool(file_system, root).directory)
     return SinkStatus(
-        tuple(_sinks(ledger, offsets)),
+        tuple(_sinks(ledger, notes or LedgerNotes(0), offsets)),
         tuple(_open_intents(root, ledger, file_system)),
         tuple(_orphans(root, file_system)),
         len(pooled),
@@ -86,15 +89,21 @@ def remove_orphans(
     return removed
 
 
-def _sinks(ledger: BatchLedger, offsets: ConsumerOffsets) -> list[SinkProgress]:
+def _sinks(ledger: BatchLedger, notes: LedgerNotes, offsets: ConsumerOffsets) -> list[SinkProgress]:
     ends = ledger.newest_ends()
     mirrored = {group.removeprefix(GROUP_PREFIX): group for group in offsets.groups() if group.startswith(GROUP_PREFIX)}
     found: list[SinkProgress] = []
-    for sink_id in sorted(ends.keys() | mirrored.keys()):
+    for sink_id in sorted(ends.keys() | notes.sinks.keys() | mirrored.keys()):
+        next_batch = offsets.get(TOPIC, mirrored[sink_id], QUEUE_ID) if sink_id in mirrored else None
+        mirror = next_batch - 1 if next_batch else None
+        note = notes.expired(sink_id, ledger.log_minimum)
         if sink_id in ends:
-            found += (SinkProgress(sink_id, query_id, batch_id) for query_id, batch_id in ends[sink_id].items())
-        elif next_batch := offsets.get(TOPIC, mirrored[sink_id], QUEUE_ID):
-            found.append(SinkProgress(sink_id, None, next_batch - 1))
+            for number, (query_id, batch_id) in enumerate(ends[sink_id].items()):
+                found.append(SinkProgress(sink_id, query_id, batch_id, None if number else mirror))
+        elif note is not None:
+            found.append(SinkProgress(sink_id, note.query_id, note.batch_id, mirror))
+        elif mirror is not None:
+            found.append(SinkProgress(sink_id, None, None, mirror))
     return found
 
 

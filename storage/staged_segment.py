@@ -252,11 +252,15 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """One finished segment as a `RecordRun`. Opening it reads and checks the columns, `verify_data` the records."""
+    """One finished segment as a `RecordRun`. Opening it reads and checks the columns, `verify_data` the records.
+
+    Who reads the records from the first to the last is told if they have changed since: `read` sums them up once more.
+    """
 
     def __init__(self, file_system: LocalFileSystem, root: str, segment: StagedSegment) -> None:
         """Raises StagedRowsGoneError if the file is not there, CorruptRecordError if it is not what the segment says."""
         self.segment = segment
+        self._read_end = self._read_crc = 0
         path = f"{staged_directory(root)}/{segment.path}"
         try:
             self._file: ReadableFile = file_system.open_file(path)
@@ -267,9 +271,7 @@ class SegmentReader:
             if len(encoded) != segment.columns_size_bytes:
                 missing = segment.data_size_bytes + segment.columns_size_bytes
                 raise CorruptRecordError("file length", 0, f"at least {missing}", self._file.size_bytes, path)
-            found = isal_zlib.crc32(encoded)
-            if found != segment.columns_crc:
-                raise CorruptRecordError("columns CRC", segment.data_size_bytes, segment.columns_crc, found, path)
+            self._check_columns(encoded)
             self._columns = decode_columns(encoded)
         except BaseException:
             self.close()
@@ -280,16 +282,34 @@ class SegmentReader:
         return self._columns
 
     def read(self, start: int, end: int, into: np.ndarray) -> None:
-        """Copy bytes [start, end) of the records, not stamped yet."""
+        """Copy bytes [start, end) of the records, not stamped yet.
+
+        Raises CorruptRecordError at the end of a reading from 0 on in which the segment was not what it was when it was staged.
+        """
         into[:] = self._file.view(start, end - start)
+        if not start:
+            self._read_end = self._read_crc = 0
+        if start == self._read_end:
+            self._read_end, self._read_crc = end, isal_zlib.crc32(into, self._read_crc)
+            if end == self.segment.data_size_bytes:
+                self._check_data(self._read_crc)
+                self._check_columns(self._file.view(end, self.segment.columns_size_bytes))
 
     def verify_data(self) -> None:
-        """Raises CorruptRecordError if the records are not those that were staged."""
+        """Read all records; raises CorruptRecordError if they are not those that were staged."""
         crc, size = 0, self.segment.data_size_bytes
         for start in range(0, size, _CHECK_CHUNK):
             crc = isal_zlib.crc32(self._file.view(start, min(_CHECK_CHUNK, size - start)), crc)
-        if crc != self.segment.data_crc:
-            raise CorruptRecordError("data CRC", 0, self.segment.data_crc, crc, self._file.path)
+        self._check_data(crc)
+
+    def _check_data(self, found: int) -> None:
+        if found != self.segment.data_crc:
+            raise CorruptRecordError("data CRC", 0, self.segment.data_crc, found, self._file.path)
+
+    def _check_columns(self, encoded: np.ndarray) -> None:
+        expected, found = self.segment.columns_crc, isal_zlib.crc32(encoded)
+        if found != expected:
+            raise CorruptRecordError("columns CRC", self.segment.data_size_bytes, expected, found, self._file.path)
 
     def close(self) -> None:
         self._file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.hint import LedgerEnds
+from storage.ledger_notes import LedgerNotes
 from storage.log_tail import RecordIdentity
 
 QueueName = tuple[str, int]
@@ -20,5 +21,7 @@ class StoreEnds:
     unsynced: set[str] = field(default_factory=set)
     checkpointed_ms: int = 0
     ledger: LedgerEnds | None = None
+    ledger_notes: LedgerNotes | None = None
+    """None = not read yet."""
     index_is_sound: bool = False
     """Whether the slots of the last index file were seen to be whole."""

@@ -17,8 +17,10 @@ from storage.config import load_config
 from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.consumer_offsets import ConsumerOffsets
 from storage.files.file_system import LocalFileSystem
+from storage.ledger_notes import load_ledger_notes, unmarked_end_of
 from storage.log_surroundings import refuse_foreign_log
-from storage.sink_status import SinkStatus, StagedFile, read_sink_status, remove_orphans
+from storage.sink_progress import confirm_progress
+from storage.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
 
 
 @app.command("sink-status")
@@ -62,11 +64,16 @@ def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
     with open_store(root, config=conf) as store:
         if not LocalFileSystem().exists(root):
             raise CommandError(f"{root} is not local, and sinks write local stores only")
+        notes = load_ledger_notes(LocalFileSystem(), root)
         ledger = BatchLedger(
-            store.log, store.queues.get(TOPIC, QUEUE_ID), store.max_offset(TOPIC, QUEUE_ID), store.log_end
+            store.log,
+            store.queues.get(TOPIC, QUEUE_ID),
+            store.max_offset(TOPIC, QUEUE_ID),
+            store.log_end,
+            unmarked_end=unmarked_end_of(notes, store.log_end),
         )
         offsets = store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
-        return read_sink_status(root, ledger, offsets, LocalFileSystem())
+        return read_sink_status(root, ledger, notes, offsets, LocalFileSystem())
 
 
 def print_status(status: SinkStatus, *, now_ms: int) -> None:
@@ -74,7 +81,15 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
     if not status.sinks and not status.intents:
         console().print("no sink has written here")
     if status.sinks:
-        print_table(("sink", "query", "last batch"), status.sinks)
+        print_table(("sink", "query", "last batch"), [_shown(sink) for sink in status.sinks])
+    for sink in status.sinks:
+        known = -1 if sink.last_batch_id is None else sink.last_batch_id
+        if sink.mirrored_batch_id is not None and sink.mirrored_batch_id > known:
+            console().print(
+                f"sink {sink.sink_id}: its consumer offset says batch {sink.mirrored_batch_id}, the ledger does not; "
+                "its next commit fails until `spark-mq confirm-sink`",
+                markup=False,
+            )
     if status.intents:
         print_table(
             ("sink", "query", "batch", "rows", "bytes", "state"),
@@ -97,6 +112,10 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
         console().print(f"{status.pool_files} used file(s) of {status.pool_bytes:,} bytes wait to be written over")
 
 
+def _shown(sink: SinkProgress) -> tuple[str, str | None, int | str]:
+    return sink.sink_id, sink.query_id, "not known" if sink.last_batch_id is None else sink.last_batch_id
+
+
 def _state(is_finished: bool) -> str:
     return "in the log; kept until that is synced" if is_finished else "the next opening for writing finishes it"
 
@@ -104,7 +123,13 @@ def _state(is_finished: bool) -> str:
 def _status_json(status: SinkStatus) -> dict[str, Any]:
     return {
         "sinks": [
-            {"sinkId": sink.sink_id, "queryId": sink.query_id, "lastBatch": sink.last_batch_id} for sink in status.sinks
+            {
+                "sinkId": sink.sink_id,
+                "queryId": sink.query_id,
+                "lastBatch": sink.last_batch_id,
+                "consumerOffsetBatch": sink.mirrored_batch_id,
+            }
+            for sink in status.sinks
         ],
         "intents": [
             {
@@ -162,6 +187,41 @@ def close(
         ("end of the log", f"{log_end:,}"),
     ]
     print_table(("closed", root), rows)
+
+
+@app.command("confirm-sink")
+def confirm_sink(
+    path: OneStorePath,
+    sink_id: Annotated[str, typer.Argument(metavar="SINK", help="As sink-status shows it.")],
+    last_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--last-batch", min=-1, help="Its last batch in the store, -1 = none; where the ledger cannot tell."
+        ),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="The query that wrote it, if it is not named as the sink.")
+    ] = None,
+    lock_timeout: LockTimeout = "10s",
+    conf: Conf = None,
+) -> None:
+    """Say which batch of a sink is the last one in the store, after SPARK_MQ_SINK_PROGRESS.
+
+    Where the ledger knows it, the sink's consumer offset is set to that. Else --last-batch says it, and is believed from now on.
+    """
+    root = one_store(path)
+    timeout_ms = lock_timeout_ms(lock_timeout)
+    with open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store:
+        confirmed = confirm_progress(store.writer, sink_id, query or sink_id, last_batch)
+    if confirmed is None and last_batch is None:
+        raise CommandError(
+            f"the ledger does not know sink {sink_id}; say with --last-batch which batch is its last in the store"
+        )
+    if confirmed is None:
+        raise CommandError(
+            f"the ledger knows another last batch of sink {sink_id}; leave --last-batch out to go by the ledger"
+        )
+    console().print(f"sink {sink_id}: the last batch in the store is {confirmed}", markup=False)
 
 
 def _now_ms() -> int:

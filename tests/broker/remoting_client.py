@@ -1,4 +1,4 @@
-"""Enough of the remoting protocol to hand a broker one send request and read its answer: JSON headers, a call at a time.
+"""Enough of the remoting protocol to hand a broker one request and read its answer: JSON headers, a call at a time.
 
     0        4                 5               8
     | length | serializer (0)  | header length | header (JSON) | body |
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from spark_mq.broker.retry import CURRENT_VERSION
 from spark_mq.broker.send_request import SendRequest
 from storage.inner_messages import encode_properties
 
@@ -31,9 +33,28 @@ class Answer(NamedTuple):
 
 def ask(address: str, request: SendRequest) -> tuple[Answer, str]:
     """The answer to a request, and the address that it came from (as the broker sees the client)."""
+    return _exchange(address, _frame(request))
+
+
+def call(address: str, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
+    """The answer to any request, by its code and header fields as they stand in the JSON."""
+    header = {
+        "code": code,
+        "language": "JAVA",
+        "version": CURRENT_VERSION,
+        "opaque": 1,
+        "flag": 0,
+        "serializeTypeCurrentRPC": "JSON",
+        "extFields": {name: str(value) for name, value in fields.items()},
+    }
+    answer, _ = _exchange(address, _with_length(header, body))
+    return answer
+
+
+def _exchange(address: str, frame: bytes) -> tuple[Answer, str]:
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(_frame(request))
+        connection.sendall(frame)
         header = _received(connection)
         own = ":".join(map(str, connection.getsockname()))
     return Answer(header["code"], header.get("remark"), header.get("extFields") or {}), own
@@ -68,7 +89,11 @@ def _frame(request: SendRequest) -> bytes:
         "serializeTypeCurrentRPC": "JSON",
         "extFields": {name: value for name, value in fields.items() if value is not None},
     }
-    raw, body = json.dumps(header).encode(), request.body or b""
+    return _with_length(header, request.body or b"")
+
+
+def _with_length(header: Mapping[str, object], body: bytes) -> bytes:
+    raw = json.dumps(header).encode()
     return (4 + len(raw) + len(body)).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw + body
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from jobs.verify_store import verify_store
 from spark_mq.cli import app
 from storage import open_store
 from storage.batch_commit import commit_batch
-from storage.batch_ledger import QUEUE_ID, TOPIC, Batch
+from storage.batch_ledger import Batch
 from storage.config import StoreConfig
+from storage.errors import SinkProgressError
 from storage.files.file_system import LocalFileSystem
 from storage.intent import Intent, intent_directory, save_intent
 from storage.staged_segment import StagedSegment, list_segments, staged_directory
+from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition
 
 FILES = LocalFileSystem()
@@ -108,9 +109,9 @@ def test_the_last_batch_of_each_sink_is_told_and_nothing_is_touched(root: Path) 
         found = status(root)
         holder.release()
     assert found["sinks"] == [
-        {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 2},
-        {"sinkId": "sink-b", "queryId": "query-c", "lastBatch": 0},
-        {"sinkId": "sink-b", "queryId": "query-b", "lastBatch": 7},
+        {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 2, "consumerOffsetBatch": 2},
+        {"sinkId": "sink-b", "queryId": "query-c", "lastBatch": 0, "consumerOffsetBatch": 0},
+        {"sinkId": "sink-b", "queryId": "query-b", "lastBatch": 7, "consumerOffsetBatch": None},
     ]
     (kept,) = found["intents"]  # under ASYNC_FLUSH the last one, until the log is synced
     assert (kept["sinkId"], kept["batch"], kept["rows"], kept["finished"]) == ("sink-b", 0, 40, True)
@@ -125,13 +126,29 @@ def test_under_sync_flush_nothing_is_kept(root: Path) -> None:
     assert status(root)["intents"] == []
 
 
-def test_a_sink_whose_ledger_has_expired_is_known_by_its_offset(root: Path) -> None:
-    commit(root, batch_rows(4))
+def test_what_only_the_consumer_offset_says_is_shown_and_a_person_can_confirm_it(root: Path) -> None:
+    commit(root, batch_rows(4, "sink-b", "sink-b"))
     run("close", root)
-    shutil.rmtree(root / "consumequeue" / TOPIC)
-    with open_store(root) as store:
-        assert store.max_offset(TOPIC, QUEUE_ID) == 0
-    assert status(root)["sinks"] == [{"sinkId": "sink-a", "queryId": None, "lastBatch": 4}]
+    set_offset(root, "sink-a", 5)
+    sink, other = status(root)["sinks"]
+    assert sink == {"sinkId": "sink-a", "queryId": None, "lastBatch": None, "consumerOffsetBatch": 4}
+    assert other["lastBatch"] == other["consumerOffsetBatch"] == 4
+    shown = run("sink-status", root)
+    assert "not known" in shown
+    assert shown.count("spark-mq confirm-sink") == 1
+    with pytest.raises(SinkProgressError, match=r"confirm-sink .* sink-a --last-batch N --query query-a"):
+        commit(root, batch_rows(4))
+    run("confirm-sink", root, "sink-a", exit_code=1)
+    arguments = ["sink-a", "--last-batch", "4", "--query", "query-a"]
+    assert "the last batch in the store is 4" in run("confirm-sink", root, *arguments)
+    sink, _ = status(root)["sinks"]
+    assert sink == {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 4, "consumerOffsetBatch": 4}
+    commit(root, batch_rows(4))
+    commit(root, batch_rows(5))
+    written = [*batch_rows(5).rows, *batch_rows(4, "sink-b", "sink-b").rows]
+    assert bodies_of(root) == sorted(row.body for row in written)
+    run("confirm-sink", root, "sink-a", "--last-batch", "9", exit_code=1)
+    assert "the last batch in the store is 5" in run("confirm-sink", root, "sink-a")
 
 
 def test_closing_finishes_what_was_decided(root: Path) -> None:

@@ -22,8 +22,15 @@ import storage.message_store
 import storage.store_writer
 from storage import open_store
 from storage.batch_commit import CommitOutcome, abort_batch, commit_batch
-from storage.batch_ledger import END, Batch, outgoing_ledger_message
-from storage.errors import SinkTakenError, StoreLockedError, StoreNotWritableError, TopicChangedError
+from storage.batch_ledger import END, QUEUE_ID, TOPIC, Batch, outgoing_ledger_message
+from storage.errors import (
+    CorruptRecordError,
+    SinkTakenError,
+    StorageError,
+    StoreLockedError,
+    StoreNotWritableError,
+    TopicChangedError,
+)
 from storage.format.record_block import encode_block
 from storage.intent import load_intents
 from storage.staged_segment import StagedSegment
@@ -191,7 +198,7 @@ def expire_ledger(store: SinkStore, rows: BatchRows) -> None:
         opened.release()
 
 
-def test_what_the_ledger_has_lost_the_consumer_offset_still_knows(store: SinkStore) -> None:
+def test_what_the_ledger_has_lost_the_notes_still_know(store: SinkStore) -> None:
     batches = [rows_of(number, sink_id="query") for number in range(5)]  # a sink that is named after its query
     for rows in batches[:4]:
         store.commit(rows)
@@ -204,7 +211,7 @@ def test_a_given_sink_id_whose_ledger_has_expired_goes_on_but_does_not_begin_ane
     for number in range(4):
         store.commit(rows_of(number))
     expire_ledger(store, rows_of(3))
-    with pytest.raises(SinkTakenError, match="ledger entries have expired"):
+    with pytest.raises(SinkTakenError, match="belongs to query query, and this is query another"):
         store.commit(rows_of(0, query_id="another"))
     assert store.commit(rows_of(4)) == CommitOutcome(False, 10)
 
@@ -460,3 +467,65 @@ def test_a_locked_store_is_waited_for_and_then_left_as_it_is(store: SinkStore) -
         with store.open(lock_timeout_ms=60_000) as opened:
             commit_batch(opened.writer, rows_of(1).batch, segments, topics={})
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
+
+
+# Segments that change
+
+
+def flip_a_bit(store: SinkStore, segment: StagedSegment, position: int) -> None:
+    path = f"{store.root}/spark_mq/staged/{segment.path}"
+    before = Path(path).read_bytes()[position]
+    store.file_system.write(path, position, bytes([before ^ 4]))
+
+
+@pytest.mark.parametrize("which", ["first byte", "body", "last byte", "columns"])
+def test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written(
+    store: SinkStore, which: str
+) -> None:
+    store.commit(rows_of(0))
+    segments = store.stage(rows_of(1, 20, 11))
+    size = segments[1].data_size_bytes
+    positions = {"first byte": 0, "body": size // 2, "last byte": size - 1, "columns": size + 9}
+    store.close()
+    before, topics = store.log_end, Path(store.root, "config/topics.json").read_bytes()
+    flip_a_bit(store, segments[1], positions[which])
+    with pytest.raises(
+        StorageError, match=f"(data|columns) CRC.*{segments[1].path}|{segments[1].path}.*(data|columns) CRC"
+    ):
+        store.commit(rows_of(1, 20, 11), segments)
+    assert (store.log_end, store.open_intents) == (before, 0)
+    assert Path(store.root, "config/topics.json").read_bytes() == topics
+    assert store.commit(rows_of(1, 20, 11)) == CommitOutcome(False, 31), "staged anew"
+    for segment in segments:
+        Path(store.root, "spark_mq/staged", segment.path).unlink(missing_ok=True)
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11)])
+
+
+@pytest.mark.parametrize("which", ["data", "columns"])
+def test_a_segment_that_changes_while_it_is_appended_ends_the_commit_and_waits_for_a_person(
+    store: SinkStore, which: str
+) -> None:
+    store.commit(rows_of(0))
+    rows, segments = rows_of(1, 20, 11), store.stage(rows_of(1, 20, 11))
+    position = segments[0].data_size_bytes + (9 if which == "columns" else -9)
+
+    def reach(name: str) -> None:
+        if name == "after-intent":
+            flip_a_bit(store, segments[0], position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage.batch_commit, "reach", reach)
+        with pytest.raises(CorruptRecordError, match=f"{which} CRC"):
+            store.commit(rows, segments)
+    with open_store(store.root) as reading:
+        assert reading.get(TOPIC, QUEUE_ID, 0).messages[-1].tags == "BEGIN", "no END says that the batch is there"
+    for _ in range(2):
+        with pytest.raises(
+            StoreNotWritableError, match="batch 1 of sink sink is decided, and its rows are not to be had"
+        ):
+            store.open()
+    flip_a_bit(store, segments[0], position)  # the person has brought the file back
+    assert store.commit(rows) == DONE
+    store.close()
+    assert_holds_exactly(store.root, [rows_of(0), rows])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,15 +16,20 @@ from storage import MessageStore, StoreConfig, batch_ledger, open_store
 from storage.batch_ledger import (
     BEGIN,
     END,
+    MARK,
     QUEUE_ID,
     TOPIC,
+    UNMARKED,
     Batch,
     BatchLedger,
     LedgerMessage,
     outgoing_ledger_message,
+    own_record,
     parse_ledger_body,
 )
+from storage.format.record_batch import Records
 from storage.format.record_block import OutgoingMessages, encode_block
+from tests.support.unmarked_ledgers import unpacked_ledger
 
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000
@@ -60,9 +67,10 @@ def commit(store: MessageStore, sink: str, query: str, number: int) -> None:
     end(store, batch, 1, row(store))
 
 
-def ledger(store: MessageStore) -> BatchLedger:
+def ledger(store: MessageStore, unmarked_end: int = 0) -> BatchLedger:
     last = store.writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
-    return BatchLedger(store.log, store.queues.get(TOPIC, QUEUE_ID), last, store.log_end)
+    queue = store.queues.get(TOPIC, QUEUE_ID)
+    return BatchLedger(store.log, queue, last, store.log_end, unmarked_end=unmarked_end)
 
 
 def write_claim(store: MessageStore, document: Any, *, tags: str = END, keys: str = "s q") -> None:
@@ -240,3 +248,111 @@ def test_a_begin_that_names_a_last_row_has_none() -> None:
     """Only an END does; found by fuzzing."""
     body = b'{"sink":"s","query":"q","batch":7,"rows":2,"last":"0c","from":0}'
     assert parse_ledger_body(body, 0, 9) == LedgerMessage(BEGIN, Batch("s", "q", 7), 2, 0, None, 0, 9)
+
+
+# Whose a message is
+
+
+def true_claim(store: MessageStore, number: int, *, mark: int = MARK) -> OutgoingMessages:
+    """An END of batch `number` whose last row is there."""
+    return outgoing_ledger_message(END, Batch("s", "q", number), 1, last=row(store), now_ms=NOW_MS, mark=mark)
+
+
+def with_property(message: OutgoingMessages, text: bytes) -> OutgoingMessages:
+    return message._replace(properties=pa.array([message.properties[0].as_py() + text], pa.binary()))
+
+
+def sent_by(message: OutgoingMessages, address: bytes) -> OutgoingMessages:
+    return message._replace(born_hosts=np.array([np.frombuffer(address, f"V{len(address)}")[0]]))
+
+
+FORGERIES: dict[str, Callable[[OutgoingMessages], OutgoingMessages]] = {
+    "no mark": lambda end: end._replace(prepared_transaction_offsets=0),
+    "another place": lambda end: end._replace(prepared_transaction_offsets=17),
+    "a commit of a transaction": lambda end: end._replace(sys_flags=np.array([8], np.int32)),
+    "compressed, it says": lambda end: end._replace(sys_flags=np.array([1], np.int32)),
+    "a flag": lambda end: end._replace(flags=np.array([1], np.int32)),
+    "tried again": lambda end: end._replace(reconsume_times=1),
+    "what a broker adds": lambda end: with_property(end, b"CLUSTER\x01DefaultCluster\x02"),
+    "a client's address": lambda end: sent_by(end, b"\x7f\0\0\x01\0\0\x92\x48"),
+    "a client's IPv6 address": lambda end: sent_by(end, bytes(15) + b"\x01\0\0\x92\x48"),
+    "blanks in the JSON": lambda end: end._replace(
+        bodies=pa.array([end.bodies[0].as_py().replace(b",", b", ")], pa.binary())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("kind", [BEGIN, END])
+def test_a_message_that_is_not_ours_in_every_byte_is_nobodys(store: MessageStore, name: str, kind: str) -> None:
+    commit(store, "s", "q", 0)
+    batch, last = Batch("s", "q", 1), row(store)
+    message = outgoing_ledger_message(kind, batch, 1, last=last if kind == END else None, now_ms=NOW_MS)
+    append(store, FORGERIES[name](message))
+    assert ledger(store).newest_ends() == {"s": {"q": 0}}
+    assert [message.batch.batch_id for message in ledger(store).messages_from(0)] == [0, 0]
+    append(store, message)
+    assert len(list(ledger(store).messages_from(0))) == 3, "the same without the forgery counts"
+
+
+@pytest.mark.parametrize("name", [name for name in FORGERIES if name != "no mark"])
+def test_nor_is_one_that_a_version_before_the_mark_could_not_have_written(store: MessageStore, name: str) -> None:
+    append(store, FORGERIES[name](true_claim(store, 7, mark=UNMARKED)))
+    assert ledger(store, unmarked_end=store.log_end).newest_ends() == {}
+
+
+CLIENT, NOBODY = b"\x7f\0\0\x01\0\0\x92\x48", bytes(8)
+
+
+@pytest.mark.parametrize(("flag", "client"), [(0x10, CLIENT), (0x20, CLIENT), (0x30, CLIENT), (0x30, NOBODY)])
+def test_address_bits_that_are_wrong_shift_a_mark_into_a_record_and_it_counts_for_nothing(
+    store: MessageStore, flag: int, client: bytes
+) -> None:
+    """As a 5.3.3 broker stores what a client on IPv4 sends with such bits: its body begins where the reader expects later fields."""
+    genuine = encode_block(true_claim(store, 7), store.writer.settings.host).data.tobytes()
+    host, rest = genuine[64:72], MARK.to_bytes(8, "big") + genuine[84:]
+    luck = b"luck"  # the client has met the millisecond
+    body = (luck + host[:4] + bytes(4) if flag == 0x30 else b"") + rest
+    store_time = len(body).to_bytes(4, "big") + luck
+    head = genuine[4:36] + flag.to_bytes(4, "big") + genuine[40:48] + client + store_time + host + bytes(4) + bytes(8)
+    record = (8 + len(head) + len(body)).to_bytes(4, "big") + head + len(body).to_bytes(4, "big") + body
+    data = np.frombuffer(record, np.uint8)
+    seen = Records(data, np.zeros(1, np.int64))
+    assert seen.column("prepared_transaction_offset").tolist() == [MARK]
+    assert seen.bodies().to_pylist() == [genuine[88 : 88 + int.from_bytes(genuine[84:88], "big")]]
+    assert own_record(data, 0, 0, unmarked=True) is None
+    hosts_are_equal = seen.column("born_host")[0] == seen.column("store_host")[0]
+    assert hosts_are_equal == (client == NOBODY)
+
+
+@pytest.mark.parametrize("address", ["2001:db8::7", "::1"])
+def test_an_ipv6_store_writes_and_knows_its_own(tmp_path: Path, address: str) -> None:
+    config = replace(TINY, identity=replace(TINY.identity, broker_ip1=address))
+    with open_store(tmp_path / "6", config=config, read_only=False, create=True) as store:
+        commit(store, "s", "q", 3)
+        assert ledger(store).newest_ends() == {"s": {"q": 3}}
+
+
+def test_what_a_version_before_the_mark_wrote_counts_up_to_a_place(store: MessageStore) -> None:
+    first = append(store, true_claim(store, 0, mark=UNMARKED))
+    second = append(store, true_claim(store, 1, mark=UNMARKED))
+    marked = append(store, true_claim(store, 2))
+    assert ledger(store).newest_ends() == {"s": {"q": 2}}
+    assert [m.commitlog_offset for m in ledger(store).messages_from(0)] == [marked]
+    assert [m.commitlog_offset for m in ledger(store, second).messages_from(0)] == [first, marked]
+    assert [m.commitlog_offset for m in ledger(store, second + 1).messages_from(0)] == [first, second, marked]
+
+
+def test_the_mark_is_no_place_in_a_log_and_no_other_field_changes(store: MessageStore) -> None:
+    """Golden: the last END of a store that the version before the mark has left."""
+    root = unpacked_ledger(Path(store.root).parent, "released")
+    with open_store(root) as left:
+        golden = left.get(TOPIC, QUEUE_ID, left.max_offset(TOPIC, QUEUE_ID) - 1).messages[0]
+        bytes_before = left.log.bytes_at(golden.commitlog_offset, golden.size_bytes)
+    data = np.frombuffer(bytes_before, np.uint8)
+    own = own_record(data, 0, golden.commitlog_offset, unmarked=True)
+    assert own is not None
+    assert own.whole.tobytes() == bytes_before
+    assert own.message.batch == Batch("sink", "query", 2)
+    assert own_record(data, 0, golden.commitlog_offset, unmarked=False) is None
+    assert (golden.prepared_transaction_offset, MARK > 1 << 62) == (0, True)

@@ -7,7 +7,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ HINT = Hint(
     queue_ends={"T": {0: 5, 11: 2**40}, "ä": {0: 1}},
     unsynced=("/store/commitlog/0",),
     checkpointed_ms=7,
-    ledger={"sink": {"query": 3, "older": 9}},
+    marked_ends={"sink": {"query": 3, "older": 9}},
 )
 NOTHING = Hint("", "", 0, None, None, None)
 
@@ -119,7 +119,7 @@ def test_what_is_saved_is_loaded(hint: Hint, tmp_path: Path) -> None:
     save_hint(FILES, str(tmp_path), hint)
     loaded = load_hint(FILES, str(tmp_path))
     assert loaded == hint
-    assert loaded is None or list(loaded.ledger or {}) == list(hint.ledger or {})
+    assert loaded is None or list(loaded.marked_ends or {}) == list(hint.marked_ends or {})
     drop_hint(FILES, str(tmp_path))
     drop_hint(FILES, str(tmp_path))
     assert load_hint(FILES, str(tmp_path)) is None
@@ -129,7 +129,17 @@ def test_the_query_that_wrote_last_stays_first(tmp_path: Path) -> None:
     save_hint(FILES, str(tmp_path), HINT)
     loaded = load_hint(FILES, str(tmp_path))
     assert loaded is not None
-    assert list((loaded.ledger or {})["sink"]) == ["query", "older"]
+    assert list((loaded.marked_ends or {})["sink"]) == ["query", "older"]
+
+
+def test_ends_that_a_version_before_the_mark_knew_are_looked_up_again(tmp_path: Path) -> None:
+    """Among them may be forged ones."""
+    document = asdict(HINT)
+    document["ledger"] = document.pop("marked_ends")
+    content = json.dumps(document).encode()
+    (tmp_path / "spark_mq").mkdir()
+    (tmp_path / "spark_mq/hint.json").write_bytes(b"%08x" % zlib.crc32(content) + content)
+    assert load_hint(FILES, str(tmp_path)) == replace(HINT, marked_ends=None)
 
 
 def test_half_a_hint_is_none(tmp_path: Path) -> None:

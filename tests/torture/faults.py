@@ -16,9 +16,11 @@ import storage.batch_commit
 import storage.opening
 import storage.recovery
 import storage.retention
+from storage.batch_ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.commit_log_writer import CommitLogWriter, LogSync
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.errors import SinkProgressError
 from storage.files.file_system import LocalFileSystem
 from storage.flush import AsyncFlush, SyncFlush
 from storage.format.record_batch import Records
@@ -27,6 +29,7 @@ from storage.intent import drop_intent, load_intents
 from storage.put_service import PutService
 from storage.queue_recovery import QueueWriters
 from storage.redo import NOTHING
+from storage.staged_segment import SegmentReader
 from storage.store_writer import StoreWriter
 
 
@@ -212,3 +215,37 @@ def _everywhere(name: str, function: Any) -> Iterator[None]:
             if hasattr(module, name):
                 stack.enter_context(mock.patch.object(module, name, function))
         yield
+
+
+def ledger_messages_need_no_mark() -> AbstractContextManager[Any]:
+    """What anybody sends to the ledger's topic counts, if it says what a ledger message says."""
+
+    def read(self: BatchLedger, commitlog_offset: int) -> LedgerMessage | None:
+        message = self._log.message_at(commitlog_offset, self._log_end)
+        return parse_ledger_body(message.body, commitlog_offset, commitlog_offset + message.size_bytes)
+
+    def all_of_them(self: BatchLedger, records: Records, places: np.ndarray) -> np.ndarray:
+        return np.ones(len(places), bool)
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(BatchLedger, "_read", read))
+    stack.enter_context(mock.patch.object(BatchLedger, "_may_be_own", all_of_them))
+    return stack
+
+
+def mirror_is_believed() -> AbstractContextManager[Any]:
+    """What a consumer offset says is done is done."""
+    original = storage.batch_commit.is_done
+
+    def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
+        try:
+            return original(writer, batch, takeover)
+        except SinkProgressError as error:
+            return batch.batch_id <= error.mirrored
+
+    return mock.patch.object(storage.batch_commit, "is_done", is_done)
+
+
+def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
+    """With the sum over them that the task has reported."""
+    return mock.patch.object(SegmentReader, "_check_data")

@@ -42,6 +42,7 @@ _SERVICE = "tests/storage/test_put_service.py"
 _EXPIRY = "tests/crash/test_expiry.py"
 _REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"
+_PROGRESS = "tests/crash/test_sink_progress.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -96,6 +97,24 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "an intent goes before the log is synced": Mutant(faults.intent_goes_before_the_sync, ("power-loss",), _LOST),
         "a batch is redone without a look": Mutant(faults.batch_is_redone_blindly, ("power-loss",), "duplicated: "),
+        "a ledger message needs no mark": Mutant(
+            faults.ledger_messages_need_no_mark,
+            (f"{_PROGRESS}::test_in_a_new_store_nothing_counts_without_a_mark",),
+            "already_done: True != False",
+        ),
+        "a consumer offset is believed": Mutant(
+            faults.mirror_is_believed,
+            (f"{_PROGRESS}::test_a_mirror_that_says_more_than_the_notes_stops_the_sink_too",),
+            "DID NOT RAISE SinkProgressError|DID NOT RAISE <class",
+        ),
+        "staged rows are not compared with what was staged": Mutant(
+            faults.staged_rows_are_not_compared,
+            (
+                "tests/crash/test_commit_outcomes.py::"
+                "test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written",
+            ),
+            "DID NOT RAISE",
+        ),
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_mq import lag, offsets
 from spark_mq.conditions import OffsetJsonError
-from storage import failed_sync, hint, index_trust, intent, quarantine, redo, staged_segment
+from storage import failed_sync, hint, index_trust, intent, ledger_notes, quarantine, redo, staged_segment
 from storage.dead_letter_file import DeadLetterFile
 from storage.delay import delivery_mark
 from storage.errors import StateFileError, StorageError
@@ -89,7 +89,7 @@ def _hints(samples: Samples) -> list[bytes]:
         "queue_ends": {"TopicA": {"0": 7}},
         "unsynced": [],
         "checkpointed_ms": 5,
-        "ledger": {"sink": {"query": 3}},
+        "marked_ends": {"sink": {"query": 3}},
     }
     encoded = json.dumps(document).encode()
     return [b"%08x" % zlib.crc32(encoded) + encoded, b"%08x" % zlib.crc32(encoded + b" ") + encoded + b" "]
@@ -109,6 +109,23 @@ def _read_note(content: bytes, directory: Path) -> bool:
 def _notes(samples: Samples) -> list[bytes]:
     paths = ["/s/commitlog/00000000000000000000", "/s/consumequeue/TopicA/0", "/s/checkpoint"]
     return [as_json({"boot_id": _FILES.boot_id(), "paths": paths})]
+
+
+def _read_ledger_notes(content: bytes, directory: Path) -> bool:
+    """With any checksum, and what is read is saved as it was."""
+    line = content.partition(b"\n")[0]
+    sealed = line + b"\n" + f"{zlib.crc32(line):08x}\n".encode()
+    (directory / "spark_mq").mkdir(exist_ok=True)
+    write_over(directory / "spark_mq" / "ledger.json", sealed if len(content) % 2 else content)
+    notes = ledger_notes.load_ledger_notes(_FILES, str(directory))
+    assert notes is not None
+    ledger_notes.save_ledger_notes(_FILES, str(directory), notes)
+    return ledger_notes.load_ledger_notes(_FILES, str(directory)) == notes
+
+
+def _ledger_notes(samples: Samples) -> list[bytes]:
+    document = as_json({"unmarkedEnd": 4096, "sinks": {"sink": ["query", 3, 4000], "other": ["q", -1, -1]}})
+    return [document, document + b" " * (1 + len(document) % 2)]
 
 
 def _read_torn_rows(content: bytes, directory: Path) -> bool:
@@ -228,6 +245,15 @@ OWN_DECODERS: Sequence[Decoder] = (
     Decoder("hint", _hints, _read_hint, inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS),
     Decoder(
         "what to sync again", _notes, _read_note, (OSError,), inputs=400, words=JSON_WORDS, bombs=lambda: JSON_BOMBS
+    ),
+    Decoder(
+        "notes of the ledger",
+        _ledger_notes,
+        _read_ledger_notes,
+        (StateFileError,),
+        inputs=400,
+        words=JSON_WORDS,
+        bombs=lambda: JSON_BOMBS,
     ),
     Decoder(
         "rows that were torn",
