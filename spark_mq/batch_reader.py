@@ -20,7 +20,7 @@ from spark_mq.conditions import warn_of_losses
 from spark_mq.key_lookup import offsets_with_key
 from spark_mq.offsets import QueueId
 from spark_mq.options import SourceOptions
-from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.partition_reader import QueueSplit, into_partitions, read_partition
 from spark_mq.pushdown import Cuts
 from spark_mq.ranges import QueueRange, ranges_between, split_ranges
 from spark_mq.selection import request_of, select_queues
@@ -59,7 +59,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
         try:
-            return [QueuePartition(split) for split in self._splits(cluster)] or [_EMPTY]
+            limits = self.options.min_partitions, self.options.max_records_per_partition
+            return into_partitions(self._splits(cluster), *limits) or [_EMPTY]
         finally:
             cluster.close()
 
@@ -107,8 +108,7 @@ class BatchReader(DataSourceReader):
         return QueueSplit(store.layout, store.log_end, queue, cluster.rank(queue.broker_name), ranges, request, proof)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, QueuePartition):
-            yield from read_split(partition.split)
+        yield from read_partition(partition)
 
 
 _EMPTY = InputPartition(None)  # Spark turns an empty list into one partition None

@@ -76,7 +76,12 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
     __slots__ = ("_by_queue",)
 
     def __init__(self, by_queue: Mapping[QueueId, QueueOffset] | None = None) -> None:
-        self._by_queue = dict(sorted((by_queue or {}).items()))
+        self._by_queue = {queue: (by_queue or {})[queue] for queue in sorted(by_queue or ())}
+
+    def __eq__(self, other: object) -> bool:
+        return self._by_queue == other._by_queue if isinstance(other, QueueOffsets) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __getitem__(self, queue: QueueId) -> QueueOffset:
         return self._by_queue[queue]
@@ -94,6 +99,11 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
         """The next offset to read of every queue, without the identities."""
         return {queue: position.next for queue, position in self._by_queue.items()}
 
+    def is_moved(self, queue: QueueId, end: int) -> bool:
+        """Whether the queue's next offset is another than this one, or the queue is new."""
+        position = self._by_queue.get(queue)
+        return position is None or position.next != end
+
     def moved_to(
         self,
         ends: Mapping[QueueId, int],
@@ -109,10 +119,10 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
         """
         moved = {}
         for queue, end in ends.items():
-            position = self._by_queue.get(queue)
-            if position is None or position.next != end or queue in broken:
-                position = QueueOffset(end, record_before(queue, end))
-            moved[queue] = position
+            if self.is_moved(queue, end) or queue in broken:
+                moved[queue] = QueueOffset(end, record_before(queue, end))
+            else:
+                moved[queue] = self._by_queue[queue]
         return QueueOffsets(moved)
 
     def to_json_dict(self) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:

@@ -5,7 +5,7 @@ Everything a task knows stands in its `QueueSplit`: the reader that planned it l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from spark_mq.offsets import QueueId
+from spark_mq.ranges import MOST_PARTITIONS, pack
 from spark_mq.rows import PROPERTY_COLUMNS, RowSource, arrow_schema, columns_named, rows_with_tags, to_record_batches
 from spark_mq.split_proof import NO_PROOF, StoreProof, check_sight
 from spark_mq.worker_errors import expect_hang_up, named_for_spark
@@ -70,11 +71,27 @@ class QueueSplit:
 
 
 class QueuePartition(InputPartition):
-    """One split as Spark's partition."""
+    """Splits as one of Spark's partitions: nearly always one; of very many queues several small ones, read one after the other."""
 
-    def __init__(self, split: QueueSplit) -> None:
-        super().__init__(split)
-        self.split = split
+    def __init__(self, *splits: QueueSplit) -> None:
+        super().__init__(splits)
+        self.splits = splits
+
+
+def into_partitions(
+    splits: Sequence[QueueSplit], min_partitions: int | None = None, max_records_per_partition: int | None = None
+) -> list[QueuePartition]:
+    """The splits in order, as partitions of which Spark can plan a batch (`pack`)."""
+    most = max(MOST_PARTITIONS, min_partitions or 0)
+    sizes = [sum(end - start for start, end in split.ranges) for split in splits]
+    return [QueuePartition(*splits[start:end]) for start, end in pack(sizes, most, max_records_per_partition)]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """`read_split` of all its splits; nothing of another's partition."""
+    if isinstance(partition, QueuePartition):
+        for split in partition.splits:
+            yield from read_split(split)
 
 
 def read_split(split: QueueSplit) -> Iterator[pa.RecordBatch]:

@@ -7,10 +7,13 @@ Spark: KafkaOffsetRange, KafkaOffsetRangeCalculator (with SPARK-36576 and SPARK-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_mq.offsets import QueueId
+
+MOST_PARTITIONS = 1_000
+"""Of more splits small ones share a partition: each is a task, which costs Spark some milliseconds whatever it reads."""
 
 
 class QueueRange(NamedTuple):
@@ -83,3 +86,21 @@ def _divide(queue_range: QueueRange, count: int) -> list[QueueRange]:
         parts.append(QueueRange(queue_range.queue, start, end))
         start = end
     return parts
+
+
+def pack(sizes: Sequence[int], most: int, most_size: int | None = None) -> list[tuple[int, int]]:
+    """Runs [start, end) of neighbours that share a partition: each alone if there are no more than `most`, else about so many runs.
+
+    No run of several is larger than `most_size`, or than twice its part of the whole.
+    """
+    if len(sizes) <= most:
+        return [(number, number + 1) for number in range(len(sizes))]
+    limit = -(-2 * sum(sizes) // most)
+    limit = limit if most_size is None else min(limit, most_size)
+    runs, start, filled = [], 0, 0
+    for number, size in enumerate(sizes):
+        if number > start and filled + size > limit:
+            runs.append((start, number))
+            start, filled = number, 0
+        filled += size
+    return [*runs, (start, len(sizes))]

@@ -7,7 +7,7 @@ read at the log's end while nothing happens.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,11 +24,12 @@ from pyspark.sql.streaming.datasource import (
 from spark_mq.checkpoint_queues import loss_of, refuse_other_checkpoint
 from spark_mq.cluster import Cluster
 from spark_mq.conditions import DataLossError, warn_of_losses
+from spark_mq.garbage import collected_later
 from spark_mq.group_offsets import GroupOffsets
 from spark_mq.lag import UnreadBytes, latest_offset_json
 from spark_mq.offsets import QueueId, QueueOffsets
 from spark_mq.options import SourceOptions
-from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.partition_reader import QueueSplit, into_partitions, read_partition
 from spark_mq.ranges import QueueRange, split_ranges
 from spark_mq.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
 from spark_mq.selection import request_of, select_queues
@@ -48,6 +49,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None
         self._group: GroupOffsets | None = None
         self._planned: dict[QueueId, int] = {}
+        self._last_told: list[tuple[QueueOffsets, dict[str, Any]]] = []
+        self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
         self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
         self._reported = QueueOffsets()
         self._unread = UnreadBytes()
@@ -78,11 +81,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     @named_for_spark()
+    @collected_later()
     def initialOffset(self) -> dict[str, Any]:
         """Asked twice by Spark; a relative start must not give two answers."""
         if self._initial is None:
             self._initial = self._resolve_start()
-        return self._initial.to_json_dict()
+        return self._told(self._initial)
 
     @named_for_spark()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -91,14 +95,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = FrozenEnd(self._available())
 
     @named_for_spark()
+    @collected_later()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return self._latest(QueueOffsets.from_json_dict(start), limit).to_json_dict()
+        return self._told(self._latest(self._position_of(start), limit))
 
     @named_for_spark()
+    @collected_later()
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
         ends = self._available()
-        self._reported = self._reported.moved_to(ends, self.cluster.record_before)
+        self._reported = self._moved(self._reported, ends)
         unread = self._unread.count(self._planned, ends, self.cluster)
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
@@ -108,8 +114,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = QueueOffsets.from_json_dict(end).next_offsets()
         return self.reportLatestOffset()
 
+    @named_for_spark()
+    @collected_later()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._partitions(QueueOffsets.from_json_dict(start), QueueOffsets.from_json_dict(end))
+        return self._partitions(self._position_of(start), self._position_of(end))
 
     def stop(self) -> None:
         """Spark calls this seldom; nothing depends on it."""
@@ -120,10 +128,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What a task does
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, QueuePartition):
-            yield from read_split(partition.split)
+        yield from read_partition(partition)
 
     # Deciding
+
+    def _told(self, position: QueueOffsets) -> dict[str, Any]:
+        """The position for Spark, which gives the last two back again and again."""
+        if position not in (told for told, _ in self._last_told):
+            self._last_told = [(position, position.to_json_dict()), *self._last_told[:1]]
+        return next(tree for told, tree in self._last_told if told == position)
+
+    def _position_of(self, tree: dict[str, Any]) -> QueueOffsets:
+        """A position that Spark gives: comparing it with those that it was told is ten times cheaper than parsing it."""
+        known = (position for position, told in self._last_told if told == tree)
+        return next(known, None) or QueueOffsets.from_json_dict(tree)
 
     def _resolve_start(self) -> QueueOffsets:
         resolved = resolve_start(
@@ -135,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
         warn_of_losses(resolved.losses)
-        return QueueOffsets().moved_to(resolved.offsets, self.cluster.record_before)
+        return self._moved(QueueOffsets(), resolved.offsets)
 
     def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
         changed = self.cluster.refresh() if self._frozen is None else True
@@ -165,7 +183,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._planned = plan_end(starts, available, limits, self.cluster)
         if ends == starts == start.next_offsets():
             self._caught_up = start
-        return start.moved_to(ends, self.cluster.record_before, broken=broken)
+        return self._moved(start, ends, broken)
+
+    def _moved(
+        self, position: QueueOffsets, ends: Mapping[QueueId, int], broken: Collection[QueueId] = ()
+    ) -> QueueOffsets:
+        moved = {queue: end for queue, end in ends.items() if position.is_moved(queue, end) or queue in broken}
+        self.cluster.look_up(moved)
+        return position.moved_to(ends, self.cluster.record_before, broken=broken)
 
     def _limits(self, limit: ReadLimit) -> ReadLimits:
         if isinstance(limit, ReadAllAvailable):
@@ -175,15 +200,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _available(self) -> dict[QueueId, int]:
         """Where every queue of the query ends now."""
-        queues = self.options.subscription.select(
-            self.cluster.queues(), brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
-        )
+        there = self.cluster.queues()
+        if self._selected is None or self._selected[0] is not there:
+            queues = self.options.subscription.select(
+                there, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
+            )
+            self._selected = there, queues
+        queues = self._selected[1]
         return {queue: max(self.cluster.maximum(queue), self.cluster.minimum(queue)) for queue in queues}
 
     def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
         """Where each available queue is read from, and which queues stand for another topic than they did."""
         starts: dict[QueueId, int] = {}
         losses, broken = self._losses_of_missing(start, start.keys() - available.keys()), []
+        known = ((queue, position) for queue, position in start.items() if queue in available)
+        self.cluster.look_up({queue: position.next for queue, position in known if position.before is not None})
         for queue in available:
             if queue in start:
                 verdict = check_continuity(queue, start[queue], self.cluster.facts(queue))
@@ -233,7 +264,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_ends(ends)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        return [QueuePartition(self._split(piece)) for piece in pieces]
+        splits = [self._split(piece) for piece in pieces]
+        return list(into_partitions(splits, self.options.min_partitions, self.options.max_records_per_partition))
 
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
         """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""

@@ -100,6 +100,8 @@ class ConsumeQueue:
 
         Raises OffsetOutOfRangeError where a file expired since.
         """
+        if start < end and len(whole := self.bytes_from(start, end - start)) == (end - start) * ENTRY_SIZE:
+            return decode_entries(whole)
         result = np.zeros(max(0, end - start), ENTRY)
         first = max(0, bisect_right(self._starts, start * ENTRY_SIZE) - 1)
         for file_start in self._starts[first : bisect_right(self._starts, max(0, end * ENTRY_SIZE - 1))]:

@@ -6,15 +6,22 @@ log's new records name them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.errors import OffsetOutOfRangeError
 from storage.log_tail import LogTail, RecordIdentity
+from storage.queue_positions import GrownQueues
 from storage.recovery_plan import RecoveryPlan
 
+QueueName = tuple[str, int]
+
+_PAUSES = 20
+"""Times as long as they took to list, all queues are not listed again."""
+_LONGEST_PAUSE_MS = 60_000
+_QUEUES_TOGETHER = 8_192
 DISCOVERY_INTERVAL_MS = 1_000
 DISCOVERED_QUEUES_A_MS = 16
 """Of a store with very many queues all are listed less often, so that it takes a few percent of the time."""
@@ -62,9 +69,29 @@ class QueueEnds:
         """Look at new records, queues and topics; returns whether anything changed."""
         changed = self._tail.advance()
         changed |= self._discover()
-        for name in list(self._tail.pending):
-            if (queue := self._queues.look_for(*name)) is not None:
+        found = ((name, self._queues.look_for(*name)) for name in list(self._tail.pending))
+        pending = [(name, queue) for name, queue in found if queue is not None]
+        for start in range(0, len(pending), _QUEUES_TOGETHER):
+            changed |= self._follow_queues(pending[start : start + _QUEUES_TOGETHER])
+        return changed
+
+    def _follow_queues(self, pending: Sequence[tuple[QueueName, ConsumeQueue]]) -> bool:
+        """Move the ends of many queues on: one read each, and one look into the log for all of them.
+
+        A queue that did not just get a few entries more is followed alone.
+        """
+        grown = GrownQueues.look(
+            [(queue, self._ends.get(name, 0), self._last_places.get(name, -1)) for name, queue in pending],
+            self._log,
+            self._tail.end,
+        )
+        changed = False
+        for (name, queue), count, last_place in zip(pending, grown.counts, grown.last_places, strict=True):
+            if count is None:
                 changed |= self._follow_queue(name, queue)
+            elif count:
+                changed = True
+                self._moved(name, self._ends[name] + count, last_place)
         return changed
 
     def maximum(self, topic: str, queue_id: int) -> int:
@@ -101,7 +128,9 @@ class QueueEnds:
             return False
         new = self._queues.discover()
         names = self._queues.names()
-        self._next_discovery_ms = now_ms + max(DISCOVERY_INTERVAL_MS, len(names) // DISCOVERED_QUEUES_A_MS)
+        done_ms = self._clock()
+        pause_ms = max(len(names) // DISCOVERED_QUEUES_A_MS, _PAUSES * (done_ms - now_ms))
+        self._next_discovery_ms = done_ms + max(DISCOVERY_INTERVAL_MS, min(pause_ms, _LONGEST_PAUSE_MS))
         for name in new:
             self._tail.pending.setdefault(name, -1)
         if not new and len(names) == len(self._ends):
@@ -127,11 +156,14 @@ class QueueEnds:
             last_place = queue.greatest_end(end)
         except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
             return self._ends[name] != before
+        self._moved(name, end, last_place)
+        return end != before
+
+    def _moved(self, name: QueueName, end: int, last_place: int) -> None:
         self._ends[name], self._last_places[name] = end, last_place
         self.dispatched_end = max(self.dispatched_end, last_place)
         if last_place > self._tail.pending[name]:
             del self._tail.pending[name]
-        return end != before
 
     def _is_another(self, name: tuple[str, int], queue: ConsumeQueue) -> bool:
         """Whether another record stands where the queue ended: its topic was deleted and made again."""

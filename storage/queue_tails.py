@@ -8,23 +8,21 @@ Java: ConsumeQueue.recover, ConsumeQueueStore.truncateDirty.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank, may_be_torn
+from storage.queue_positions import true_entries
 
 QueueName = tuple[str, int]
 
 _FIRST_LOOK_ENTRIES = 205  # a page: of most queues nothing is written behind it
 _LONGEST_LOOK_ENTRIES = 4096
 _READ_BYTES = 8 << 20  # what is held of all queues' ends at a time
-_RECORD_BYTES = 16 << 20  # what of the log a remote store fetches at a time
-_RECORDS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +57,17 @@ class QueueTails:
 
     def visible(self, log: CommitLog, log_end: int) -> QueueTails:
         """The tails without stale entries (`ConsumeQueue.visible_end`)."""
-        sound = self._are_true(log, log_end) | is_pre_blank(self.last) | (self.last["commitlog_offset"] < log.minimum)
+        sound = (
+            true_entries(self.queues, self.last, log, log_end).true
+            | is_pre_blank(self.last)
+            | (self.last["commitlog_offset"] < log.minimum)
+        )
         ends, last = self.ends.copy(), self.last.copy()
         for row in np.flatnonzero(~sound & is_entry(self.last)).tolist():
             queue = self.queues[row]
             ends[row] = queue.visible_end(int(self.ends[row]), log, log_end)
             last[row] = _entry_before(queue, int(ends[row]))
         return QueueTails(self.queues, ends, last, self.zero_until)
-
-    def _are_true(self, log: CommitLog, log_end: int) -> np.ndarray:
-        """Which last entries lie in the validated log, where their record agrees with them."""
-        places, sizes = self.last["commitlog_offset"].astype(np.int64), self.last["size_bytes"].astype(np.int64)
-        true = is_entry(self.last) & ~is_pre_blank(self.last) & (places >= log.minimum) & (places + sizes <= log_end)
-        rows = np.flatnonzero(true)
-        true[rows] = False
-        for some in _portions(rows[np.argsort(places[rows], kind="stable")], sizes):
-            topics = pa.array([self.queues[row].topic.encode() for row in some.tolist()], pa.binary())
-            queue_ids = np.array([self.queues[row].queue_id for row in some.tolist()], np.int64)
-            for part, records in log.records(places[some], sizes[some]):
-                agrees = records.agree_each(places[some[part]], sizes[some[part]], topics[part], queue_ids[part])
-                true[some[part]] = agrees
-        return true
 
 
 def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
@@ -128,14 +116,6 @@ def _is_zero(entries: np.ndarray) -> np.ndarray:
 
 def _entry_before(queue: ConsumeQueue, end: int) -> np.ndarray | np.void:
     return queue.entries(end - 1, end)[0] if end > queue.first_file_offset else np.zeros((), ENTRY)
-
-
-def _portions(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows in turn, so many at a time that their records need not much memory."""
-    while len(rows):
-        fitting = int(np.searchsorted(np.cumsum(sizes[rows[:_RECORDS]]), _RECORD_BYTES, side="right"))
-        yield rows[: max(1, fitting)]
-        rows = rows[max(1, fitting) :]
 
 
 def _by_name(queues: Sequence[ConsumeQueue], values: np.ndarray) -> dict[QueueName, int]:

@@ -7,11 +7,11 @@ queue id. Nothing here changes a file.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from storage.format.record import Message
 from storage.index_store import IndexStore
 from storage.log_fingerprint import LogFingerprint, take_fingerprint
 from storage.queue_ends import QueueEnds
+from storage.queue_positions import QueuePosition, read_positions
 from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
@@ -81,14 +82,6 @@ class GetResult:
     @property
     def size_bytes(self) -> int:
         return sum(message.size_bytes for message in self.messages)
-
-
-class QueuePosition(NamedTuple):
-    """The place in the log, size and store time of the message at one queue offset."""
-
-    commitlog_offset: int
-    size_bytes: int
-    store_time_ms: int
 
 
 class StoreReader(ABC):
@@ -309,15 +302,28 @@ class StoreReader(ABC):
     @_outliving_expiry
     def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
         """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
-        queue = self.queues.get(topic, queue_id)
-        if queue is None or not 0 <= offset < self.max_offset(topic, queue_id):
-            return None
-        entry = queue.entries(offset, offset + 1)
-        if not valid_entries(entry, topic, queue_id, self.log, self.log_end)[0]:
-            return None
-        offsets, sizes = entry["commitlog_offset"].astype(np.int64), entry["size_bytes"].astype(np.int64)
-        (_, records), *_ = self.log.records(offsets, sizes)
-        return QueuePosition(int(offsets[0]), int(sizes[0]), int(records.column("store_time_ms")[0]))
+        return self._positions([(topic, queue_id, offset)])[0]
+
+    def positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        """`position` of many (topic, queue id, queue offset): much cheaper than one after the other."""
+        try:
+            return self._positions(asked)
+        except OffsetOutOfRangeError:  # one of them has expired meanwhile
+            return [self.position(*one) for one in asked]
+
+    def _positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        queues: list[ConsumeQueue] = []
+        rows, offsets = [], []
+        for row, (topic, queue_id, offset) in enumerate(asked):
+            queue = self.queues.get(topic, queue_id)
+            if queue is not None and 0 <= offset < self._ends.maximum(topic, queue_id):
+                rows.append(row)
+                queues.append(queue)
+                offsets.append(offset)
+        found: list[QueuePosition | None] = [None] * len(asked)
+        for row, position in zip(rows, read_positions(queues, offsets, self.log, self.log_end), strict=True):
+            found[row] = position
+        return found
 
     @_outliving_expiry
     def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:

@@ -27,7 +27,7 @@ def plan_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -
     parsed = SourceOptions.parse({**_where(path), "pushDown": "true", **options}, "batch")
     reader = BatchReader(parsed, parsed.column_names)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates every filter again"
-    return [part.split for part in reader.partitions() if isinstance(part, QueuePartition)]
+    return [split for part in reader.partitions() if isinstance(part, QueuePartition) for split in part.splits]
 
 
 def rows_of(splits: Sequence[QueueSplit]) -> list[dict[str, Any]]:
@@ -56,7 +56,8 @@ def next_batch(reader: StreamReader, start: Position) -> tuple[Position, list[di
 
 
 def rows_between(reader: StreamReader, start: Position, end: Position) -> list[dict[str, Any]]:
-    splits = [part.split for part in reader.partitions(start, end) if isinstance(part, QueuePartition)]
+    parts = [part for part in reader.partitions(start, end) if isinstance(part, QueuePartition)]
+    splits = [split for part in parts for split in part.splits]
     return rows_of(splits)
 
 

@@ -56,7 +56,7 @@ def stream_splits(store: StoreBuilder, fail_on_data_loss: str) -> list[QueueSpli
     reader = open_stream(store.root, topic="Topic", startingOffsets="earliest", failOnDataLoss=fail_on_data_loss)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    return [part.split for part in reader.partitions(start, end)]  # type: ignore[attr-defined]
+    return [split for part in reader.partitions(start, end) for split in part.splits]  # type: ignore[attr-defined]
 
 
 PLANS = pytest.mark.parametrize("plan", [batch_splits, stream_splits])
@@ -193,7 +193,7 @@ def test_a_relative_path_means_the_drivers_directory(
         start = stream.initialOffset()
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
         assert {split.queue.broker_name for split in splits} == {broker}
-        splits += [part.split for part in stream.partitions(start, end)]  # type: ignore[attr-defined]
+        splits += [split for part in stream.partitions(start, end) for split in part.splits]  # type: ignore[attr-defined]
         monkeypatch.chdir(tmp_path)
         assert len(rows_of(splits)) == 2 * store.end("Topic")
         monkeypatch.chdir(store.root.parent)
