@@ -384,6 +384,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
+    errors.LogFileMissingError: ("SPARK_MQ_LOG_FILE_MISSING", None),
     errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
     errors.CorruptMessageError: ("SPARK_MQ_CORRUPT_RECORD", _PERMISSIVE),
     errors.ColumnIllegalError: ("SPARK_MQ_SINK_SCHEMA", None),

@@ -97,6 +97,21 @@ class CommitLog:
         return self.files[0].start if self.files else 0
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether files are missing amid others."""
+        return (
+            bool(self.files) and sum(file.end - file.start for file in self.files) != self.files[-1].end - self.minimum
+        )
+
+    def is_missing(self, commitlog_offsets: np.ndarray) -> np.ndarray:
+        """Which places lie amid the log where no file is."""
+        starts = np.array([file.start for file in self.files], np.int64)
+        ends = np.array([file.end for file in self.files], np.int64)
+        numbers = np.searchsorted(starts, commitlog_offsets, side="right") - 1
+        amid = (numbers >= 0) & (numbers < len(starts) - 1)
+        return np.asarray(amid & (commitlog_offsets >= ends[numbers]))
+
+    @property
     def file_size_bytes(self) -> int | None:
         return self.files[0].end - self.files[0].start if self.files else self._configured_size
 
@@ -224,7 +239,13 @@ class LogWalk:
             number = self._log.file_index(file.start) + 1  # files may have expired, and been listed anew, meanwhile
             if not rolls or number == len(self._log.files):  # Java too takes a last file's filler as free space
                 return
+            if self._log.files[number].start != file.end and not self._begins_with_record(self._log.files[number]):
+                return  # nothing was written behind the files that are missing
             self.end = self._log.files[number].start
+
+    def _begins_with_record(self, file: LogFile) -> bool:
+        _, magic = BLANK.unpack(self._log.open_file(file).view(0, BLANK_SIZE).data)
+        return magic in (MAGIC_V1, MAGIC_V2)
 
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
         """Returns whether the walk goes on in the next file."""

@@ -19,6 +19,7 @@
       SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
+        LogFileMissingError(file, before, behind, …)  the log lacks a file amid others
       CorruptRecordError(field, position, …)        bytes on disk are wrong
         CorruptMessageError(topic, queue_id, …)     a queue's message whose body is not what its record says
       ColumnIllegalError(column, rule)              a table that is none of messages
@@ -395,6 +396,34 @@ class StoreDamagedError(StorageError):
         return (
             f"the log is damaged {_at(self.file, self.position)} (bad {self.field}): "
             f"at least {self.intact_records_behind} intact record(s) stand behind it"
+        )
+
+
+class LogFileMissingError(StoreDamagedError):
+    """The log lacks `count` files, from `file` on, between the files `before` and `behind`; records stand behind them.
+
+    `start` and `end` are the places in the log of the bytes that they held.
+    """
+
+    hint = (
+        "bring the missing file back from a copy, or, if there is none, run `spark-mq repair`: it puts an empty file in its place "
+        "and keeps the messages before and behind it"
+    )
+
+    def __init__(self, file: str, before: str, behind: str, start: int, end: int, count: int) -> None:
+        super().__init__(file, 0, "file", 1, start)
+        self.args = (file, before, behind, start, end, count)
+        self.before = before
+        self.behind = behind
+        self.start = start
+        self.end = end
+        self.count = count
+
+    def describe(self) -> str:
+        which = self.file if self.count == 1 else f"{self.count} files from {self.file} on"
+        return (
+            f"the log lacks {which}, between {self.before} and {self.behind}: the messages in bytes {self.start} to {self.end} "
+            "of the log cannot be read"
         )
 
 

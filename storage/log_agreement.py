@@ -36,6 +36,8 @@ def find_disagreement(
     """
     if plan.damage is not None:
         return plan.damage.describe()
+    if plan.gaps:
+        return plan.gaps[0].error().describe()
     agreeing = 0
     for queue in _ordinary(queues):
         name = (queue.topic, queue.queue_id)

@@ -30,6 +30,7 @@ from storage.files.remote import file_system_of, plain_path
 from storage.index_store import IndexStore
 from storage.inner_messages import InnerMessage, InnerMessages
 from storage.log_bind import prove_binding
+from storage.log_gaps import warning_of
 from storage.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.put import InnerPut, PutResult, Putter
 from storage.put_settings import PutSettings, put_settings
@@ -419,6 +420,8 @@ class MessageStore(StoreReader):
             try:
                 self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
                 self._queue_ends = self._ends_of_plan()
+                if (text := warning_of(self.root, self.plan.gaps)) is not None:
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
                 return
             except OffsetOutOfRangeError:
                 if not left:

@@ -29,6 +29,7 @@ from storage.hint import Hint, drop_hint, holds, index_end, load_hint, queue_dir
 from storage.index_recovery import plan_index
 from storage.index_store import IndexStore
 from storage.index_trust import drop_index_trust, load_index_trust
+from storage.log_gaps import bridge
 from storage.own_directory import refuse_links
 from storage.quarantine import Quarantine, keep_what_is_cut
 from storage.recovery import (
@@ -79,9 +80,9 @@ def open_for_writing(
 ) -> Opening:
     """Bring the store into a state to append to; `abort` stands then.
 
-    What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError unless
-    `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq is a link, StoreNotWritableError where the copy has no
-    room, with nothing changed but the checkpoint's index time.
+    What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
+    LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
+    is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
     """
     refuse_links(file_system, root)
     if file_system.exists(
@@ -89,11 +90,17 @@ def open_for_writing(
     ):  # who renamed a table may have been killed, or have failed, before syncing that
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
-    if hint is not None and holds(hint, file_system, root, log, index):
+    if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
         reach("hint-dropped")
         return _opening_of_hint(hint)
     plan = read_plan(root, config, file_system, log, queues)
+    if plan.gaps:
+        if not truncate_damage:
+            raise plan.gaps[0].error()
+        bridge(file_system, log, plan.gaps)
+        reach("gaps-bridged")
+        plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if plan.was_clean:

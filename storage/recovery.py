@@ -41,6 +41,7 @@ from storage.index_recovery import Indexer, plan_index
 from storage.index_store import IndexStore
 from storage.index_trust import IndexTrust
 from storage.intact_records import intact_records
+from storage.log_gaps import find_gaps
 from storage.log_tail import RecordIdentity
 from storage.quarantine import Quarantine
 from storage.queue_recovery import QueueWriters
@@ -84,6 +85,8 @@ def plan_recovery(
             log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint, was_clean=was_clean
         )
     )
+    # After a crash entries may have reached the disk whose records did not.
+    gaps = tuple(find_gaps(log, walk.end, greatest if was_clean else 0, is_local=not from_greatest_end))
     visible = tails.visible(log, walk.end)
     greatest = int(max(visible.greatest_ends(), default=-1))
     visible_ends, last_places = visible.ends_by_name(), visible.places_by_name()
@@ -100,6 +103,7 @@ def plan_recovery(
         last_places,
         frozenset() if was_clean else visible.maybe_torn(),
         zero_until,
+        gaps,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.errors import CorruptRecordError, StoreDamagedError
+from storage.log_gaps import LogGap
 from storage.log_tail import RecordIdentity
 from storage.queue_order import Misnumbered
 
@@ -30,6 +31,8 @@ class RecoveryPlan:
     """After an unclean stop: queues of whose last entry place and size may be there, and not the tags code."""
     zero_until: dict[tuple[str, int], int] = field(default_factory=dict)
     """Up to which queue offset nothing but zeros was seen behind a written end."""
+    gaps: tuple[LogGap, ...] = ()
+    """Files that the log lacks amid others."""
 
     @property
     def last_store_time_ms(self) -> int:

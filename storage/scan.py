@@ -80,6 +80,14 @@ def _slices(
         raise OffsetOutOfRangeError(
             queue.topic, queue.queue_id, int(offsets[expired][-1]) + 1, int(offsets[-1]) + 1, int(offsets[expired][0])
         )
+    if log.has_gaps and (lost := inside & log.is_missing(places)).any():
+        first = int(np.argmax(lost))
+        if first:
+            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc)
+        end = first + int(np.argmin(lost[first:])) if not lost[first:].all() else len(lost)
+        raise OffsetOutOfRangeError(
+            queue.topic, queue.queue_id, int(offsets[first]) + end - first, int(offsets[-1]) + 1, int(offsets[first])
+        )
     if (places[1:] <= places[:-1]).any():  # not all of them true: each is looked at alone first
         inside = valid_entries(entries, queue.topic, queue.queue_id, log, log_end)
     if not inside.all():

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow.compute as pc
@@ -131,9 +130,8 @@ class _LogAudit:
             tally.add(Kind.DAMAGED_LOG, plan.damage.file, 1, str(plan.damage.describe()))
         elif plan.failure is not None:
             tally.add(Kind.LOG_TAIL, plan.failure.file or "the log", 1, plan.failure.describe())
-        for file, following in pairwise(log.files):
-            if file.end < following.start <= self._end:
-                self._lost(file.end, following.start, following.path, "no file holds them")
+        for gap in plan.gaps:
+            self._lost(gap.start, gap.end, gap.paths[0], "the file is missing")
 
     def _lost(self, start: int, end: int, where: str, why: str) -> None:
         self.unreadable.append((start, end))

@@ -17,6 +17,7 @@ from storage.errors import (
     FileSystemUnavailableError,
     ForeignLogError,
     IndexGeometryUnknownError,
+    LogFileMissingError,
     MessageIllegalError,
     NameIllegalError,
     OffsetOutOfRangeError,
@@ -70,6 +71,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         False,
     ),
     (TopicChangedError("T", 9, "the topic has 8 write queues"), ["queue 9", "topic T", "8 write queues"], False),
+    (
+        LogFileMissingError("/s/log/2", "/s/log/1", "/s/log/3", 2, 3, 1),
+        ["lacks /s/log/2", "between /s/log/1 and /s/log/3", "bytes 2 to 3", "spark-mq repair"],
+        False,
+    ),
     (StoreDamagedError("/s/log", 12, "body CRC", 3, 1036), ["/s/log", "12", "body CRC", "3 intact"], False),
     (
         CorruptRecordError("magic", 40, "0xDAA320A7", "0x0", "/s/log"),
