@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_mq.worker_errors import named_for_spark
@@ -41,8 +41,13 @@ class SparkMqDataSource(DataSource):
         check_schema(options, schema)
         return BatchReader(options, schema.names, nullable_columns(schema))
 
-    @named_for_spark()
-    def streamReader(self, schema: StructType) -> StreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Never raises: PySpark would drop the error. What is refused is told by the reader's methods."""
+        from spark_mq.refused_stream import reader_or_refusal
+
+        return reader_or_refusal(lambda: self._stream_reader(schema))
+
+    def _stream_reader(self, schema: StructType) -> StreamReader:
         from spark_mq.selection import check_schema, nullable_columns
         from spark_mq.stream_reader import StreamReader
 

@@ -174,7 +174,9 @@ def test_the_column_needs_the_mode(store: StoreBuilder) -> None:
         SparkMqDataSource({"path": str(store.root), "topic": "Topic"}).reader(schema)
     not_null = StructType([StructField("body", BinaryType(), nullable=False)])
     with pytest.raises(OptionError, match="column body can be null"):
-        SparkMqDataSource({"path": str(store.root), "topic": "Topic", "mode": "PERMISSIVE"}).streamReader(not_null)
+        SparkMqDataSource({"path": str(store.root), "topic": "Topic", "mode": "PERMISSIVE"}).streamReader(
+            not_null
+        ).initialOffset()
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "strict", ""])

@@ -50,6 +50,14 @@ def test_a_stream_without_a_store_is_named_on_the_first_line(
     assert "[SPARK_MQ_STORE_NOT_FOUND]" in cause_of(caught.value)
 
 
+def test_a_batch_option_of_a_stream_is_named_on_the_first_line(
+    stream_store: Callable[..., Stream], tmp_path: Path
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        stream_store(tmp_path / "none", topic="T", endingOffsets="latest").run()
+    assert "[SPARK_MQ_INVALID_OPTION] option endingOffsets: is for batch queries only" in cause_of(caught.value)
+
+
 def test_an_error_without_a_name_keeps_its_traceback(spark: SparkSession) -> None:
     broken = spark.udf.register("broken", lambda value: 1 // value, "int")
     with pytest.raises(PySparkException, match="in <lambda>"):
