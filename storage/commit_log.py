@@ -32,6 +32,8 @@ FILE_NAME_DIGITS = 20
 MOST_OPEN_FILES = 64
 """Files held open at a time, each with a descriptor and a map; a log may have thousands."""
 WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache
+_GIVE_BACK_BYTES = 8 << 20
+"""So much of a file a walk has mapped at a time, else a file's whole size would count as the process's memory."""
 _HEAD_BYTES = 16 << 10  # read of a record first: most are no longer
 _SIZE = np.dtype(">i4")
 
@@ -205,11 +207,6 @@ class CommitLog:
         """A validating walk over all records from `start`, which must be where a record or a file begins."""
         return LogWalk(self, start, check_crc)
 
-    def give_pages_back(self) -> None:
-        """Holds no memory for what was read until it is read again."""
-        for opened in self._open_files.values():
-            opened.give_pages_back()
-
     def close(self) -> None:
         for opened in self._open_files.values():
             opened.close()
@@ -249,8 +246,11 @@ class LogWalk:
 
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
         """Returns whether the walk goes on in the next file."""
-        opened = self._log.open_file(file)
+        opened, given_back = self._log.open_file(file), self.end
         while True:
+            if self.end >= given_back + _GIVE_BACK_BYTES:
+                opened.give_pages_back()
+                given_back = self.end
             position = self.end - file.start
             head = opened.view(position, BLANK_SIZE)
             if len(head) < BLANK_SIZE:

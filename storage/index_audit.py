@@ -107,7 +107,6 @@ class _Reached:
             places, _ = self._block(start)
             bounds.append((places.min(), places.max()) if len(places) else (_LONG_MAX, -1))
         self._least, self._greatest = np.array(bounds, np.int64).reshape(-1, 2).T
-        file.give_pages_back()
 
     def between(self, start: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Places in [start, end) and key hashes, block by block; in a block by place."""
@@ -116,11 +115,11 @@ class _Reached:
             rows = np.flatnonzero((places >= start) & (places < end))
             rows = rows[np.argsort(places[rows], kind="stable")]
             yield places[rows], hashes[rows]
-        self._file.give_pages_back()
 
     def _block(self, start: int) -> tuple[np.ndarray, np.ndarray]:
         items = self._file.items(start, start + _BLOCK_ITEMS)
         items = items[self._reachable[start : start + len(items)]]
+        self._file.give_pages_back()
         return items["commitlog_offset"].astype(np.int64), items["key_hash"].astype(np.int64)
 
 

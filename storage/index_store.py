@@ -107,6 +107,7 @@ class IndexFile:
         for start in range(0, self._slot_count, _BLOCK):
             heads = self.slots(start, start + _BLOCK)
             reachable[heads[(heads > 0) & (heads <= count)]] = True
+            self.give_pages_back()
         for start in reversed(range(0, count, _BLOCK)):
             previous = self.items(start, start + _BLOCK)["previous_item"].astype(np.int64)
             numbers = np.arange(start + 1, start + 1 + len(previous))
@@ -117,6 +118,7 @@ class IndexFile:
                 found = found[~reachable[found]]
                 reachable[found] = True
                 current = found[found > start] - start - 1
+            self.give_pages_back()
         return reachable[1:]
 
     def give_pages_back(self) -> None:

@@ -37,9 +37,6 @@ from storage.recovery_plan import RecoveryPlan
 
 __all__ = ["Finding", "Kind", "VerifyReport", "verify"]
 
-_FORGET_BYTES = 32 << 20
-"""How much of the log is walked over before its pages are given back."""
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
@@ -138,7 +135,7 @@ class _LogAudit:
         self._tally.add(Kind.DAMAGED_LOG, where, 1, f"bytes {start} to {end} of the log cannot be read: {why}")
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, Records]]:
-        given_back = start = self._log.minimum
+        start = self._log.minimum
         while start < self._end:
             walk = self._log.walk(start, check_crc=False)
             for offsets, records in walk:
@@ -148,9 +145,6 @@ class _LogAudit:
                 if len(offsets):
                     self._check_sums(offsets, records)
                     yield offsets, records
-                if walk.end >= given_back + _FORGET_BYTES:
-                    self._log.give_pages_back()
-                    given_back = walk.end
                 if walk.end >= self._end:
                     return
             if walk.end >= self._end:
