@@ -20,15 +20,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from jobs.verify_store import verify_store
 from storage import MessageStore, open_store
 from storage.scan import scan_queue
+
+if TYPE_CHECKING:
+    from spark_mq.stream_reader import StreamReader
 
 ROOT = Path(__file__).resolve().parent.parent
 OPEN_FILES = 1_024
@@ -128,6 +132,43 @@ class Step:
                     raise RuntimeError(f"{topic}, queue {queue_id}: {rows} messages were read, expected 3")
         store.close()
 
+    def verify(self) -> None:
+        with self.timed("verify"):
+            report = verify_store(self.root)
+        if report.findings:
+            raise RuntimeError(f"{report.findings[0]}")
+
+    def plan(self) -> None:
+        """A stream over all queues, as Spark drives it: what each batch costs before its tasks begin."""
+        from spark_mq.options import SourceOptions  # Spark's classes would count as the memory of every step
+        from spark_mq.stream_reader import StreamReader
+
+        options = {"path": self.root, "subscribePattern": "bench-.*", "startingOffsets": "earliest"}
+        parsed = SourceOptions.parse(options, "streaming")
+        reader = StreamReader(parsed, parsed.column_names)
+        with self.timed("plan a stream: open the store"):
+            assert reader.cluster.queues()
+        with self.timed("plan a stream: where it starts"):
+            position = reader.initialOffset()
+        position = self._batch(reader, position, "the first batch")
+        self._batch(reader, position, "nothing new")
+        with open_store(self.root, read_only=False) as store:
+            store.put(*self.queues.name(0)[:1], BODY, queue_id=0)
+        position = self._batch(reader, position, "one queue has grown")
+        with open_store(self.root, read_only=False) as store:
+            self.queues.put_into_all(store)
+        self._batch(reader, position, "all have grown")
+        reader.stop()
+
+    def _batch(self, reader: StreamReader, position: dict[str, Any], what: str) -> dict[str, Any]:
+        with self.timed(f"plan a stream: {what}"):
+            end = reader.latestOffset(position, reader.getDefaultReadLimit())
+            reader.reportLatestOffset()
+            if end != position:
+                reader.partitions(position, end)
+        planned: dict[str, Any] = json.loads(json.dumps(end))
+        return planned
+
     def _check(self, store: MessageStore, least: int) -> None:
         names = store.queues.names()
         ends = [(store.min_offset(*name), store.max_offset(*name)) for name in names]
@@ -141,6 +182,8 @@ STEPS: dict[str, Callable[[Step], None]] = {
     "recover": Step.recover,
     "read": Step.read,
     "carry on": Step.carry_on,
+    "verify": Step.verify,
+    "plan": Step.plan,
 }
 KILLED = ("write",)
 """Steps that end by SIGKILL, with the store open."""
