@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, store_to_write
-from spark_mq.cli.output import console, print_json
+from spark_mq.cli.output import print_json, say
 from spark_mq.progress import busy
 from storage.config import load_config
 from storage.files.file_system import LocalFileSystem
@@ -29,4 +29,4 @@ def bind(path: OneStorePath, conf: Conf = None, lock_timeout: LockTimeout = "10s
     if as_json:
         print_json({"store": root, "log": list(bound), "binding": binding_path(root)})
     else:
-        console().print(f"{root} is bound to {' and '.join(bound)}", markup=False)
+        say(f"{root} is bound to {' and '.join(bound)}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, Everything, StorePath, app, open_cluster
-from spark_mq.cli.output import console, duration_in_words, print_json, print_table, time_text
+from spark_mq.cli.output import console, duration_in_words, print_json, print_table, say, time_text
 from spark_mq.cluster import Cluster
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import MessageStore
@@ -49,7 +49,7 @@ def lag(
             while True:
                 if not as_json:
                     console().clear()  # does nothing but on a terminal
-                    console().print(time_text(time.time_ns() // 1_000_000))
+                    say(str(time_text(time.time_ns() // 1_000_000)))
                 _print_lags(cluster, group, every_group=every_group, as_json=as_json)
                 sys.stdout.flush()
                 time.sleep(watch)
@@ -82,7 +82,7 @@ def _print_lags(cluster: Cluster, group: str | None, *, every_group: bool, as_js
     print_table(columns, [(*list(line.values())[:-1], _time_behind(line["timeMs"])) for line in lines])
     hidden = 0 if group is not None else len(groups) - len({line["group"] for line in lines})
     if hidden:
-        console().print(f"groups of RocketMQ itself and of Spark sinks are left out: {hidden}. --all shows them")
+        say(f"groups of RocketMQ itself and of Spark sinks are left out: {hidden}. --all shows them")
 
 
 def _time_behind(time_ms: int | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,8 @@ from rich.text import Text
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14
 """A column of texts that is folded keeps so many characters; where they do not fit, each row is printed by itself."""
+_WHOLE_WORD = 48
+"""Words up to this length are not folded, so that a name can be copied."""
 _GAP = 2
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """JSON escapes the others by itself."""
@@ -34,6 +37,13 @@ def console() -> Console:
     return Console(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
 
 
+def say(text: str) -> None:
+    """A sentence for people. Its words are not folded: a path in it can be copied."""
+    shown = console()
+    folded = textwrap.fill(text, shown.width, break_long_words=False, break_on_hyphens=False)
+    shown.print(folded, markup=False, soft_wrap=True)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
     """A table; numbers stand to the right, None is a dash. Where its columns do not fit side by side, a line for each value."""
     shown = console()
@@ -46,7 +56,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     )
     for number, column in enumerate(columns):
         is_number = _is_number(rows, number)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        table.add_column(
+            column,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number,
+            min_width=_least_width(column, [row[number] for row in texts], is_number=is_number),
+        )
     for row in texts:
         table.add_row(*map(Text, row))
     shown.print(table)
@@ -57,14 +73,22 @@ def _is_number(rows: Sequence[Sequence[Any]], column: int) -> bool:
 
 
 def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]], texts: Sequence[Sequence[str]], width: int) -> bool:
-    """Whether each column has room for its numbers, or for _LEAST_COLUMN characters of its texts."""
-    needed = -_GAP
-    for number, column in enumerate(columns):
-        widest = max(
-            (len(line) for text in (column, *(row[number] for row in texts)) for line in text.splitlines()), default=0
-        )
-        needed += _GAP + (widest if _is_number(rows, number) else min(widest, max(_LEAST_COLUMN, len(column))))
-    return needed <= width
+    """Whether each column has room for its numbers, or for the least that its texts need."""
+    needed = (
+        _least_width(column, [row[number] for row in texts], is_number=_is_number(rows, number))
+        for number, column in enumerate(columns)
+    )
+    return sum(needed) + _GAP * (len(columns) - 1) <= width
+
+
+def _least_width(column: str, texts: Sequence[str], *, is_number: bool) -> int:
+    """Of a column of numbers its whole width; of texts enough for whole words, where these are not very long."""
+    lines = [line for text in (column, *texts) for line in text.splitlines()]
+    widest = max(map(len, lines), default=0)
+    if is_number:
+        return widest
+    words = max((len(word) for line in lines for word in line.split() if len(word) <= _WHOLE_WORD), default=0)
+    return min(widest, max(_LEAST_COLUMN, len(column), words))
 
 
 def _print_by_row(shown: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:

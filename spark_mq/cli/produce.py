@@ -22,7 +22,7 @@ from spark_mq.cli.app import (
     store_to_write,
 )
 from spark_mq.cli.message_lines import Line, LineError, read_lines, rows_of_bodies, rows_of_objects
-from spark_mq.cli.output import console, print_json, print_table
+from spark_mq.cli.output import print_json, print_table, say
 from storage import MessageStore, open_store
 from storage.broker_names import broker_names
 from storage.config import load_config
@@ -126,7 +126,7 @@ def produce(
     if is_new:
         _judge_first(lines, root, conf, store_host, rules)
         if lines.is_empty:
-            console().print("there was no line, nothing was written")
+            say("there was no line, nothing was written")
             return
     written = _Written()
     refusal = None
@@ -141,7 +141,7 @@ def produce(
             flush_disk_type="SYNC_FLUSH" if sync else None,
         ) as store:
             if is_new:
-                console().print(f"made a new store at {root}", markup=False)
+                say(f"made a new store at {root}")
             refusal = _put_lines(store, written, rules, lines)
     finally:
         if written.counts:
@@ -149,7 +149,7 @@ def produce(
     if refusal is not None:
         raise refusal
     if not written.counts:
-        console().print("there was no line, nothing was written")
+        say("there was no line, nothing was written")
 
 
 class _Input:
@@ -284,7 +284,7 @@ def create_topic(
             }
         )
     else:
-        console().print(f"topic {topic} {'was there already' if present else 'made'}, with {shape}", markup=False)
+        say(f"topic {topic} {'was there already' if present else 'made'}, with {shape}")
 
 
 def _shape(config: TopicConfig) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, OneStorePath, Topic, app, one_store
-from spark_mq.cli.output import console, print_json, print_table, time_in_words
+from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.message_line import message_line
 from storage.files.remote import file_system_of
 from storage.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
@@ -65,7 +65,7 @@ def _print_list(root: str, found: list[Quarantine], *, as_json: bool) -> None:
             ],
         )
     else:
-        console().print(f"nothing was cut from {root} that may have been a message", markup=False)
+        say(f"nothing was cut from {root} that may have been a message")
 
 
 def _describe(one: Quarantine) -> dict[str, Any]:

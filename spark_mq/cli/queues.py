@@ -9,7 +9,7 @@ import typer
 
 from spark_mq.cli.app import AsJson, Conf, Everything, QueueNumber, RequiredTopic, StorePath, app, open_cluster
 from spark_mq.cli.messages import refuse_unknown_topic
-from spark_mq.cli.output import console, print_json, print_table, time_in_words
+from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.option_values import parse_time
 from storage import MessageStore
 from storage.topics import FILE_NAME as TOPICS_FILE
@@ -36,7 +36,7 @@ def topics(path: StorePath, every_topic: Everything = False, conf: Conf = None, 
             rows.append((entry["topic"], entry["brokerName"], *queue.values(), *settings))
     print_table(("topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"), rows)
     if hidden := len({entry["topic"] for entry in found}) - len({entry["topic"] for entry in listed}):
-        console().print(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
+        say(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
 
 
 def _topics_of(broker_name: str, store: MessageStore) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
-from spark_mq.cli.output import console, duration_in_words, print_json, print_table, time_text
+from spark_mq.cli.output import duration_in_words, print_json, print_table, say, time_text
 from spark_mq.option_values import parse_duration_ms
 from spark_mq.progress import busy
 from storage import open_store
@@ -55,7 +55,7 @@ def sink_status(
         return
     if removed is not None:
         size = sum(file.size_bytes for file in removed)
-        console().print(f"{len(removed)} staged file(s) of {size:,} bytes removed", markup=False)
+        say(f"{len(removed)} staged file(s) of {size:,} bytes removed")
     print_status(status, now_ms=_now_ms())
 
 
@@ -79,16 +79,15 @@ def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
 def print_status(status: SinkStatus, *, now_ms: int) -> None:
     """As tables; what there is nothing of is left out."""
     if not status.sinks and not status.intents:
-        console().print("no sink has written here")
+        say("no sink has written here")
     if status.sinks:
         print_table(("sink", "query", "last batch"), [_shown(sink) for sink in status.sinks])
     for sink in status.sinks:
         known = -1 if sink.last_batch_id is None else sink.last_batch_id
         if sink.mirrored_batch_id is not None and sink.mirrored_batch_id > known:
-            console().print(
+            say(
                 f"sink {sink.sink_id}: its consumer offset says batch {sink.mirrored_batch_id}, the ledger does not; "
-                "its next commit fails until `spark-mq confirm-sink`",
-                markup=False,
+                "its next commit fails until `spark-mq confirm-sink`"
             )
     if status.intents:
         print_table(
@@ -109,7 +108,7 @@ def print_status(status: SinkStatus, *, now_ms: int) -> None:
             title="\nstaged, and named by no decided batch",
         )
     if status.pool_files:
-        console().print(f"{status.pool_files} used file(s) of {status.pool_bytes:,} bytes wait to be written over")
+        say(f"{status.pool_files} used file(s) of {status.pool_bytes:,} bytes wait to be written over")
 
 
 def _shown(sink: SinkProgress) -> tuple[str, str | None, int | str]:
@@ -221,7 +220,7 @@ def confirm_sink(
         raise CommandError(
             f"the ledger knows another last batch of sink {sink_id}; leave --last-batch out to go by the ledger"
         )
-    console().print(f"sink {sink_id}: the last batch in the store is {confirmed}", markup=False)
+    say(f"sink {sink_id}: the last batch in the store is {confirmed}")
 
 
 def _now_ms() -> int:

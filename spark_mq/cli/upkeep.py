@@ -10,7 +10,7 @@ import typer
 
 from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
-from spark_mq.cli.output import console, print_json, print_table
+from spark_mq.cli.output import print_json, print_table, say
 from spark_mq.doctor import Severity, diagnose
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
@@ -169,7 +169,7 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
             }
         )
     else:
-        console().print(
+        say(
             f"{report.records:,} records, {report.queue_entries:,} queue entries and {report.index_keys:,} keys compared"
         )
         for note in (
@@ -180,7 +180,7 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
             f"deleted, but still in the log: {', '.join(report.deleted_topics)}" if report.deleted_topics else "",
         ):
             if note:
-                console().print(f"note: {note}", markup=False)
+                say(f"note: {note}")
         if report.findings:
             print_table(
                 ("what", "where", "count", "first one"),
@@ -190,7 +190,7 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
                 ],
             )
         else:
-            console().print("nothing differs")
+            say("nothing differs")
     if report.findings:
         raise typer.Exit(1)
 
@@ -208,6 +208,6 @@ def doctor(as_json: AsJson = False) -> None:
             [(finding.severity, finding.what, finding.where, finding.cure) for finding in findings],
         )
     else:
-        console().print("nothing found: Spark should work here")
+        say("nothing found: Spark should work here")
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise typer.Exit(1)

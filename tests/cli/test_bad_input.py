@@ -18,6 +18,7 @@ FIRST_LINE = 300
 # Each command as it is called on PATH; `demo` and `doctor` take none.
 CALLS = {
     "bind-log": ["bind-log", "PATH"],
+    "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
     "dump": ["dump", "PATH"],

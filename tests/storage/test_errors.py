@@ -23,6 +23,7 @@ from storage.errors import (
     OffsetOutOfRangeError,
     PutRefusedError,
     RowIllegalError,
+    SinkProgressError,
     SinkTakenError,
     StagedRowsGoneError,
     StateFileError,
@@ -68,6 +69,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (
         SinkTakenError("/s", "sink-1", "query-a", "query-b"),
         ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"],
+        False,
+    ),
+    (
+        SinkProgressError("/s", "sink-1", 9, 7, "query-a"),
+        ["/s", "sink-1", "batch 9", "last is 7", "spark-mq confirm-sink /s sink-1"],
         False,
     ),
     (TopicChangedError("T", 9, "the topic has 8 write queues"), ["queue 9", "topic T", "8 write queues"], False),
