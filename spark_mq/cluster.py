@@ -25,11 +25,10 @@ from storage.files.remote import absolute_path, file_system_of, plain_path
 from storage.log_fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queue_positions import QueuePosition
+from storage.store_signs import HOME, is_store, no_store
 from storage.topics import FILE_NAME as TOPICS_FILE
 from storage.topics import TopicTable
 
-_STORE_DIRECTORIES = {"commitlog", "consumequeue"}
-_HOME = "store"
 _NAMED = 5
 
 
@@ -40,32 +39,26 @@ def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
     """
     files = file_system or file_system_of(path)
     path = plain_path(path).rstrip("/") or "/"
-    if _is_store(files, path):
+    if is_store(path, files):
         return [path]
     found, in_homes, others = [], [], []
     for entry in files.list_directory(path):
         child = f"{path.rstrip('/')}/{entry.name}"
         if not entry.is_directory or entry.name.startswith("."):
             continue
-        if _is_store(files, child):
+        if is_store(child, files):
             found.append(child)
-        elif _is_store(files, f"{child}/{_HOME}"):
-            in_homes.append(f"{child}/{_HOME}")
+        elif is_store(f"{child}/{HOME}", files):
+            in_homes.append(f"{child}/{HOME}")
         else:
             others.append(entry.name)
     if in_homes and others:
         stores = ", ".join(sorted([*found, *in_homes])[:_NAMED])
-        rule = (
-            f"{path} is no store, and no cluster: beside stores it holds {names(others)}; name the store that is meant"
-        )
+        rule = f"{absolute_path(path)} is no store, and no cluster: beside stores it holds {names(others)}; name the store that is meant"
         raise OptionError("path", f"{rule}, such as {stores}")
     if not found and not in_homes:
-        raise StoreNotFoundError(path, "commitlog/, or a directory that holds a store,")
+        raise no_store(path, "commitlog/, or a directory that holds a store,", files)
     return sorted([*found, *in_homes])
-
-
-def _is_store(file_system: FileSystem, path: str) -> bool:
-    return any(entry.is_directory and entry.name in _STORE_DIRECTORIES for entry in file_system.list_directory(path))
 
 
 def broker_name_of(store: MessageStore, path: str) -> str:
@@ -73,7 +66,7 @@ def broker_name_of(store: MessageStore, path: str) -> str:
     if name := _names_of(store).broker:
         return name
     parts = [part for part in path.split("/") if part]
-    return parts[-2] if len(parts) > 1 and parts[-1] == _HOME else parts[-1]
+    return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]
 
 
 def _names_of(store: MessageStore) -> BrokerNames:
@@ -104,6 +97,7 @@ class Cluster:
         if broker_name is not None and len(roots) > 1:
             raise OptionError("brokerName", f"names one store, but there are {len(roots)}: {', '.join(roots)}")
         stores: dict[str, MessageStore] = {}
+        conf = conf and absolute_path(conf)
         for root in roots:
             store = open_store(absolute_path(root), config=conf)  # tasks have other working directories
             name = broker_name or broker_name_of(store, root)

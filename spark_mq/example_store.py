@@ -17,10 +17,10 @@ _ARCHIVE = "example_store.tgz"  # store/, the broker's root directory, and its b
 
 
 def unpack_example_store(directory: str | Path) -> str:
-    """Unpack the store into a directory, which is made if missing; returns the path to give to option `path`."""
+    """Unpack the store into a directory, which is made if missing; returns the absolute path to give to option `path`."""
     with files("spark_mq").joinpath(_ARCHIVE).open("rb") as archive, tarfile.open(fileobj=archive) as members:
         members.extractall(directory, filter="data")
-    return str(Path(directory, "store"))
+    return str(Path(directory, "store").absolute())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from spark_mq.conditions import OptionError, names
 from spark_mq.epoch_times import other_unit_rule
 from spark_mq.offsets import EARLIEST, MAX_OFFSET, NamedQueue, load_json, parse_positions
 from spark_mq.starting_offsets import AtOffsets, Edge, NoMatch, TimePoint
+from storage.files.remote import unexpanded_home
 
 MAX_INT = 2**31 - 1
 
@@ -44,6 +45,8 @@ def parse_text(text: str, option: str) -> str:
 
 def parse_path(text: str, option: str) -> str:
     parse_text(text, option)
+    if rule := unexpanded_home(text):
+        raise OptionError(option, rule)
     return text  # a path may begin or end with a blank
 
 
@@ -52,7 +55,7 @@ def parse_paths(text: str, option: str) -> tuple[str, ...]:
     paths = load_json(text, option)
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise OptionError(option, f"expected a JSON list of paths, found {text!r}")
-    return tuple(paths)
+    return tuple(parse_path(path, option) for path in paths)
 
 
 def parse_comma_list(text: str, option: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """A streaming query that was refused before its reader was made, and that says so at the first thing Spark asks of the reader.
 
-PySpark's runner of streaming readers drops an error of `DataSource.streamReader`: it calls `stop` on a reader that it has not got, and
-Spark shows that `UnboundLocalError` alone (pyspark/sql/streaming/python_streaming_source_runner.py). It hands on what a reader's methods
-raise.
+PySpark's runner of streaming readers drops an error of `DataSource.streamReader`: it calls `stop` on a reader that it has not got,
+and Spark shows that `UnboundLocalError` alone (pyspark/sql/streaming/python_streaming_source_runner.py). It hands on what a reader's
+methods raise.
 """
 
 from __future__ import annotations

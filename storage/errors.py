@@ -125,17 +125,22 @@ class NameIllegalError(StorageError):
 
 
 class StoreNotFoundError(StorageError):
-    """There is no store at `path`; `missing` names what was looked for."""
+    """There is no store at `path`; `missing` names what was looked for, `found` says what is there instead."""
 
     hint = "give the directory that holds commitlog/, consumequeue/ and config/"
 
-    def __init__(self, path: str, missing: str = "commitlog/") -> None:
+    def __init__(
+        self, path: str, missing: str = "commitlog/", *, found: str | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(path, missing)
         self.path = path
         self.missing = missing
+        self.found = found
+        if hint is not None:
+            self.hint = hint
 
     def describe(self) -> str:
-        return f"no RocketMQ store at {self.path}: {self.missing} is missing"
+        return f"no RocketMQ store at {self.path}: {self.found or f'{self.missing} is missing'}"
 
 
 class StoreNotSharedError(StoreNotFoundError):

@@ -26,7 +26,7 @@ from storage.errors import (
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
-from storage.files.remote import file_system_of, plain_path
+from storage.files.remote import file_system_of, plain_path, unexpanded_home
 from storage.index_store import IndexStore
 from storage.inner_messages import InnerMessage, InnerMessages
 from storage.log_bind import prove_binding
@@ -81,6 +81,8 @@ def open_store(
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
     """
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
+    if rule := unexpanded_home(root):
+        raise StoreRefusedError(root, rule)
     files = file_system or file_system_of(root)
     if not read_only:
         _local(files, root)

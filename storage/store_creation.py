@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from storage.config import StoreConfig
-from storage.errors import ForeignLogError, StoreNotFoundError
+from storage.errors import ForeignLogError
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.log_place import LogPlace
 from storage.log_surroundings import log_place
+from storage.store_signs import is_file, no_store
 
 
 def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
@@ -22,7 +23,7 @@ def create_store(root: str, directories: tuple[str, ...], file_system: LocalFile
 def is_empty_place(root: str, file_system: FileSystem) -> bool:
     """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before."""
     names = {entry.name for entry in file_system.list_directory(root)}
-    if not names and _is_there(root, file_system, as_directory=False):
+    if not names and is_file(root, file_system):
         return False
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
 
@@ -36,14 +37,7 @@ def find_log(
     """
     place = log_place(root, config, file_system)
     if place.missing and not (may_be_empty and is_empty_place(root, file_system)):
-        raise StoreNotFoundError(root, " or ".join(place.missing))
+        raise no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
     if to_write and place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
     return place
-
-
-def _is_there(path: str, file_system: FileSystem, *, as_directory: bool = True) -> bool:
-    parent, _, name = path.rpartition("/")
-    return any(
-        entry.name == name and entry.is_directory == as_directory for entry in file_system.list_directory(parent or "/")
-    )

@@ -37,6 +37,13 @@ def absolute_path(path: str) -> str:
     return joined if ".." in path.split("/") else posixpath.normpath(joined)
 
 
+def unexpanded_home(path: str) -> str | None:
+    """The rule that a path breaks which begins with `~`: nothing here means a home directory by it. None if it does not."""
+    if not plain_path(path).startswith("~"):
+        return None
+    return f"{path}: ~ is not expanded by Spark or Python, only by a shell; write the home directory out"
+
+
 class RemoteFileSystem:
     """An fsspec file system. Paths are whole URLs. What it raises becomes AccessDeniedError or FileSystemUnavailableError."""
 

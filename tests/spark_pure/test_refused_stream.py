@@ -55,7 +55,8 @@ def test_a_schema_with_a_strange_column_is_refused_by_the_reader() -> None:
 
 def test_spark_sees_of_a_refused_stream_what_it_sees_of_any_other_and_can_stop_it() -> None:
     refused = _stream(key="k")
-    assert isinstance(refused, DataSourceStreamReader) and isinstance(refused, SupportsTriggerAvailableNow)
+    assert isinstance(refused, DataSourceStreamReader)
+    assert isinstance(refused, SupportsTriggerAvailableNow)
     ours = cast(Any, StreamReader).latestOffset
     assert list(inspect.signature(refused.latestOffset).parameters) == list(inspect.signature(ours).parameters)[1:]
     refused.stop()
