@@ -68,10 +68,10 @@ def outcomes(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     theirs, ours, port = directory / "theirs", directory / "ours", free_ports()
     sent = broker_requests.requests(time.time_ns() // 1_000_000 + 3_600_000)
     with oracle.namesrv() as name_server:
-        conf = directory / "broker.conf"
-        conf.write_text(oracle.broker_conf(ours, name_server, port, **SETTINGS), "utf-8")
-        prepare(theirs, conf)
-        prepare(ours, conf)
+        conf, their_conf = directory / "ours.conf", directory / "theirs.conf"
+        for root, of_root in ((ours, conf), (theirs, their_conf)):
+            of_root.write_text(oracle.broker_conf(root, name_server, port, **SETTINGS), "utf-8")
+            prepare(root, of_root)
         (directory / "in").write_text("".join(request.to_line() for request in sent), "utf-8")
         with oracle.broker(theirs, name_server, port=port, **SETTINGS) as broker:
             oracle.java("Requests", directory / "in", directory / "out", broker.address)

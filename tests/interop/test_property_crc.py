@@ -7,7 +7,6 @@ Java: CommitLog.checkMessageAndReturnSize, recoverNormally, recoverAbnormally.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,9 +85,10 @@ def left(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def copy(left: Left, directory: Path) -> Left:
-    copy_store(left.store, directory / "store")
-    shutil.copy(left.conf, directory / "broker.conf")
-    return Left(directory / "store", directory / "broker.conf", left.log_end)
+    store, conf = directory / "store", directory / "broker.conf"
+    copy_store(left.store, store)
+    conf.write_text(left.conf.read_text("utf-8").replace(str(left.store), str(store)), "utf-8")
+    return Left(store, conf, left.log_end)
 
 
 def summary_of(oracle: Oracle, left: Left, **settings: str) -> Line:
