@@ -162,7 +162,7 @@ class Cluster:
         return self.stores[queue.broker_name].max_offset(queue.topic, queue.queue_id)
 
     def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
-        offset = self.stores[queue.broker_name].offset_by_time(queue.topic, queue.queue_id, timestamp_ms)
+        offset = self.stores[queue.broker_name].offset_in_queue_by_time(queue.topic, queue.queue_id, timestamp_ms)
         return offset if offset < self.maximum(queue) else None
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from spark_mq.conditions import OptionError, names
-from spark_mq.epoch_times import other_unit_rule
 from spark_mq.offsets import EARLIEST, MAX_OFFSET, NamedQueue, load_json, parse_positions
 from spark_mq.starting_offsets import AtOffsets, Edge, NoMatch, TimePoint
+from storage.epoch_times import other_unit_rule
 from storage.files.remote import unexpanded_home
 
 MAX_INT = 2**31 - 1

@@ -126,10 +126,10 @@ class Cuts:
         store = cluster.stores[piece.queue.broker_name]
         if self.store_times_us.low > 0:
             first_ms = -(-self.store_times_us.low // 1_000)
-            start = max(start, store.offset_by_time(piece.queue.topic, queue_id, first_ms))
+            start = max(start, store.offset_in_queue_by_time(piece.queue.topic, queue_id, first_ms))
         if self.store_times_us.high < _LONG_MAX:
             behind_ms = self.store_times_us.high // 1_000 + 1
-            end = min(end, store.offset_by_time(piece.queue.topic, queue_id, behind_ms))
+            end = min(end, store.offset_in_queue_by_time(piece.queue.topic, queue_id, behind_ms))
         return QueueRange(piece.queue, start, end) if start < end else None
 
 

@@ -6,6 +6,7 @@
       NameIllegalError(kind, name, rule)            a topic, group or broker name is not legal
       StoreNotFoundError(path, missing)             no store there
         StoreNotSharedError(host, path, reason)     a machine does not see the store that another one sees
+      TopicNotFoundError(path, topic, nearest)      the store knows no such topic
       StoreRefusedError(path, reason)               a store that this package must not open
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
         ForeignLogError(path, log, reason, hint)    its log may be another store's, and is not written
@@ -162,6 +163,20 @@ class StoreNotSharedError(StoreNotFoundError):
 
     def describe(self) -> str:
         return f"machine {self.host} does not see at {self.path} what the rest of the query sees there: {self.reason}"
+
+
+class TopicNotFoundError(StorageError):
+    """The store has no queue of `topic`, and its topics.json does not name it; `nearest` is the known topic most like it, if any is."""
+
+    def __init__(self, path: str, topic: str, nearest: str | None) -> None:
+        super().__init__(path, topic, nearest)
+        self.path = path
+        self.topic = topic
+        self.nearest = nearest
+
+    def describe(self) -> str:
+        text = f"there is no topic {self.topic} in {self.path}"
+        return text if self.nearest is None else f"{text}; did you mean {self.nearest}?"
 
 
 class StoreRefusedError(StorageError):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from storage.batch_commit import finish_open_intents, settle
 from storage.config import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.errors import (
+    ColumnIllegalError,
     OffsetOutOfRangeError,
     StoreNotFoundError,
     StoreNotWritableError,
@@ -110,6 +111,14 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(root, "it does not lie on a local file system")
     return files
+
+
+def _one_value(column: str, value: object, kind: pa.DataType) -> pa.Array:
+    """A column of one row. Raises ColumnIllegalError for a value that is not of its type."""
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ColumnIllegalError(column, f"{value!r:.80} is {type(value).__name__}, expected {kind}") from error
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
@@ -270,20 +279,22 @@ class MessageStore(StoreReader):
         """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
 
         Without `queue_id` and `sharding_key` the topic's write queues take turns; a topic that is not there is made with
-        `queue_count` queues (None: 8), or with as many as `queue_id` needs. Raises RowIllegalError, StoreNotWritableError, OSError.
+        `queue_count` queues (None: 8), or with as many as `queue_id` needs. Raises ColumnIllegalError for a value of another
+        type, RowIllegalError, StoreNotWritableError, OSError.
         """
         listed = None if keys is None or isinstance(keys, str) else list(keys)
-        columns = {
-            "topic": pa.array([topic], pa.string()),
-            "body": pa.array([body], pa.binary()),
-            "tags": pa.array([tags], pa.string()),
-            "keys": pa.array([listed], pa.list_(pa.string())) if listed is not None else pa.array([keys], pa.string()),
-            "properties": pa.array([list((properties or {}).items())], pa.map_(pa.string(), pa.string())),
-            "flag": pa.array([flag], pa.int32()),
-            "born_timestamp": pa.array([born_time_ms], pa.timestamp("ms", "UTC")),
-            "queue_id": pa.array([queue_id], pa.int32()),
-            "sharding_key": pa.array([sharding_key], pa.string()),
+        values = {
+            "topic": (topic, pa.string()),
+            "body": (body, pa.binary()),
+            "tags": (tags, pa.string()),
+            "keys": (keys, pa.string()) if listed is None else (listed, pa.list_(pa.string())),
+            "properties": (list((properties or {}).items()), pa.map_(pa.string(), pa.string())),
+            "flag": (flag, pa.int32()),
+            "born_timestamp": (born_time_ms, pa.timestamp("ms", "UTC")),
+            "queue_id": (queue_id, pa.int32()),
+            "sharding_key": (sharding_key, pa.string()),
         }
+        columns = {column: _one_value(column, value, kind) for column, (value, kind) in values.items()}
         results = self.put_batch(pa.record_batch(columns), queue_count=queue_count, create_topic=create_topic)
         return PutResult(**results.to_pylist()[0])
 

@@ -18,7 +18,8 @@ import numpy as np
 from storage.commit_log import CommitLog
 from storage.consume_queue import ConsumeQueue, valid_entries
 from storage.consume_queue_store import ConsumeQueueStore
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
+from storage.epoch_times import other_unit_rule
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import FileSystem
 from storage.format.index import index_key
@@ -26,9 +27,12 @@ from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
 from storage.index_store import IndexStore
 from storage.log_fingerprint import LogFingerprint, take_fingerprint
+from storage.nearest_name import nearest
 from storage.queue_ends import QueueEnds
 from storage.queue_positions import QueuePosition, read_positions
 from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
+from storage.topics import FILE_NAME as TOPICS_FILE
+from storage.topics import TopicTable
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
@@ -241,6 +245,20 @@ class StoreReader(ABC):
     def query(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
     ) -> list[Message]:
+        """What `messages_by_key` finds; where it finds nothing, raises TopicNotFoundError for a topic that the store does not know.
+
+        Raises ValueError for times that look like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(begin_ms)
+        _refuse_other_unit(end_ms)
+        found = self.messages_by_key(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        if not found:
+            self._refuse_unknown_topic(topic)
+        return found
+
+    def messages_by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
+    ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
@@ -258,11 +276,22 @@ class StoreReader(ABC):
                 found.append(message)
         return sorted(found, key=lambda message: message.commitlog_offset)
 
-    @_outliving_expiry
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """What `offset_in_queue_by_time` answers, of a topic that the store knows, by a time in milliseconds.
+
+        Raises TopicNotFoundError for another topic, and ValueError for a time that looks like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(timestamp_ms)
+        if self.queues.get(topic, queue_id) is None:
+            self._refuse_unknown_topic(topic)
+        return self.offset_in_queue_by_time(topic, queue_id, timestamp_ms, upper=upper)
+
+    @_outliving_expiry
+    def offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
 
-        With `upper` the last offset whose store time is not after it, or the minimum.
+        With `upper` the last offset whose store time is not after it, or the minimum. 0 for a queue that is not there, whatever its
+        topic. Java: getOffsetInQueueByTime.
         """
         queue = self.queues.get(topic, queue_id)
         if queue is None:
@@ -282,6 +311,13 @@ class StoreReader(ABC):
             else:
                 high, first_not_before = middle, offset
         return last_before if upper else first_not_before
+
+    def _refuse_unknown_topic(self, topic: str) -> None:
+        """Raises TopicNotFoundError for a topic without a queue that topics.json does not name either."""
+        table = self.state(TOPICS_FILE, TopicTable.load)
+        known = {*self.topics(), *self.queues.batch_topics, *(table.topics if table is not None else ())}
+        if topic not in known:
+            raise TopicNotFoundError(self.root, topic, nearest(topic, known))
 
     def _visible_from(self, queue: ConsumeQueue, start: int, end: int) -> int | None:
         """The first offset in [start, end) with a message: offsets without one have no time to compare."""
@@ -350,6 +386,11 @@ class StoreReader(ABC):
         Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
         """
         return read_state(self._file_system, self.root, name, parse)
+
+
+def _refuse_other_unit(time_ms: int) -> None:
+    if rule := other_unit_rule(time_ms):
+        raise ValueError(rule)
 
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:

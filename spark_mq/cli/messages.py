@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -26,6 +26,8 @@ from storage.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfR
 from storage.format.message_id import decode_offset_message_id
 from storage.names import is_retry_or_dead_letter_topic
 from storage.nearest_name import nearest
+from storage.topics import FILE_NAME as TOPICS_FILE
+from storage.topics import TopicTable
 
 JavaWords = Annotated[
     bool, typer.Option("--java", help="The fields and names of Apache's own tools, with digests, for comparing.")
@@ -60,9 +62,9 @@ def dump(
     """
     cluster = open_cluster(path, conf)
     try:
-        if not follow:
-            refuse_unknown_topic(cluster, topic)
+        refuse_unknown_topic(cluster, topic)
         wanted = _Wanted(topic, queue_id, start, end, bodies=bodies, every_topic=every_topic, java=java)
+        _refuse_nothing_wanted(cluster, wanted, follow=follow)
         if follow:
             with interrupt_on_signal(), suppress(KeyboardInterrupt):
                 _print_lines(_lines(cluster, wanted, follow=True), limit)
@@ -149,12 +151,42 @@ def _lines(cluster: Cluster, wanted: _Wanted, *, follow: bool = False) -> Iterat
 
 
 def refuse_unknown_topic(cluster: Cluster, topic: str | None) -> None:
-    """Raises CommandError for a topic without a queue in any store."""
-    topics = {name for store in cluster.stores.values() for name in store.topics()}
+    """Raises CommandError for a topic that no store has a queue of and none has in its topics.json."""
+    queues = {name for store in cluster.stores.values() for name in store.topics()}
     batch_topics = {name for store in cluster.stores.values() for name in store.queues.batch_topics}
-    if topic is not None and topic not in topics | batch_topics:
-        like = nearest(topic, topics)
-        raise CommandError(f"no queue of topic {topic}", f"did you mean {like}?" if like else None)
+    known = queues | batch_topics | {name for table in _topic_tables(cluster) for name in table.topics}
+    if topic is not None and topic not in known:
+        like = nearest(topic, known)
+        raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
+
+
+def _topic_tables(cluster: Cluster) -> list[TopicTable]:
+    tables = [store.state(TOPICS_FILE, TopicTable.load) for store in cluster.stores.values()]
+    return [table for table in tables if table is not None]
+
+
+def _refuse_nothing_wanted(cluster: Cluster, wanted: _Wanted, *, follow: bool) -> None:
+    """Raises CommandError, with what there is, for a queue that no topic has and for offsets that no queue can have.
+
+    A queue without messages that topics.json counts is none of these. Who follows all topics may wait for any queue.
+    """
+    if wanted.queue_id is not None:
+        configs = [config for table in _topic_tables(cluster) for config in table.topics.values()]
+        counts = [max(each.read_queue_count, each.write_queue_count) for each in configs if each.topic == wanted.topic]
+        there = {queue.queue_id for queue in replace(wanted, queue_id=None).queues(cluster)}
+        there |= set(range(max(counts, default=0)))
+        if wanted.queue_id not in there and (wanted.topic is not None or not follow):
+            whose = "any topic" if wanted.topic is None else f"topic {wanted.topic}"
+            hint = f"the queues are {min(there)} to {max(there)}" if there else "no queue is there"
+            raise CommandError(f"there is no queue {wanted.queue_id} of {whose}", hint)
+    if wanted.end is not None and wanted.end <= wanted.start:
+        queues = wanted.queues(cluster)
+        least = min((cluster.minimum(queue) for queue in queues), default=0)
+        most = max((cluster.maximum(queue) for queue in queues), default=0)
+        raise CommandError(
+            f"no offset is from {wanted.start} on and before {wanted.end}: --to must be greater than --from",
+            f"the queues hold offsets {least} to {most - 1}" if most > least else "the queues hold no message",
+        )
 
 
 @app.command()
@@ -195,8 +227,12 @@ def query(
             if msg_id is not None:
                 messages = _by_message_id(store, msg_id)
             else:
-                messages = store.query(topic or "", key or unique_key or "", maximum, begin_ms=begin_ms, end_ms=end_ms)
+                messages = store.messages_by_key(
+                    topic or "", key or unique_key or "", maximum, begin_ms=begin_ms, end_ms=end_ms
+                )
             found += [(name, store, message) for message in messages if unique_key in (None, message.unique_key)]
+        if not found:
+            refuse_unknown_topic(cluster, topic)
         if as_json or java:
             print_json([_describe(name, store, message, bodies=bodies, java=java) for name, store, message in found])
         else:

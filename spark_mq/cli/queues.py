@@ -91,7 +91,7 @@ def offset_by_time(
         for name, store in cluster.stores.items():
             for queue in store.queue_ids(topic):
                 if queue_id in (None, queue):
-                    offset = store.offset_by_time(topic, queue, time_ms, upper=upper)
+                    offset = store.offset_in_queue_by_time(topic, queue, time_ms, upper=upper)
                     position = store.position(topic, queue, offset)
                     found.append((topic, name, queue, offset, position.store_time_ms if position else None))
     finally:

@@ -65,7 +65,7 @@ def _committed_in(store: StoreReader, name: tuple[str, int], halves: Halves, beg
 def _is_in_index(store: StoreReader, topic: str, key: str, began_at: int) -> bool:
     """Whether the index knows a commit record of that key behind a place in the log. A no says nothing: an index may have gaps."""
     try:
-        found = store.query(topic, key)
+        found = store.messages_by_key(topic, key)
     except IndexGeometryUnknownError:
         return False
     return any(

@@ -47,6 +47,29 @@ def test_a_dump_is_the_golden_listing(fixture_store: FixtureStore, name: str) ->
     assert lines_of("dump", fixture.root, "--java", "--all") == list(golden_lines(fixture.golden, "message"))
 
 
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_a_dump_of_what_cannot_be_there_is_refused_at_once(pristine_store: FixtureStore, follow: list[str]) -> None:
+    root = pristine_store("clean").root
+    refused = run("dump", root, "--topic", "Topica", *follow, exit_code=1)
+    assert "there is no topic Topica" in refused
+    assert "did you mean TopicA?" in refused
+    refused = run("dump", root, "--topic", "TopicA", "--queue-id", "99", *follow, exit_code=1)
+    assert "there is no queue 99 of topic TopicA" in refused
+    assert "the queues are 0 to 3" in refused
+    refused = run(
+        "dump", root, "--topic", "TopicA", "--queue-id", "1", "--from", "10", "--to", "5", *follow, exit_code=1
+    )
+    assert "--to must be greater than --from" in refused
+    assert "the queues hold offsets 0 to 149" in refused
+
+
+def test_a_topic_without_messages_dumps_nothing_without_an_error(tmp_path: Path) -> None:
+    run("create-topic", tmp_path / "new", "Empty", "--queues", "4")
+    assert lines_of("dump", tmp_path / "new", "--topic", "Empty") == []
+    assert lines_of("dump", tmp_path / "new", "--topic", "Empty", "--queue-id", "3") == []
+    assert "the queues are 0 to 3" in run("dump", tmp_path / "new", "--topic", "Empty", "--queue-id", "4", exit_code=1)
+
+
 def test_a_dump_can_be_cut(pristine_store: FixtureStore) -> None:
     fixture = pristine_store("clean")
     queue = messages(fixture, "TopicA", 1)

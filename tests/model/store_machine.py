@@ -307,7 +307,7 @@ class StoreMachine(CheckedStore):
         known = self.model.queues.get((topic, queue_id), [])
         time_ms = (known[choice % len(known)].store_time_ms if known else self.held.now_ms) + shift_ms
         with self.held.look() as store:
-            found = store.offset_by_time(topic, queue_id, time_ms, upper=upper)
+            found = store.offset_in_queue_by_time(topic, queue_id, time_ms, upper=upper)
         assert found == self.model.offset_at((topic, queue_id), time_ms, upper=upper)
 
     # What always holds

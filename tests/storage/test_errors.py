@@ -35,6 +35,7 @@ from storage.errors import (
     StoreNotWritableError,
     StoreRefusedError,
     TopicChangedError,
+    TopicNotFoundError,
 )
 from storage.put_status import PutStatus
 
@@ -54,6 +55,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (StagedRowsGoneError("/s/spark_mq/staged/a", 7), ["/s/spark_mq/staged/a", "7 rows"], False),
     (StagedRowsGoneError("/dead/a"), ["/dead/a is gone"], False),
     (StoreNotSharedError("h1", "/s", "/s/commitlog is empty"), ["h1", "/s", "is empty", "mount"], False),
+    (
+        TopicNotFoundError("/s", "orderz", "orders"),
+        ["/s", "no topic orderz", "did you mean orders?"],
+        False,
+    ),
     (
         StoreRefusedError("/s", "storeType=defaultRocksDB", "convert it"),
         ["/s", "RocksDB", "\nconvert it"],

@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 from storage import GetStatus, StoreConfig, open_store
 from storage.config import ConfigurationWarning
 from storage.errors import (
+    ColumnIllegalError,
     CorruptRecordError,
     IndexGeometryUnknownError,
     OffsetOutOfRangeError,
     StoreNotFoundError,
     StoreRefusedError,
+    TopicNotFoundError,
 )
 from storage.format.java_hash import string_hash
 from storage.settings import CommitLogConfig, IndexConfig, StoreModeConfig
+from storage.topics import TopicConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 
@@ -119,6 +122,54 @@ def test_the_time_of_a_message_is_found(data: st.DataObject, tmp_path_factory: p
         assert opened.offset_by_time("TopicA", 0, asked) == lower
         upper = max((first + number for number, time in enumerate(times) if time <= asked), default=first)
         assert opened.offset_by_time("TopicA", 0, asked, upper=True) == upper
+
+
+def test_a_topic_that_the_store_does_not_know_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        store.put("Orders", b"x", keys="k")
+        store.save_topic(TopicConfig("Empty", 4, 4))
+        for look in (lambda: store.offset_by_time("orderz", 0, 0), lambda: store.query("orderz", "k")):
+            with pytest.raises(
+                TopicNotFoundError, match=r"there is no topic orderz in .*; did you mean Orders"
+            ) as refused:
+                look()
+            assert (refused.value.topic, refused.value.nearest) == ("orderz", "Orders")
+        assert store.offset_by_time("Empty", 3, 0) == 0
+        assert store.query("Empty", "k") == store.query("Orders", "other") == []
+        assert store.offset_in_queue_by_time("orderz", 0, 0) == 0  # as Java answers
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("tags", {"tags": ["a"]}),
+        ("body", {"body": 7}),
+        ("keys", {"keys": [7]}),
+        ("properties", {"properties": {"a": 7}}),
+        ("flag", {"flag": 2**31}),
+        ("queue_id", {"queue_id": "1"}),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_column(
+    tmp_path: Path, column: str, values: dict[str, Any]
+) -> None:
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        with pytest.raises(ColumnIllegalError, match=f"^column {column}: .*, expected ") as refused:
+            store.put(**{"topic": "T", "body": b"x", **values})
+        assert refused.value.column == column
+        assert store.topics() == []
+
+
+def test_a_time_in_seconds_is_refused_with_the_milliseconds(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        store.put("Orders", b"x", keys="k")
+        for look in (
+            lambda: store.offset_by_time("Orders", 0, 1_767_225_600),
+            lambda: store.query("Orders", "k", begin_ms=1_767_225_600),
+            lambda: store.query("Orders", "k", end_ms=1_767_225_600),
+        ):
+            with pytest.raises(ValueError, match=r"looks like seconds.*: write 1767225600000"):
+                look()
 
 
 def keyed(store: StoreBuilder, count: int = 60) -> None:
