@@ -44,6 +44,7 @@ ReadBytes = Callable[[str], bytes | None]
 
 _Config = TypeVar("_Config")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_LINE_OF_PLACE = re.compile(r", line (\d+): ")
 _INTEGER_BITS = {"int": 32, "long": 64}
 _ENUMERATIONS = {
     "brokerRole": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
@@ -149,7 +150,9 @@ def load_config(
     content = None if path is None else read_bytes(path)
     config = parse_config(content or b"", path, rocketmq_version)
     for text in config.warnings:
-        warnings.warn_explicit(text, ConfigurationWarning, str(path), 1, registry=_SAID)
+        line = _LINE_OF_PLACE.search(text)
+        # In <> because Python quotes a line of the file otherwise, as if it were a program.
+        warnings.warn_explicit(text, ConfigurationWarning, f"<{path}>", int(line[1]) if line else 0, registry=_SAID)
     return config
 
 

@@ -197,7 +197,11 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Look for what keeps Spark from working here, and say the cure. Exit code 1 when something does."""
+    """Look for what keeps Spark from working here, and say the cure.
+
+    Exit code 1 for an error: Spark will fail. A warning concerns sessions that spark_mq.build_session did not make, and a note is worth
+    knowing; with these alone the exit code is 0.
+    """
     with busy("looking"):
         findings = diagnose()
     if as_json:

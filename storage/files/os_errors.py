@@ -60,7 +60,8 @@ def from_os_error(error: OSError, path: str | None = None) -> StorageError:
             host_name(),
             _user(),
             reason if blocking is None else blocking,
-            f"give user {_user()} the right to read there, and to write if the store is written (chmod, chown, an ACL), or run as the user that the broker runs as",
+            f"give user {_user()} the right to read there, and to write if the store is written (chmod, chown, an ACL), "
+            "or run as the user that the broker runs as",
         )
     return FileFailedError(place, host_name(), reason, _CURES.get(error.errno or 0, _OTHER_CURE))
 

@@ -332,3 +332,15 @@ def test_a_warning_about_a_file_is_said_once_however_often_it_is_read(tmp_path: 
             read_here()
         load_config(str(tmp_path), str(conf), read_bytes=LocalFileSystem().read_file)
     assert [str(one.message).count("fileReservdTime") for one in said] == [1]
+
+
+def test_a_warning_is_one_line_with_the_file_and_the_line_number(tmp_path: Path) -> None:
+    conf = tmp_path / "own.conf"
+    conf.write_text("brokerName=broker-a\nmapedFileSizeCommitLog=1\n", encoding="utf-8")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_config("/a/store", str(conf), read_bytes=lambda path: Path(path).read_bytes())
+    (said,) = [each for each in caught if each.category is ConfigurationWarning]
+    shown = warnings.formatwarning(said.message, said.category, said.filename, said.lineno, said.line)
+    assert shown.startswith(f"<{conf}>:2: ConfigurationWarning: ")
+    assert shown.count("\n") == 1

@@ -191,7 +191,7 @@ def test_messages_are_found_by_key_and_unique_key(store: StoreBuilder) -> None:
         assert opened.query("TopicA", "all", 1_000) == store.messages
         assert opened.query("TopicA", "all", 5) == store.messages[-5:]
         for topic, key in [("TopicB", "all"), ("TopicA", "key"), ("TopicA", ""), ("TopicA", "key1 all")]:
-            assert opened.query(topic, key) == []
+            assert opened.messages_by_key(topic, key) == []
 
 
 def test_times_of_a_key_look_up_are_whole_seconds(store: StoreBuilder) -> None:
