@@ -274,8 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in path. "
             "Set failOnDataLoss to false to run the batch with what is there"
             for queue, end in ends.items()
-            if self.cluster.facts(queue) is not None
+            if queue.broker_name in self.cluster.stores
             and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))
+            and self.cluster.facts(queue) is not None
         ]
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)
