@@ -13,7 +13,7 @@ from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_store import ConsumeQueueStore
 from storage.errors import OffsetOutOfRangeError
 from storage.log_tail import LogTail, RecordIdentity
-from storage.queue_positions import GrownQueues
+from storage.queue_positions import GrownQueues, QueuePosition
 from storage.recovery_plan import RecoveryPlan
 
 QueueName = tuple[str, int]
@@ -45,6 +45,7 @@ class QueueEnds:
         self._tail = LogTail(log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
         self._ends = dict(plan.visible_ends)
         self._last_places = dict(plan.last_places)
+        self._positions: dict[QueueName, tuple[tuple[int, QueuePosition], ...]] = {}
         self._minimums: dict[tuple[str, int], int] = {}
         self._minimums_of = -1
         self._next_discovery_ms = 0
@@ -86,13 +87,31 @@ class QueueEnds:
             self._tail.end,
         )
         changed = False
-        for (name, queue), count, last_place in zip(pending, grown.counts, grown.last_places, strict=True):
+        for (name, queue), count, last in zip(pending, grown.counts, grown.last, strict=True):
             if count is None:
+                self._positions.pop(name, None)
                 changed |= self._follow_queue(name, queue)
             elif count:
                 changed = True
-                self._moved(name, self._ends[name] + count, last_place)
+                self._moved(name, self._ends[name] + count, last.end)
+                self.note_position(name, self._ends[name] - 1, last)
         return changed
+
+    def position(self, name: QueueName, offset: int) -> QueuePosition | None:
+        """Where the message at that offset lies, if it was noted and nothing has happened to it since."""
+        for at, position in self._positions.get(name, ()):
+            if at == offset and position.commitlog_offset >= self._log.minimum:
+                return position
+        return None
+
+    def note_position(self, name: QueueName, offset: int, position: QueuePosition) -> None:
+        """Remember a message if it is its queue's last one. It is known until the queue has grown twice: a stream asks for the place
+        that it has read up to, and for the new end.
+
+        What was noted holds as long as the queue's end does: `follow` compares the entry before the end when there are new ones.
+        """
+        if offset == self._ends.get(name, 0) - 1:
+            self._positions[name] = (offset, position), *self._positions.get(name, ())[:1]
 
     def maximum(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message; 0 of a queue that is not there."""
@@ -136,7 +155,7 @@ class QueueEnds:
         if not new and len(names) == len(self._ends):
             return False
         self._ends = {name: self._ends.get(name, 0) for name in names}
-        for known in (self._last_places, self._minimums):
+        for known in (self._last_places, self._minimums, self._positions):
             for gone in known.keys() - self._ends.keys():
                 del known[gone]
         return True

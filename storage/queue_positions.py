@@ -28,6 +28,11 @@ class QueuePosition(NamedTuple):
     size_bytes: int
     store_time_ms: int
 
+    @property
+    def end(self) -> int:
+        """Where in the log the record ends."""
+        return self.commitlog_offset + self.size_bytes
+
 
 class TrueEntries(NamedTuple):
     """Which of n entries name a message of the validated log, and when that was stored (0 of the others)."""
@@ -75,13 +80,13 @@ def read_positions(
 
 @dataclass(frozen=True, slots=True)
 class GrownQueues:
-    """By how many entries each of n queues has grown, and where in the log the last of them ends.
+    """By how many entries each of n queues has grown, and where the message of the last of them lies.
 
     A count of None: the queue did not just get a few entries, or they are not true. Then it is to be looked at alone.
     """
 
     counts: list[int | None]
-    last_places: list[int]
+    last: list[QueuePosition]
 
     @classmethod
     def look(cls, queues: Sequence[tuple[ConsumeQueue, int, int]], log: CommitLog, log_end: int) -> GrownQueues:
@@ -95,10 +100,14 @@ class GrownQueues:
         counts = np.where(is_same & free.any(axis=1), free.argmax(axis=1), -1)
         last = blocks[np.arange(len(blocks)), np.maximum(counts, 0)]
         rows = np.flatnonzero(counts > 0)
-        true, _ = true_entries([queues[row][0] for row in rows.tolist()], last[rows], log, log_end)
+        times = np.zeros(len(blocks), np.int64)
+        true, times[rows] = true_entries([queues[row][0] for row in rows.tolist()], last[rows], log, log_end)
         counts[rows[~true]] = -1
-        ends = last["commitlog_offset"].astype(np.int64) + last["size_bytes"]
-        return cls([count if count >= 0 else None for count in counts.tolist()], ends.tolist())
+        columns = (last["commitlog_offset"].tolist(), last["size_bytes"].tolist(), times.tolist())
+        return cls(
+            [count if count >= 0 else None for count in counts.tolist()],
+            [QueuePosition(*position) for position in zip(*columns, strict=True)],
+        )
 
 
 def _read_behind(queue: ConsumeQueue, end: int) -> bytes | None:

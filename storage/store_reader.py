@@ -348,17 +348,20 @@ class StoreReader(ABC):
             return [self.position(*one) for one in asked]
 
     def _positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        ends = self._ends
+        found = [ends.position((topic, queue_id), offset) for topic, queue_id, offset in asked]
         queues: list[ConsumeQueue] = []
         rows, offsets = [], []
         for row, (topic, queue_id, offset) in enumerate(asked):
-            queue = self.queues.get(topic, queue_id)
-            if queue is not None and 0 <= offset < self._ends.maximum(topic, queue_id):
+            queue = self.queues.get(topic, queue_id) if found[row] is None else None
+            if queue is not None and 0 <= offset < ends.maximum(topic, queue_id):
                 rows.append(row)
                 queues.append(queue)
                 offsets.append(offset)
-        found: list[QueuePosition | None] = [None] * len(asked)
         for row, position in zip(rows, read_positions(queues, offsets, self.log, self.log_end), strict=True):
             found[row] = position
+            if position is not None:
+                ends.note_position(asked[row][:2], asked[row][2], position)
         return found
 
     @_outliving_expiry
