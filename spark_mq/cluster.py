@@ -54,7 +54,8 @@ def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
             others.append(entry.name)
     if in_homes and others:
         stores = ", ".join(sorted([*found, *in_homes])[:_NAMED])
-        rule = f"{absolute_path(path)} is no store, and no cluster: beside stores it holds {names(others)}; name the store that is meant"
+        beside = f"beside stores it holds {names(others)}; name the store that is meant"
+        rule = f"{absolute_path(path)} is no store, and no cluster: {beside}"
         raise OptionError("path", f"{rule}, such as {stores}")
     if not found and not in_homes:
         raise no_store(path, "commitlog/, or a directory that holds a store,", files)

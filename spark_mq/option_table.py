@@ -47,7 +47,7 @@ def given_options(options: Mapping[str, str]) -> dict[str, str]:
             raise OptionError(name, "is given twice")
         given[name.lower()] = text
     if not given or {"provider", "owner"} <= given.keys():  # a table is read, written, or made
-        rule = "Spark gives a table's options to no reader: use CREATE TEMPORARY VIEW, or .option(…)"
+        rule = "Spark keeps a table's options from the source, for reading and writing alike: use CREATE TEMPORARY VIEW, or .option(…)"
         raise OptionError("path", rule)
     return given
 

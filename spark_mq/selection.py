@@ -7,11 +7,13 @@ from collections.abc import Collection, Sequence
 from pyspark.sql.types import StructType
 
 from spark_mq.cluster import Cluster
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, names
 from spark_mq.offsets import QueueId
 from spark_mq.options import CORRUPT_COLUMN, SourceOptions
 from spark_mq.partition_reader import RowRequest
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, columns_named
+from storage.files.remote import absolute_path
+from storage.nearest_name import advice
 
 
 def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
@@ -22,10 +24,17 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
     if missing:
         known = sorted({queue.topic for queue in queues if not cluster.is_system_topic(queue.topic)})
         option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
-        raise OptionError(
-            option, f"{', '.join(missing)}: not in {', '.join(options.stores)}; there are {', '.join(known)}"
-        )
+        stores = ", ".join(map(absolute_path, options.stores))
+        raise OptionError(option, f"{names(missing)}: not in {stores}{_advice(option, missing, known)}")
     return subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
+
+
+def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
+    """What to put behind topics or queues that are not there: the name that was meant, and which ones there are."""
+    if option == "topic" and ("," in missing[0] or missing[0].startswith("[")):
+        return "; topic takes one name: give several in the option subscribe, as a,b"
+    near = "" if option == "assign" else advice(missing[0], topics)
+    return f"{near}; there are {names(topics) or 'no topics'}"
 
 
 def request_of(

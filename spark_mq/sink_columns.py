@@ -174,7 +174,8 @@ def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) ->
     given = {name.lower() for name in options}
     if tuple(names) == COLUMN_NAMES and "topic" in given and given <= _SHARED_OPTIONS:
         rule = "it is given, and every row names its own topic: this looks like INSERT INTO a view that was made for reading"
-        cure = "leave it away, or say by an option of the sink, such as createTopic, that this is one"
+        cure = "a view for writing names its columns, CREATE TEMPORARY VIEW … (body BINARY) USING spark_mq OPTIONS …"
+        cure += "; a write by df.write does without the option topic, or has an option of the sink, such as createTopic"
         raise OptionError("topic", f"{rule}; {cure}")
 
 

@@ -326,7 +326,8 @@ class SinkTakenError(StorageError):
     """
 
     hint = (
-        "give the query a sinkId of its own, or sinkTakeover=true if its rows are to be written whatever stands there"
+        "the usual cause is a checkpoint that was deleted or is new: bring the old one back, or give the query a sinkId of its own; "
+        "sinkTakeover=true writes the rows of the new checkpoint's first batches again, whatever of them the store holds"
     )
 
     def __init__(self, path: str, sink_id: str, owner: str, query_id: str) -> None:

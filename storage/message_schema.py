@@ -39,13 +39,13 @@ def check_names(names: Sequence[str], known: Collection[str], left: Collection[s
     """Raises ColumnIllegalError for a name that is neither known nor left, for a known one that is there twice, and where the needed
     one is not there.
     """
+    if needed not in names:
+        raise ColumnIllegalError(needed, f"it is missing; there are {', '.join(names) or 'no columns'}")
     for name in names:
         if name not in known and name not in left:
             raise ColumnIllegalError(name, "no message has such a column" + advice(name, [*left, *known]))
         if name in known and names.count(name) > 1:
             raise ColumnIllegalError(name, "it is there twice")
-    if needed not in names:
-        raise ColumnIllegalError(needed, f"it is missing; there are {', '.join(names) or 'no columns'}")
 
 
 class _Kind(NamedTuple):
