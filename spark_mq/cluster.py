@@ -148,6 +148,16 @@ class Cluster:
             for topic in topics:
                 store.queue_ids(topic)
 
+    def queue_count(self, topic: str) -> int:
+        """How many queues the topic has in the store that has most: those of topics.json, and those that hold messages."""
+        counts = [0]
+        for store in self.stores.values():
+            table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
+            config = table.topics.get(topic)
+            counts.append(0 if config is None else config.read_queue_count)
+            counts.append(1 + max(store.queue_ids(topic), default=-1))
+        return max(counts)
+
     def refuse_lost_queues(self, broker_name: str) -> None:
         """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all."""
         store = self.stores[broker_name]

@@ -26,7 +26,14 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
         option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
         stores = ", ".join(map(absolute_path, options.stores))
         raise OptionError(option, f"{names(missing)}: not in {stores}{_advice(option, missing, known)}")
-    return subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
+    selected = subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
+    if not selected and subscription.topics and subscription.queue_ids:
+        count = max(cluster.queue_count(topic) for topic in subscription.topics)
+        if min(subscription.queue_ids) >= count:
+            raise OptionError(
+                "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
+            )
+    return selected
 
 
 def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
@@ -34,7 +41,8 @@ def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
     if option == "topic" and ("," in missing[0] or missing[0].startswith("[")):
         return "; topic takes one name: give several in the option subscribe, as a,b"
     near = "" if option == "assign" else advice(missing[0], topics)
-    return f"{near}; there are {names(topics) or 'no topics'}"
+    there = names(topics) or "no topics"
+    return f"{near} There are {there}" if near else f"; there are {there}"
 
 
 def request_of(

@@ -266,7 +266,9 @@ class SinkOptions:
         for option, path in (("path", self.path), ("deadLetterPath", self.dead_letter_path)):
             scheme, separator, _ = (path or "").partition("://")
             if separator and scheme not in ("file", "local"):
-                raise OptionError(option, f"{path} is remote; what appears as a whole or not at all must be local")
+                raise OptionError(
+                    option, f"{path}: only a local or mounted directory is written; {scheme}:// is for reading"
+                )
         if self.on_invalid_row == "deadLetter" and self.dead_letter_path is None:
             raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
         if self.dead_letter_path is not None and self.on_invalid_row != "deadLetter":

@@ -241,7 +241,8 @@ def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: st
         else:
             # As Kafka's reset policy has it: what was asked for cannot be had, so take all that there is.
             offsets[queue] = minimum if which == "starting" or offset < minimum else maximum
-            loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}], {offsets[queue]} is taken"
+            chosen = f"{offsets[queue]} is taken" if not fail_on_data_loss else "correct the option"
+            loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}]; {chosen}"
             losses.append(loss + (_BEHIND_END if offset > maximum else ""))
     if losses and fail_on_data_loss:
         raise DataLossError(*losses)

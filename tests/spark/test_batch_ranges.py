@@ -18,6 +18,8 @@ from spark_mq.conditions import (
     SparkMqError,
     StartBeyondEndError,
 )
+from storage import open_store
+from storage.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder
 
@@ -275,3 +277,13 @@ def test_times_are_found_across_gaps(tmp_path: Path) -> None:
     for second in range(12):
         rows = read_batch(store.root, topic="Topic", startingTimestamp=str(START_MS + second * 1_000))
         assert bodies(rows) == [str(n) for n in (0, 1, 2, 9, 10, 11) if n >= second], second
+
+
+def test_a_queue_that_no_topic_has_is_refused_and_an_empty_one_is_empty(tmp_path: Path) -> None:
+    store = StoreBuilder(tmp_path / "broker-a")
+    store.send_many("Topic", 5)
+    with pytest.raises(OptionError, match="99 is no queue of the topic; its queues are 0 to"):
+        read_batch(store.root, topic="Topic", queueId="99")
+    with open_store(store.root, read_only=False) as opened:
+        opened.save_topic(TopicConfig("Topic", 4, 4))
+    assert read_batch(store.root, topic="Topic", queueId="3") == []

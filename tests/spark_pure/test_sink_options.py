@@ -91,7 +91,7 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
     ("name", "text", "rule"),
     [
         ("path", " ", "is empty"),
-        ("path", "s3://bucket/store", "is remote"),
+        ("path", "s3://bucket/store", "s3:// is for reading"),
         ("topic", "a/b", "character '/'"),
         ("topic", "x" * 128, "the limit is 127"),
         ("brokerName", "..", "consists of dots"),
@@ -112,7 +112,7 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
         ("sinkId", "x" * 238, "the limit is 255"),
         ("sinkId", "|a", "begins with |"),
         ("deadLetterPath", "/dead", "belongs to onInvalidRow=deadLetter"),
-        ("deadLetterPath", "s3://bucket/dead", "is remote"),
+        ("deadLetterPath", "s3://bucket/dead", "s3:// is for reading"),
         ("sinkTakeover", "true", "belongs to sinkId"),
         ("nameServer", "127.0.0.1:9876", "not yet"),
         ("producerGroup", "g", "belongs to transactional=true"),

@@ -13,7 +13,7 @@ TOPICS = ["TopicA", *(f"Other{n}" for n in range(30))]
 
 def test_a_misspelt_topic_names_the_nearest_one_and_ten_at_most() -> None:
     text = _advice("topic", ["Topica"], TOPICS)
-    assert text.startswith("; did you mean TopicA?; there are TopicA, Other0")
+    assert text.startswith("; did you mean TopicA? There are TopicA, Other0")
     assert text.endswith("and 21 more")
 
 
