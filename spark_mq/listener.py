@@ -92,6 +92,7 @@ class LagListener(StreamingQueryListener):
         """The lags of the last report, whichever query it was of."""
         self._report = report
         self._queries: dict[UUID, Any] = {}
+        """By run: the end of a query's former run may be told after the start of the next."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Keeps the query at hand: when its last progress comes it may have ended."""
@@ -99,11 +100,11 @@ class LagListener(StreamingQueryListener):
         query = None if session is None else session.streams.get(str(event.id))
         in_jvm = getattr(query, "_jsq", None)  # not with Spark Connect
         if in_jvm is not None:
-            self._queries[event.id] = in_jvm
+            self._queries[event.runId] = in_jvm
 
     def _latest_of(self, progress: StreamingQueryProgress) -> dict[int, str]:
         """The latest offsets that the progress lacks, by the source's number."""
-        missing, query = sources_without_latest(progress), self._queries.get(progress.id)
+        missing, query = sources_without_latest(progress), self._queries.get(progress.runId)
         if not missing or query is None:
             return {}
         try:
@@ -127,4 +128,4 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The last report stays."""
-        self._queries.pop(event.id, None)
+        self._queries.pop(event.runId, None)

@@ -85,7 +85,7 @@ def test_a_topic_that_is_not_there_is_refused_with_those_that_are(pristine_store
     store = pristine_store("roll")
     for read in (read_batch, lambda *args, **options: open_stream(*args, **options).initialOffset()):
         with pytest.raises(
-            OptionError, match=r"\[SPARK_MQ_INVALID_OPTION\] option topic: TopicOn: .*there are TopicOne"
+            OptionError, match=r"\[SPARK_MQ_INVALID_OPTION\] option topic: TopicOn: .*[Tt]here are TopicOne"
         ):
             read(store.root, topic="TopicOn")
         with pytest.raises(OptionError, match=r"option assign: TopicOne/broker-lab/9"):
@@ -141,7 +141,6 @@ def test_a_directory_of_stores_is_a_cluster(tmp_path: Path) -> None:
     for name in ("broker-b", "broker-a"):
         StoreBuilder(tmp_path / name).send("Topic", name)
     StoreBuilder(tmp_path / "home-c" / "store").send("Topic", "home-c")  # a broker's home
-    (tmp_path / "logs").mkdir()
     rows = read_batch(tmp_path, topic="Topic")
     assert [(row["broker_name"], row["body"].decode()) for row in rows] == [
         ("broker-a", "broker-a"),
@@ -152,6 +151,9 @@ def test_a_directory_of_stores_is_a_cluster(tmp_path: Path) -> None:
     assert bodies(only) == ["broker-b"]
     with pytest.raises(OffsetJsonError, match="name the broker"):
         read_batch(tmp_path, assign='{"Topic": [0]}')
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(OptionError, match="beside stores it holds logs; name the store that is meant"):
+        read_batch(tmp_path, topic="Topic")
 
 
 def test_two_stores_of_one_broker_are_refused(tmp_path: Path) -> None:
