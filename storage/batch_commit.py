@@ -43,7 +43,15 @@ from storage.files.file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
 from storage.half_ends import halves_and_rest, op_runs
-from storage.intent import Intent, drop_intent, intent_path, load_intents, remove_undecided, save_intent
+from storage.intent import (
+    Intent,
+    drop_intent,
+    intent_directory,
+    intent_path,
+    load_intents,
+    remove_undecided,
+    save_intent,
+)
 from storage.names import validate_group
 from storage.redo import NOTHING, TornRow, drop_torn_rows, progress_behind, runs_from
 from storage.sink_progress import claim_ledger, is_done, keep_progress, messages_of, notes_of, place_of_end
@@ -185,6 +193,8 @@ def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[Stag
 
 
 def _redo(writer: StoreWriter, intent: Intent) -> None:
+    # Who decided it may have been killed before syncing that; a power loss could then leave rows in the log and no intent.
+    writer.file_system.sync(intent_directory(writer.root))
     if writer.log_end < intent.lower_bound:  # a power loss took what was there; the batch begins anew before its bound
         intent = intent._replace(lower_bound=writer.log_end)
         save_intent(writer.file_system, writer.root, intent)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -394,3 +395,39 @@ def test_a_note_of_torn_rows_that_is_none_is_refused(store: SinkStore, content: 
         store.open()
     note.unlink()
     store.open().release()
+
+
+def test_a_decision_that_a_killed_process_did_not_sync_is_on_the_disk_before_the_next_one_appends_its_rows(
+    tmp_path: Path,
+) -> None:
+    """A power loss after that could else leave rows in the log, and no intent that tells of them."""
+    machine = DyingMachine()
+    store = SinkStore(SinkStore.make_place(tmp_path), machine)
+    store.commit(rows_of(0))
+    segments = store.stage(rows_of(1))
+    machine.steps.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("storage.files.file_system.reach", _die_with_the_intent(machine))
+        with pytest.raises(Killed):
+            store.commit(rows_of(1), segments)
+    machine.steps.clear()
+    before_begin: list[tuple[str, str]] = []
+
+    def reach(name: str) -> None:
+        if name == "after-begin":
+            before_begin.extend(machine.steps)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("storage.batch_commit.reach", reach)
+        with store.open() as opened:
+            assert opened.finished_batches == 1
+            opened.release()
+    assert ("sync", f"{store.root}/spark_mq/intents") in before_begin
+
+
+def _die_with_the_intent(machine: DyingMachine) -> Callable[[str], None]:
+    def reach(name: str) -> None:
+        if name == "file-replaced" and "/intents/" in machine.steps[-1][1]:
+            raise Killed
+
+    return reach
