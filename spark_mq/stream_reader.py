@@ -49,6 +49,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None
         self._group: GroupOffsets | None = None
         self._planned: dict[QueueId, int] = {}
+        self._looked_up: tuple[QueueOffsets, dict[QueueId, int]] = QueueOffsets(), {}
+        """A position, and where each queue is read from there, by the last look: `partitions` comes next, with the same question."""
         self._last_told: list[tuple[QueueOffsets, dict[str, Any]]] = []
         self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
         self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
@@ -168,6 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._frozen.check_available(self._available())
             available = dict(self._frozen.ends)
         starts, broken = self._starts(start, available)
+        self._looked_up = start, starts
         if broken:
             self._reported = QueueOffsets()
             self._unread.forget(broken)
@@ -256,12 +259,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
         if start == end:
             return []
-        self.cluster.refresh()
+        changed = self.cluster.refresh()
         if not self._planned:  # a batch of an earlier run, maybe of another query
             refuse_other_checkpoint(end.keys(), self._asked_for(end.keys()), self.cluster.brokers)
         ends = end.next_offsets()
-        starts, _ = self._starts(start, ends)
-        self._check_ends(ends)
+        before, starts = self._looked_up
+        if changed or before != start or self._planned != ends or starts.keys() != ends.keys():
+            starts, _ = self._starts(start, ends)
+            self._check_ends(ends)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         splits = [self._split(piece) for piece in pieces]
