@@ -99,7 +99,6 @@ def open_for_writing(
         if not truncate_damage:
             raise plan.gaps[0].error()
         bridge(file_system, log, plan.gaps)
-        reach("gaps-bridged")
         plan = read_plan(root, config, file_system, log, queues)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage

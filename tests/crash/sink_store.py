@@ -192,11 +192,11 @@ def _assert_in_order(found: Iterable[FoundRow]) -> None:
 
 def _assert_keys_are_found(store: MessageStore, wanted: Iterable[StagedRow]) -> None:
     for row in wanted:
-        hits = store.query(row.topic, row.key)
+        hits = store.messages_by_key(row.topic, row.key)
         assert [message.body.decode() for message in hits] == [row.body], f"look-up of {row.key}"
         unique_key = hits[0].unique_key
         assert unique_key is not None
-        assert [message.body.decode() for message in store.query(row.topic, unique_key)] == [row.body]
+        assert [message.body.decode() for message in store.messages_by_key(row.topic, unique_key)] == [row.body]
 
 
 def _assert_mirrored(store: MessageStore, batches: Iterable[BatchRows]) -> None:

@@ -291,7 +291,9 @@ def what_is_derived(store: SinkStore) -> dict[str, tuple[int, int]]:
                 entries = reading.queues.get(topic, queue_id).entries(0, len(messages))
                 for message, code in zip(messages, entries["tags_code"].tolist(), strict=True):
                     body, keys = message.body.decode(), message.keys
-                    hits = [hit for key in keys for hit in reading.query(topic, key) if hit.body == message.body]
+                    hits = [
+                        hit for key in keys for hit in reading.messages_by_key(topic, key) if hit.body == message.body
+                    ]
                     if not body.startswith("broker"):
                         found[body] = code, len(hits)
     return found

@@ -80,12 +80,12 @@ class CheckedStore(RuleBasedStateMachine):
                 for offset, message in served(store, topic, 0, store.min_offset(topic, 0)):
                     assert message is not None or (topic, 0, offset) in self.model.holes, f"{topic}: a hole at {offset}"
             for stored in self._to_look_up():
-                hits = [hit.commitlog_offset for hit in store.query(stored.asked.topic, stored.name, 1_000)]
+                hits = [hit.commitlog_offset for hit in store.messages_by_key(stored.asked.topic, stored.name, 1_000)]
                 assert hits == [stored.commitlog_offset], f"a look-up of {stored} finds {hits}"
             for topic in TOPICS:
-                shared = [hit.commitlog_offset for hit in store.query(topic, SHARED, 1_000)]
+                shared = [hit.commitlog_offset for hit in store.messages_by_key(topic, SHARED, 1_000)]
                 assert shared == [message.commitlog_offset for message in self.model.with_key(topic, SHARED)]
-                assert store.query(topic, "nobody's") == []
+                assert store.messages_by_key(topic, "nobody's") == []
             assert self.group_offsets_of(store, self.model) == self.model.group_offsets
 
     def _to_look_up(self) -> list[Stored]:

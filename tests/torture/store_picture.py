@@ -110,7 +110,7 @@ def _scanned(store: MessageStore, topic: str, queue_id: int, start: int, end: in
 
 
 def _found(store: MessageStore, topic: str, key: str) -> list[object]:
-    return [_content(message) for message in store.query(topic, key)]
+    return [_content(message) for message in store.messages_by_key(topic, key)]
 
 
 def _content(message: Message) -> tuple[object, ...]:

@@ -449,7 +449,7 @@ class StoreWorkload:
         ]
         for sent in self.random.sample(known, min(3, len(known))):
             if sent.commitlog_offset is not None:
-                places = [message.commitlog_offset for message in self.store.query(sent.topic, sent.key)]
+                places = [message.commitlog_offset for message in self.store.messages_by_key(sent.topic, sent.key)]
                 assert sent.commitlog_offset in places, (
                     f"{sent.key} at {sent.commitlog_offset}: a look-up finds {places}"
                 )
