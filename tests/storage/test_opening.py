@@ -104,8 +104,8 @@ def assert_holds(store: MessageStore, count: int) -> None:
         assert [message.body for message in store.get("T", queue_id, 0, 10_000).messages] == expected[:20]
         assert store.max_offset("T", queue_id) == len(expected)
     for number in range(count):
-        assert [message.body for message in store.query("T", f"k{number}")] == [body(number)]
-    assert len(store.query("T", "all", 10_000)) == count
+        assert [message.body for message in store.messages_by_key("T", f"k{number}")] == [body(number)]
+    assert len(store.messages_by_key("T", "all", 10_000)) == count
 
 
 def put_batches(root: Path, files: LocalFileSystem, acknowledged: list[int]) -> None:
@@ -169,8 +169,8 @@ def test_with_the_header_written_and_the_slots_not_keys_are_found_again(tmp_path
     with pytest.raises(Killed):
         store.put_batch(rows(1, 4), queue_count=3)
     with open_store(tmp_path, config=TINY) as reader:
-        assert not reader.query("T", "k4"), "nobody made the slots"
-        assert [message.body for message in reader.query("T", "k3")] == [body(3)], "and nothing older is lost"
+        assert not reader.messages_by_key("T", "k4"), "nobody made the slots"
+        assert [message.body for message in reader.messages_by_key("T", "k3")] == [body(3)], "and nothing older is lost"
     files.end_process()
     with opened(tmp_path) as again:
         assert again.recovery is not None
@@ -277,7 +277,7 @@ def test_a_brokers_store_is_gone_on_with(name: str, fixture_store: Callable[[str
             address, port = message.store_host[:-4], int.from_bytes(message.store_host[-4:], "big")
             assert f"{'.'.join(map(str, address))}:{port}" == host
     with open_store(fixture.root, config=str(fixture.conf)) as reader:
-        assert [message.body for message in reader.query(topic, "fresh")] == [b"new"]
+        assert [message.body for message in reader.messages_by_key(topic, "fresh")] == [b"new"]
         for line in list(golden_lines(fixture.golden, "message"))[:200]:
             if "error" not in line:
                 message = reader.message_by_commitlog_offset(line["physicalOffset"])
