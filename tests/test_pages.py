@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_mq
+from tests.support.python_script import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,15 +41,7 @@ while generate_latest().decode().count("spark_mq_lag_rows{") < 4 and time.monoto
 print(generate_latest().decode())
 server.shutdown()
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", "\n".join([*examples("recipes.md"), ending])],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    ran = run_script("\n".join([*examples("recipes.md"), ending]), tmp_path, timeout_s=600)
     assert ran.returncode == 0, ran.stderr
     for shown in (
         "|       9|  100|",  # the table of the stream: each customer's orders, none twice
@@ -86,14 +78,7 @@ print(spark_mq.__file__)
 sys.argv[1:] = ["topics", spark_mq.unpack_example_store("example")]
 main()
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_script(script, tmp_path, packages=site)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(site))
     assert "TopicA" in ran.stdout

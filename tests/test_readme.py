@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from spark_mq.options import option_rows
 from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
 from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, SinkColumn
 from spark_mq.sink_options import sink_option_rows
+from tests.support.python_script import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -132,15 +130,7 @@ def test_the_command_table_names_every_command_and_no_other() -> None:
 )
 def test_the_first_examples_run_as_they_stand(names: str, shows: list[str], tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    ran = subprocess.run(
-        [sys.executable, "-c", next(example for example in examples if names in example)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = run_script(next(example for example in examples if names in example), tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert all(text in ran.stdout for text in shows)
     assert "Traceback" not in ran.stderr, ran.stderr

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from tests.support.python_script import run_script
 
 from .conftest import ReadStore
 from .streams import Stream
@@ -76,15 +75,7 @@ except Exception as error:
 
 
 def test_invalid_rows_are_one_line_of_the_log(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", INVALID_ROWS],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = run_script(INVALID_ROWS, tmp_path)
     said = ran.stdout.splitlines()
     assert said[:2] == [
         TASK_FAILED,

@@ -16,6 +16,7 @@ from storage.errors import LogFileMissingError, StoreDamagedError
 from storage.findings import Kind
 from tests.spark.in_process import read_batch
 from tests.support.message_builder import StoreBuilder
+from tests.support.queue_bodies import bodies_of
 
 CONFIG = StoreConfig.tiny()
 NAME = ("T", 0)
@@ -50,15 +51,6 @@ def lose(root: Path, number: int) -> tuple[Path, list[bytes]]:
     return lost, left
 
 
-def bodies(store: MessageStore) -> list[bytes]:
-    found, offset = [], 0
-    while offset < store.max_offset(*NAME):
-        got = store.get(*NAME, offset)
-        found += [message.body.strip() for message in got.messages]
-        offset = max(got.next_begin_offset, offset + 1)
-    return found
-
-
 def opened_with_a_warning(root: Path, lost: Path) -> MessageStore:
     with pytest.warns(RuntimeWarning, match=lost.name):
         return open_store(root, config=CONFIG)
@@ -79,7 +71,7 @@ def test_a_log_that_lacks_a_file_is_refused_for_writing_and_told_to_readers(root
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     with opened_with_a_warning(root, lost) as store:
         assert [gap.start for gap in store.plan.gaps] == [int(lost.name)]
-        assert bodies(store) == left
+        assert bodies_of(store, *NAME) == left
     with pytest.warns(RuntimeWarning, match=lost.name):
         kinds = {finding.kind for finding in verify_store(str(root)).findings}
     assert Kind.DAMAGED_LOG in kinds
@@ -107,7 +99,7 @@ def test_the_file_brought_back_is_all_that_was_wanting(root: Path) -> None:
     lost, _ = lose(root, 2)
     (root.parent / lost.name).rename(lost)
     with open_store(root, config=CONFIG, read_only=False) as store:
-        assert len(bodies(store)) == MESSAGES
+        assert len(bodies_of(store, *NAME)) == MESSAGES
     assert verify_store(str(root)).findings == ()
 
 
@@ -117,12 +109,12 @@ def test_repair_bridges_it_and_cuts_nothing(root: Path, way: str) -> None:
     if way == "killed":
         (root / "abort").touch()
     with open_store(root, config=CONFIG, read_only=False, truncate_damage=True) as store:
-        assert bodies(store) == left
+        assert bodies_of(store, *NAME) == left
         assert store.put("T", b"new", queue_id=0).queue_offset == MESSAGES
     assert lost.stat().st_size == 4096
     with open_store(root, config=CONFIG, read_only=False) as store:
         assert store.plan.gaps == ()
-        assert bodies(store) == [*left, b"new"]
+        assert bodies_of(store, *NAME) == [*left, b"new"]
     assert sorted(path.name for path in root.iterdir() if path.name.endswith(".tmp")) == []
 
 

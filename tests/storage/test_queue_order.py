@@ -20,6 +20,7 @@ from storage.queue_order import put_in_order
 from storage.settings import CommitLogConfig, ConsumeQueueConfig
 from storage.store_reader import GetStatus
 from tests.spark.in_process import next_batch, open_stream
+from tests.support.queue_bodies import bodies_of
 
 NAME = ("T", 0)
 MESSAGES = 100
@@ -57,15 +58,6 @@ def opened_with_a_warning(root: Path) -> MessageStore:
         return open_store(root, config=CONFIG, read_only=False)
 
 
-def bodies(store: MessageStore) -> list[bytes]:
-    found, offset = [], 0
-    while offset < store.max_offset(*NAME):
-        got = store.get(*NAME, offset)
-        found += [message.body.strip() for message in got.messages]
-        offset = max(got.next_begin_offset, offset + 1)
-    return found
-
-
 def streamed(root: Path) -> list[bytes]:
     reader = open_stream(root, topic="T", startingOffsets="earliest")
     _, rows = next_batch(reader, reader.initialOffset())
@@ -94,7 +86,7 @@ def test_one_flipped_bit_hides_no_message(tmp_path: Path, queue_offset: int, bit
             (found,) = store.recovery.misnumbered
             assert (found.queue_offset, found.stated) == (queue_offset, queue_offset ^ (1 << bit))
             assert store.recovery.holes == []
-        assert bodies(store) == wanted
+        assert bodies_of(store, *NAME) == wanted
     with open_store(root, config=CONFIG) as store:
         got = store.get(*NAME, 0)
         assert (got.status, got.min_offset) == (GetStatus.FOUND, 0)
@@ -121,7 +113,7 @@ def test_a_hole_behind_expired_messages_hides_none_of_those_before_it(tmp_path: 
     with opened_with_a_warning(tmp_path) as store:
         assert store.min_offset(*NAME) == minimum
         assert store.max_offset(*NAME) == (999 ^ 1 << 15) + 1
-        assert bodies(store) == [b"%d" % number for number in range(minimum, 1_000)]
+        assert bodies_of(store, *NAME) == [b"%d" % number for number in range(minimum, 1_000)]
 
 
 def rows(*offsets: int) -> QueueEntries:
