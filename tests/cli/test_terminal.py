@@ -48,8 +48,10 @@ def test_without_arguments_a_newcomer_is_told_what_to_do_next() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_a_completion(shell: str) -> None:
-    completion = run("--show-completion", shell)
+def test_a_shell_gets_a_completion(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What typer finds out from its parent process, which is no shell that it knows on every machine.
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
+    completion = run("--show-completion")
     assert "_SPARK_MQ_COMPLETE" in completion
     asked = {"_SPARK_MQ_COMPLETE": "complete_bash", "COMP_WORDS": "spark-mq sink", "COMP_CWORD": "1"}
     result = CliRunner(env=asked).invoke(app, [], prog_name="spark-mq")
