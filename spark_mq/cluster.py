@@ -172,6 +172,10 @@ class Cluster:
     def maximum(self, queue: QueueId) -> int:
         return self.stores[queue.broker_name].max_offset(queue.topic, queue.queue_id)
 
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        """Minimum and maximum; cheaper than both."""
+        return self.stores[queue.broker_name].bounds(queue.topic, queue.queue_id) or (0, 0)
+
     def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
         offset = self.stores[queue.broker_name].offset_in_queue_by_time(queue.topic, queue.queue_id, timestamp_ms)
         return offset if offset < self.maximum(queue) else None
@@ -206,10 +210,11 @@ class Cluster:
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
         store = self.stores.get(queue.broker_name)
-        if store is None or store.queues.get(queue.topic, queue.queue_id) is None:
+        bounds = None if store is None else store.bounds(queue.topic, queue.queue_id)
+        if store is None or bounds is None:
             return None
         before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
-        return QueueFacts(self.minimum(queue), self.maximum(queue), before, store.log_end)
+        return QueueFacts(*bounds, before, store.log_end)
 
     def proof(self, queue: QueueId, end: int) -> StoreProof:
         """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""

@@ -173,6 +173,9 @@ class UnreadBytes:
         unread = {}
         for queue, end in ends.items():
             start = starts[queue] if queue in starts else sizes.minimum(queue)
+            if start >= end:
+                self._counted.pop(queue, None)
+                continue
             counted = self._at(queue, start, end, sizes)
             stop = min(end, counted.end + budget)
             if stop > counted.end:
@@ -180,8 +183,7 @@ class UnreadBytes:
                 grown = counted.bytes + sizes.bytes_between(queue, counted.end, stop)
                 counted = _Counted(start, stop, grown)
             self._counted[queue] = counted
-            if end > start:
-                unread[queue] = Unread(start, counted.bytes if stop == end else None)
+            unread[queue] = Unread(start, counted.bytes if stop == end else None)
         return unread
 
     def _at(self, queue: QueueId, start: int, end: int, sizes: QueueSizes) -> _Counted:

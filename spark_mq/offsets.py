@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spark_mq.conditions import OffsetJsonError, names
@@ -73,10 +73,11 @@ class QueueOffset(NamedTuple):
 class QueueOffsets(Mapping[QueueId, QueueOffset]):
     """A query's position: one `QueueOffset` a queue. Immutable, iterates in the order of its text."""
 
-    __slots__ = ("_by_queue",)
+    __slots__ = ("_by_queue", "_tree")
 
     def __init__(self, by_queue: Mapping[QueueId, QueueOffset] | None = None) -> None:
         self._by_queue = {queue: (by_queue or {})[queue] for queue in sorted(by_queue or ())}
+        self._tree: dict[str, dict[str, dict[str, dict[str, Any]]]] | None = None
 
     def __eq__(self, other: object) -> bool:
         return self._by_queue == other._by_queue if isinstance(other, QueueOffsets) else NotImplemented
@@ -91,6 +92,12 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
 
     def __len__(self) -> int:
         return len(self._by_queue)
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._by_queue
+
+    def items(self) -> ItemsView[QueueId, QueueOffset]:
+        return self._by_queue.items()
 
     def __repr__(self) -> str:
         return f"QueueOffsets({json.dumps(self.to_json_dict())})"
@@ -126,7 +133,12 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
         return QueueOffsets(moved)
 
     def to_json_dict(self) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """The checkpoint's shape, its keys already in order: `json.dumps` of equal positions is equal."""
+        """The checkpoint's shape, its keys already in order: `json.dumps` of equal positions is equal. Not to be changed."""
+        if self._tree is None:
+            self._tree = self._as_tree()
+        return self._tree
+
+    def _as_tree(self) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         tree: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
         for queue, position in self._by_queue.items():
             before = None if position.before is None else list(position.before)

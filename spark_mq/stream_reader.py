@@ -51,8 +51,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[QueueId, int] = {}
         self._looked_up: tuple[QueueOffsets, dict[QueueId, int]] = QueueOffsets(), {}
         """A position, and where each queue is read from there, by the last look: `partitions` comes next, with the same question."""
-        self._last_told: list[tuple[QueueOffsets, dict[str, Any]]] = []
+        self._last_told: list[QueueOffsets] = []
         self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
+        self._ends: dict[QueueId, int] | None = None  # of the selected queues, until a look finds anything new
+        self._position = QueueOffsets()  # what the last plan reads up to
         self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
         self._reported = QueueOffsets()
         self._unread = UnreadBytes()
@@ -93,27 +95,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the ends: nothing that comes later is read by this run."""
-        self.cluster.refresh()
+        self._refresh()
         self._frozen = FrozenEnd(self._available())
 
     @named_for_spark()
     @collected_later()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return self._told(self._latest(self._position_of(start), limit))
+        self._position = self._latest(self._position_of(start), limit)
+        return self._told(self._position)
 
     @named_for_spark()
     @collected_later()
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
         ends = self._available()
-        self._reported = self._moved(self._reported, ends)
+        is_read_to_end = self._position.next_offsets() == ends
+        self._reported = self._position if is_read_to_end else self._moved(self._reported, ends)
         unread = self._unread.count(self._planned, ends, self.cluster)
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
     @named_for_spark()
     def report_behind(self, end: dict[str, Any]) -> dict[str, Any]:
         """`reportLatestOffset` of a reader that has planned up to this position."""
-        self._planned = QueueOffsets.from_json_dict(end).next_offsets()
+        self._position = QueueOffsets.from_json_dict(end)
+        self._planned = self._position.next_offsets()
         return self.reportLatestOffset()
 
     @named_for_spark()
@@ -136,13 +141,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _told(self, position: QueueOffsets) -> dict[str, Any]:
         """The position for Spark, which gives the last two back again and again."""
-        if position not in (told for told, _ in self._last_told):
-            self._last_told = [(position, position.to_json_dict()), *self._last_told[:1]]
-        return next(tree for told, tree in self._last_told if told == position)
+        if position not in self._last_told:
+            self._last_told = [position, *self._last_told[:1]]
+        return self._last_told[self._last_told.index(position)].to_json_dict()
 
     def _position_of(self, tree: dict[str, Any]) -> QueueOffsets:
         """A position that Spark gives: comparing it with those that it was told is ten times cheaper than parsing it."""
-        known = (position for position, told in self._last_told if told == tree)
+        known = (position for position in self._last_told if position.to_json_dict() == tree)
         return next(known, None) or QueueOffsets.from_json_dict(tree)
 
     def _resolve_start(self) -> QueueOffsets:
@@ -158,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._moved(QueueOffsets(), resolved.offsets)
 
     def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
-        changed = self.cluster.refresh() if self._frozen is None else True
+        changed = self._refresh() or self._frozen is not None
         if not changed and start == self._caught_up:
             if self._group is not None:
                 self._group.store(self._planned)
@@ -166,8 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._caught_up = None
         available = self._available()
         if self._frozen is not None:
-            self.cluster.refresh()
-            self._frozen.check_available(self._available())
+            self._frozen.check_available(available)
             available = dict(self._frozen.ends)
         starts, broken = self._starts(start, available)
         self._looked_up = start, starts
@@ -201,16 +205,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self.options.read_limits
         return limits if self._frozen is None else limits.without_minimum()
 
+    def _refresh(self) -> bool:
+        """Look at what the brokers did meanwhile; returns whether they did anything."""
+        changed = self.cluster.refresh()
+        if changed:
+            self._ends = None
+        return changed
+
     def _available(self) -> dict[QueueId, int]:
-        """Where every queue of the query ends now."""
+        """Where every queue of the query ends, by the last look."""
         there = self.cluster.queues()
         if self._selected is None or self._selected[0] is not there:
             queues = self.options.subscription.select(
                 there, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
             )
-            self._selected = there, queues
-        queues = self._selected[1]
-        return {queue: max(self.cluster.maximum(queue), self.cluster.minimum(queue)) for queue in queues}
+            self._selected, self._ends = (there, queues), None
+        if self._ends is None:
+            self._ends = {queue: max(self.cluster.bounds(queue)) for queue in self._selected[1]}
+        return self._ends
 
     def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
         """Where each available queue is read from, and which queues stand for another topic than they did."""
@@ -259,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
         if start == end:
             return []
-        changed = self.cluster.refresh()
+        changed = self._refresh()
         if not self._planned:  # a batch of an earlier run, maybe of another query
             refuse_other_checkpoint(end.keys(), self._asked_for(end.keys()), self.cluster.brokers)
         ends = end.next_offsets()
@@ -280,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "Set failOnDataLoss to false to run the batch with what is there"
             for queue, end in ends.items()
             if queue.broker_name in self.cluster.stores
-            and end > max(self.cluster.maximum(queue), self.cluster.minimum(queue))
+            and end > max(self.cluster.bounds(queue))
             and self.cluster.facts(queue) is not None
         ]
         if losses and self.options.fail_on_data_loss:

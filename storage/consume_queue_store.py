@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from storage.consume_queue import ConsumeQueue
 from storage.consume_queue_ext import ConsumeQueueExt
@@ -56,32 +58,45 @@ class ConsumeQueueStore:
         self._ext_file_size_bytes = ext_file_size_bytes
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.batch_topics: frozenset[str] = frozenset()
+        self._topics_in_turn = 0
         self.discover()
 
-    def discover(self) -> list[tuple[str, int]]:
-        """Look again which queues there are; returns the new ones. Files and names that are no queue are ignored, as Java does."""
+    def discover(self, most_topics: int | None = None) -> list[tuple[str, int]]:
+        """Look again which queues there are; returns the new ones. Files and names that are no queue are ignored, as Java does.
+
+        Of topics that are known no more than `most_topics` are looked into, in turn.
+        """
         new = []
         before, self._topics = self._topics, {}
-        for topic in self._file_system.list_directory(self.directory):
-            if not topic.is_directory:
-                continue
-            known = before.pop(topic.name, {})
-            queues: dict[int, ConsumeQueue] = {}
-            for queue in self._file_system.list_directory(f"{self.directory}/{topic.name}"):
-                if queue.is_directory and queue.name.isascii() and queue.name.isdigit():
-                    queue_id = int(queue.name)
-                    if queue_id not in known:
-                        new.append((topic.name, queue_id))
-                    queues[queue_id] = known.pop(queue_id) if queue_id in known else self.make(topic.name, queue_id)
-            _close(known)
+        listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
+        for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
+            known = before.pop(topic, {})
+            queues = self._queues_of(topic, known) if is_in_turn or not known else known
+            new += [(topic, queue_id) for queue_id in queues if queue_id not in known]
             if queues:
-                self._topics[topic.name] = dict(sorted(queues.items()))
+                self._topics[topic] = queues
         for gone in before.values():
             _close(gone)
         self.batch_topics = frozenset(
             e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory
         )
         return new
+
+    def _in_turn(self, count: int, most: int | None) -> Sequence[bool]:
+        if most is None or count <= most:
+            return [True] * count
+        turns = np.zeros(count, bool)
+        turns[np.arange(self._topics_in_turn, self._topics_in_turn + most) % count] = True
+        self._topics_in_turn = (self._topics_in_turn + most) % count
+        found: list[bool] = turns.tolist()
+        return found
+
+    def _queues_of(self, topic: str, known: Mapping[int, ConsumeQueue]) -> dict[int, ConsumeQueue]:
+        """The queues of a topic that there are, by id; known ones are kept or closed."""
+        listed = self._file_system.list_directory(f"{self.directory}/{topic}")
+        ids = {int(e.name) for e in listed if e.is_directory and e.name.isascii() and e.name.isdigit()}
+        _close({queue_id: queue for queue_id, queue in known.items() if queue_id not in ids})
+        return {queue_id: known.get(queue_id) or self.make(topic, queue_id) for queue_id in sorted(ids)}
 
     def look_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue that may have appeared since the last look at all of them; None if it has no file yet."""

@@ -21,10 +21,9 @@ QueueName = tuple[str, int]
 _PAUSES = 20
 """Times as long as they took to list, all queues are not listed again."""
 _LONGEST_PAUSE_MS = 60_000
+_TOPICS_A_LOOK = 4_096
 _QUEUES_TOGETHER = 8_192
 DISCOVERY_INTERVAL_MS = 1_000
-DISCOVERED_QUEUES_A_MS = 16
-"""Of a store with very many queues all are listed less often, so that it takes a few percent of the time."""
 
 
 class QueueEnds:
@@ -49,6 +48,7 @@ class QueueEnds:
         self._minimums: dict[tuple[str, int], int] = {}
         self._minimums_of = -1
         self._next_discovery_ms = 0
+        self._discovered_ms = clock()  # opening has just listed them
         self.dispatched_end = plan.greatest_end
         """Where the last record ends that any queue knows, or knew."""
 
@@ -132,7 +132,7 @@ class QueueEnds:
         try:
             found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
         except OffsetOutOfRangeError:  # its files expired, or the topic was deleted, since they were listed
-            self._next_discovery_ms = 0
+            self._next_discovery_ms = self._discovered_ms = 0
             self._discover()
             queue.list_files()
             found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
@@ -140,15 +140,25 @@ class QueueEnds:
             self._minimums[name] = found
         return found
 
+    def known_bounds(self, name: QueueName) -> tuple[int, int] | None:
+        """Minimum and maximum of a queue that has been asked for since files of the log expired; None of the others."""
+        minimum = self._minimums.get(name) if self._minimums_of == self._log.minimum else None
+        return None if minimum is None else (minimum, self._ends[name])
+
     def _discover(self) -> bool:
-        """List the queue directories now and then, for deleted topics and queues without messages; returns whether any came or went."""
+        """List the queue directories now and then, for deleted topics and queues without messages; returns whether any came or went.
+
+        Of very many topics a share is looked into at a time: all within a minute, or at the next look after it.
+        """
         now_ms = self._clock()
         if now_ms < self._next_discovery_ms:
             return False
-        new = self._queues.discover()
+        of_a_minute = (now_ms - self._discovered_ms) * len(self._queues.topics()) // _LONGEST_PAUSE_MS
+        new = self._queues.discover(max(_TOPICS_A_LOOK, of_a_minute))
         names = self._queues.names()
         done_ms = self._clock()
-        pause_ms = max(len(names) // DISCOVERED_QUEUES_A_MS, _PAUSES * (done_ms - now_ms))
+        pause_ms = _PAUSES * (done_ms - now_ms)
+        self._discovered_ms = now_ms
         self._next_discovery_ms = done_ms + max(DISCOVERY_INTERVAL_MS, min(pause_ms, _LONGEST_PAUSE_MS))
         for name in new:
             self._tail.pending.setdefault(name, -1)

@@ -145,6 +145,16 @@ class StoreReader(ABC):
         """The queue offset behind the last message."""
         return self._ends.maximum(topic, queue_id)
 
+    @_outliving_expiry
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """`min_offset` and `max_offset`; None of a queue that is not there."""
+        ends = self._ends
+        known = ends.known_bounds((topic, queue_id))
+        if known is not None:
+            return known
+        queue = self.queues.get(topic, queue_id)
+        return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
+
     @property
     def undispatched_bytes(self) -> int:
         """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""

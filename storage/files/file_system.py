@@ -351,11 +351,12 @@ class LocalFileSystem:
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
-                    # an entry that is deleted meanwhile must not make the others disappear
-                    with suppress(FileNotFoundError):
+                    try:
                         is_directory = entry.is_dir()
                         size = 0 if is_directory else entry.stat().st_size
-                        found.append(DirectoryEntry(entry.name, is_directory, size))
+                    except FileNotFoundError:
+                        continue  # an entry that is deleted meanwhile must not make the others disappear
+                    found.append(DirectoryEntry(entry.name, is_directory, size))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)
