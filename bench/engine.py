@@ -14,9 +14,9 @@ from statistics import median, quantiles
 from rich.table import Table
 
 from bench.messages import TOPIC, key_of
-from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
+from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
 from storage import MessageStore, open_store
-from storage.scan import scan_queue
+from storage.queues.scan import scan_queue
 
 ROUNDS = 5
 LOOKUPS = 2_000

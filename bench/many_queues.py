@@ -29,10 +29,10 @@ from rich.table import Table
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, open_store
-from storage.scan import scan_queue
+from storage.queues.scan import scan_queue
 
 if TYPE_CHECKING:
-    from spark_mq.stream_reader import StreamReader
+    from spark_mq.source.stream_reader import StreamReader
 
 ROOT = Path(__file__).resolve().parent.parent
 OPEN_FILES = 1_024
@@ -140,8 +140,8 @@ class Step:
 
     def plan(self) -> None:
         """A stream over all queues, as Spark drives it: what each batch costs before its tasks begin."""
-        from spark_mq.options import SourceOptions  # Spark's classes would count as the memory of every step
-        from spark_mq.stream_reader import StreamReader
+        from spark_mq.source.options import SourceOptions  # Spark's classes would count as the memory of every step
+        from spark_mq.source.stream_reader import StreamReader
 
         options = {"path": self.root, "subscribePattern": "bench-.*", "startingOffsets": "earliest"}
         parsed = SourceOptions.parse(options, "streaming")

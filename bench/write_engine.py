@@ -21,20 +21,20 @@ from bench.engine import EngineRow, shown
 from bench.messages import BODY_SIZE_BYTES, DISTINCT_BODIES, QUEUES, TAGS, TOPIC, bodies
 from bench.recycled import RecycledStore
 from storage import open_store
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
-from storage.config import load_config
+from storage.batch.commit import commit_batch
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.files.file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordBlock, encode_block
-from storage.half_ends import with_states
-from storage.message_returns import ReturnedRows, ReturnRules
-from storage.message_rows import MessageRows
-from storage.message_rules import MessageRules, TransactionRules
 from storage.names import retry_topic
-from storage.put_settings import PutSettings, put_settings
-from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
-from storage.subscription_groups import SubscriptionGroupConfig
+from storage.put.half_ends import with_states
+from storage.put.settings import PutSettings, put_settings
+from storage.rows.messages import MessageRows
+from storage.rows.returns import ReturnedRows, ReturnRules
+from storage.rows.rules import MessageRules, TransactionRules
+from storage.settings.load import load_config
+from storage.tables.subscription_groups import SubscriptionGroupConfig
 
 ROUNDS = 3
 ROWS = 500_000

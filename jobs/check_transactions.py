@@ -23,13 +23,13 @@ from typing import Any
 
 from jobs.run import JobReport, now_ms, open_to_write, run_job
 from spark_mq.conditions import OptionError
-from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
+from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
 from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
-from storage.state_document import parse_document
+from storage.messages.half_messages import TransactionState
+from storage.tables.document import parse_document
 from storage.transaction.check import Checker, CheckReport, check_half_messages
-from storage.transaction.half_messages import TransactionState
 
 
 def check_transactions(

@@ -26,10 +26,10 @@ from pathlib import Path
 from jobs.run import JobReport, run_job
 from spark_mq.progress import progress_bar
 from storage import open_store
-from storage.checkpoint import read_checkpoint, write_checkpoint
+from storage.ends.recovery_plan import RecoveryReport
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import plain_path
-from storage.recovery_plan import RecoveryReport
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
 
 _DERIVED = ("consumequeue", "index")
 _PATIENCE_MS = 60_000

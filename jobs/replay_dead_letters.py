@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
-from spark_mq.option_values import parse_time
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
@@ -48,15 +47,16 @@ from spark_mq.replay import (
     topic_of,
     without_copies,
 )
-from spark_mq.starting_offsets import TimePoint
+from spark_mq.source.option_values import parse_time
+from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
-from storage.config import load_config
 from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.log_surroundings import refuse_foreign_log
 from storage.names import dead_letter_topic, validate_group
-from storage.own_directory import own_directory, refuse_links
+from storage.place.own_directory import own_directory, refuse_links
+from storage.place.surroundings import refuse_foreign_log
+from storage.settings.load import load_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

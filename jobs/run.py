@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_mq.conditions import OptionError, SparkMqError
-from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
+from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import INTERRUPTED, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_mq.example_store import unpack_example_store
-    from spark_mq.lag import queue_lags
-    from spark_mq.listener import LagListener
-    from spark_mq.sent_back import send_back
-    from spark_mq.transactions import transaction
+    from spark_mq.sink.sent_back import send_back
+    from spark_mq.sink.transactions import transaction
+    from spark_mq.source.lag import queue_lags
+    from spark_mq.source.listener import LagListener
 
 __all__ = [
     "LagListener",
@@ -53,10 +53,10 @@ def register(spark: SparkSession) -> None:
 if not TYPE_CHECKING:
     # Modules have other names than what they give: the import of one sets the package's attribute of its name.
     _LAZY = {
-        "LagListener": "listener",
-        "queue_lags": "lag",
-        "send_back": "sent_back",
-        "transaction": "transactions",
+        "LagListener": "source.listener",
+        "queue_lags": "source.lag",
+        "send_back": "sink.sent_back",
+        "transaction": "sink.transactions",
         "unpack_example_store": "example_store",
     }
 

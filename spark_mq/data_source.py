@@ -10,11 +10,11 @@ from pyspark.sql.types import StructType
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
-    from spark_mq.batch_reader import BatchReader
-    from spark_mq.batch_writer import BatchWriter
-    from spark_mq.options import SourceOptions
-    from spark_mq.stream_reader import StreamReader
-    from spark_mq.stream_writer import StreamWriter
+    from spark_mq.sink.batch_writer import BatchWriter
+    from spark_mq.sink.stream_writer import StreamWriter
+    from spark_mq.source.batch_reader import BatchReader
+    from spark_mq.source.options import SourceOptions
+    from spark_mq.source.stream_reader import StreamReader
 
 
 class SparkMqDataSource(DataSource):
@@ -27,15 +27,15 @@ class SparkMqDataSource(DataSource):
     @named_for_spark()
     def schema(self) -> str:
         """The columns asked for: all of ours, those of option `columns`, or Kafka's."""
-        from spark_mq.rows import columns_named, ddl
+        from spark_mq.source.rows import columns_named, ddl
 
         options = self._source_options()
         return ddl(columns_named(options.column_names, kafka=options.kafka_columns, permissive=options.permissive))
 
     @named_for_spark()
     def reader(self, schema: StructType) -> BatchReader:
-        from spark_mq.batch_reader import BatchReader
-        from spark_mq.selection import check_schema, nullable_columns
+        from spark_mq.source.batch_reader import BatchReader
+        from spark_mq.source.selection import check_schema, nullable_columns
 
         options = self._source_options("batch")
         check_schema(options, schema)
@@ -48,8 +48,8 @@ class SparkMqDataSource(DataSource):
         return reader_or_refusal(lambda: self._stream_reader(schema))
 
     def _stream_reader(self, schema: StructType) -> StreamReader:
-        from spark_mq.selection import check_schema, nullable_columns
-        from spark_mq.stream_reader import StreamReader
+        from spark_mq.source.selection import check_schema, nullable_columns
+        from spark_mq.source.stream_reader import StreamReader
 
         options = self._source_options("streaming")
         check_schema(options, schema)
@@ -57,10 +57,10 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from spark_mq.batch_writer import BatchWriter
-        from spark_mq.sink_columns import columns_to_write, refuse_view_for_reading
-        from spark_mq.sink_options import SinkOptions
-        from spark_mq.sink_place import check_place
+        from spark_mq.sink.batch_writer import BatchWriter
+        from spark_mq.sink.columns import columns_to_write, refuse_view_for_reading
+        from spark_mq.sink.options import SinkOptions
+        from spark_mq.sink.place import check_place
 
         refuse_view_for_reading(schema.names, self.options)
         options = SinkOptions.parse(self.options, "batch")
@@ -69,16 +69,16 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from spark_mq.sink_columns import columns_to_write
-        from spark_mq.sink_options import SinkOptions
-        from spark_mq.sink_place import check_place
-        from spark_mq.stream_writer import StreamWriter
+        from spark_mq.sink.columns import columns_to_write
+        from spark_mq.sink.options import SinkOptions
+        from spark_mq.sink.place import check_place
+        from spark_mq.sink.stream_writer import StreamWriter
 
         options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
         return StreamWriter(options, columns, check_place(options))
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
-        from spark_mq.options import SourceOptions
+        from spark_mq.source.options import SourceOptions
 
         return SourceOptions.parse(self.options, mode)  # type: ignore[arg-type]

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_mq.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
+from spark_mq.source.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import MessageStore
 from storage.errors import RowIllegalError
 from storage.format.message_id import decode_offset_message_id
 from storage.format.properties import decode_property_maps
 from storage.names import RETRY_PREFIX, dead_letter_topic
-from storage.put import message_rules
-from storage.scan import scan_queue
+from storage.put.put import message_rules
+from storage.queues.scan import scan_queue
 
 REPLAYED_FROM = "REPLAYED_FROM"
 COMPRESS_OVER_BYTES = 4_096

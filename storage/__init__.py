@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from storage.config import StoreConfig
 from storage.errors import StorageError
 from storage.format.record import Message
 from storage.message_store import MessageStore, open_store
-from storage.put import PutResult
+from storage.put.put import PutResult
+from storage.settings.load import StoreConfig
 from storage.store_reader import GetResult, GetStatus
 
 __all__ = [

@@ -15,8 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.batch_commit import finish_open_intents, settle
-from storage.config import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
+from storage.batch.commit import finish_open_intents, settle
+from storage.batch.redo import load_torn_rows
+from storage.ends.queue_ends import QueueEnds
+from storage.ends.recovery_plan import RecoveryReport
 from storage.errors import (
     ColumnIllegalError,
     OffsetOutOfRangeError,
@@ -28,23 +30,21 @@ from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
 from storage.files.remote import file_system_of, plain_path, unexpanded_home
-from storage.index_store import IndexStore
-from storage.inner_messages import InnerMessage, InnerMessages
-from storage.log_bind import prove_binding
-from storage.log_gaps import warning_of
-from storage.opening import close_cleanly, open_for_writing, read_plan, release
-from storage.put import InnerPut, PutResult, Putter
-from storage.put_settings import PutSettings, put_settings
-from storage.queue_ends import QueueEnds
-from storage.recovery_plan import RecoveryReport
-from storage.redo import load_torn_rows
-from storage.store_creation import create_store, find_log
+from storage.index.store import IndexStore
+from storage.log.gaps import warning_of
+from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.put.put import InnerPut, PutResult, Putter
+from storage.put.settings import PutSettings, put_settings
+from storage.put.store_writer import StoreWriter
+from storage.recovery.creation import create_store, find_log
+from storage.recovery.log_bind import prove_binding
+from storage.recovery.opening import close_cleanly, open_for_writing, read_plan, release
+from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
-from storage.store_writer import StoreWriter
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.topics import TopicConfig
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.topics import TopicConfig
 
 _LOOKS = 20
 """How often a reader looks at the whole store before it gives up on one whose files keep expiring."""
@@ -71,8 +71,8 @@ def open_store(
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
     not configured are found from the files. `clock` gives milliseconds.
 
-    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery.py`) and finishes
-    batches that were decided before a crash (`batch_commit.py`); `truncate_damage` cuts a damaged log where Java would, after
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`storage/recovery/passes.py`) and finishes
+    batches that were decided before a crash (`storage/batch/commit.py`); `truncate_damage` cuts a damaged log where Java would, after
     copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
@@ -301,7 +301,7 @@ class MessageStore(StoreReader):
     def put_batch(self, rows: pa.RecordBatch | pa.Table, **rules: Any) -> pa.RecordBatch:
         """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
 
-        Columns are those of the Spark sink (`message_columns.COLUMNS`), `rules` the keywords of `put.message_rules`.
+        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `rules` the keywords of `storage.put.put.message_rules`.
         Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
         """
         if self._putter is None:

@@ -27,19 +27,19 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from storage.batch_commit import settle
-from storage.commit_log import LogFile
-from storage.consume_queue import ConsumeQueue
+from storage.batch.commit import settle
+from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
 from storage.files.file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT
-from storage.index_store import is_index_name
-from storage.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
-from storage.settings import CommitLogConfig, RetentionConfig
+from storage.index.store import is_index_name
+from storage.log.commit_log import LogFile
+from storage.put.store_writer import StoreWriter
+from storage.queues.consume_queue import ConsumeQueue
+from storage.settings.nouns import CommitLogConfig, RetentionConfig
 from storage.store_reader import StoreReader
-from storage.store_writer import StoreWriter
 
 _MS_PER_HOUR = 3_600_000
 _QUEUES_PAUSE_MS = 10_000

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueue
-from storage.consume_queue_ext import ConsumeQueueExt
-from storage.consume_queue_store import ConsumeQueueStore
 from storage.files.file_system import FileSystem, Scratch
+from storage.log.commit_log import CommitLog
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+from storage.queues.store import ConsumeQueueStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.commit_log import CommitLog
-from storage.consume_queue import ConsumeQueue, valid_entries
-from storage.consume_queue_store import ConsumeQueueStore
+from storage.ends.queue_ends import QueueEnds
 from storage.epoch_times import other_unit_rule
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
 from storage.files.atomic_file import read_with_backup
@@ -25,14 +23,16 @@ from storage.files.file_system import FileSystem
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
-from storage.index_store import IndexStore
-from storage.log_fingerprint import LogFingerprint, take_fingerprint
+from storage.index.store import IndexStore
+from storage.log.commit_log import CommitLog
+from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.nearest_name import nearest
-from storage.queue_ends import QueueEnds
-from storage.queue_positions import QueuePosition, read_positions
-from storage.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicTable
+from storage.queues.consume_queue import ConsumeQueue, valid_entries
+from storage.queues.positions import QueuePosition, read_positions
+from storage.queues.scan import SLICE_ROWS, TORN_TAGS_CODES, record_sizes
+from storage.queues.store import ConsumeQueueStore
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.support.fixture_stores import FIXTURE_NAMES
+from tests.support.places import PROJECT
 from tests.support.releases import ENDS, RELEASES, release_table
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/compatibility.md"])
 def test_the_table_of_releases_is_the_tests_own(page: str) -> None:
-    text = (ROOT / page).read_text("utf-8")
+    text = (PROJECT / page).read_text("utf-8")
     found = re.search(r"<!-- releases -->\n(.*?)\n<!-- /releases -->", text, re.DOTALL)
     assert found is not None, f"{page} has no part marked releases"
     assert found[1] == release_table()

@@ -15,9 +15,9 @@ from packaging.requirements import Requirement
 from spark_mq import doctor
 from spark_mq.doctor import Finding, Severity, Surroundings
 from tests.support.fake_java import make_java
+from tests.support.places import PROJECT
 
-ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def surroundings(tmp_path: Path, **environ: str) -> Surroundings:
         "PATH": f"{java / 'bin'}:/usr/bin:/bin",
         "JAVA_HOME": str(java),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(PROJECT),
     }
     return Surroundings(settings | environ, folder, sys.executable, [str(java)], tmp_path / "ivy")
 
@@ -115,7 +115,7 @@ def test_files_that_hide_other_modules(here: Surroundings) -> None:
 def test_files_on_pythonpath_hide_modules_too(tmp_path: Path, here: Surroundings) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "random.py").touch()
-    there = surroundings(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "theirs"), "/nowhere", str(ROOT)]))
+    there = surroundings(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "theirs"), "/nowhere", str(PROJECT)]))
     assert only(doctor.check_shadowed_modules(there)).where == str(tmp_path / "theirs" / "random.py")
 
 
@@ -234,7 +234,7 @@ def test_a_pandas_that_pyspark_cannot_use_is_found(tmp_path: Path) -> None:
         '"sources": [{"module": "pyspark_spark_mq", "file": null, "format": "spark_mq", "error": null}]}'
     )
     other = fake_python(tmp_path / "bin" / "python", f"echo '{answer}'")
-    needed = [Requirement(text) for text in PROJECT["dependencies"]]
+    needed = [Requirement(text) for text in DECLARED["dependencies"]]
     pandas = [each for each in needed if each.name == "pandas"]
     finding = only(doctor.check_worker_interpreter(surroundings(tmp_path, PYSPARK_PYTHON=str(other)), pandas))
     assert finding.severity is Severity.ERROR
@@ -242,9 +242,9 @@ def test_a_pandas_that_pyspark_cannot_use_is_found(tmp_path: Path) -> None:
 
 
 def test_the_locked_versions_are_those_that_the_project_asks_for() -> None:
-    locked = dict(re.findall(r"^([\w.-]+)==([^ ;]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE))
-    extras = [text for texts in PROJECT["optional-dependencies"].values() for text in texts]
-    for requirement in map(Requirement, [*PROJECT["dependencies"], *extras]):
+    locked = dict(re.findall(r"^([\w.-]+)==([^ ;]+)", (PROJECT / "requirements.lock").read_text("utf-8"), re.MULTILINE))
+    extras = [text for texts in DECLARED["optional-dependencies"].values() for text in texts]
+    for requirement in map(Requirement, [*DECLARED["dependencies"], *extras]):
         assert requirement.specifier.contains(locked[requirement.name], prereleases=True), requirement
 
 

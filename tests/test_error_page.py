@@ -12,11 +12,11 @@ import typer.main
 
 from spark_mq.cli import app
 from spark_mq.conditions import condition_names
-from spark_mq.options import option_rows
-from spark_mq.sink_options import sink_option_rows
+from spark_mq.sink.options import sink_option_rows
+from spark_mq.source.options import option_rows
+from tests.support.places import PROJECT
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "errors.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 # Names of the same prefix that are no conditions: properties of messages, variables of the environment.
@@ -50,7 +50,7 @@ def test_a_row_is_whole_sentences_about_meaning_and_cure(name: str) -> None:
 
 
 def test_no_module_names_a_condition_that_is_not_registered() -> None:
-    modules = [path for place in ("spark_mq", "storage", "jobs") for path in sorted((ROOT / place).rglob("*.py"))]
+    modules = [path for place in ("spark_mq", "storage", "jobs") for path in sorted((PROJECT / place).rglob("*.py"))]
     named = {
         name for path in modules for text in texts_of(path) for name in re.findall(r"\bSPARK_MQ_[A-Z_]*[A-Z]\b", text)
     }
@@ -69,4 +69,6 @@ def test_options_of_the_page_exist() -> None:
 
 @pytest.mark.parametrize(("document", "heading"), re.findall(r"(README), \"([^\"]+)\"", PAGE))
 def test_headings_that_the_page_names_are_there(document: str, heading: str) -> None:
-    assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / f"{document}.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(
+        rf"^#+ {re.escape(heading)}$", (PROJECT / f"{document}.md").read_text(encoding="utf-8"), re.MULTILINE
+    )

@@ -1,9 +1,7 @@
-"""Imports point one way, the format does no I/O, nothing unfinished stays behind.
+"""Imports point one way, room by room; the format does no I/O, one room touches the disk, nothing unfinished stays behind.
 
-    storage.format ◀ storage.files ◀ storage.<noun> ◀ storage.message_store
-        ◀ spark_mq.broker ◀ spark_mq.<source, sink> ◀ jobs ◀ spark_mq.cli
-
-The rules are read off the source by `ast`, so imports inside functions count too.
+`ROOMS` is the architecture: each room, from the ground up, and the rooms that its modules may import. ARCHITECTURE.md shows the same
+table. Imports are read off the source by `ast`, so those inside functions count too.
 """
 
 from __future__ import annotations
@@ -14,36 +12,52 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.places import PROJECT
+
 OURS = ("storage", "spark_mq", "jobs", "pyspark_spark_mq")
 
-# The longest matching prefix counts. A module imports from its own height or from below.
-HEIGHTS = {
-    "storage.errors": 0,
-    "storage.put_status": 0,
-    "storage.failpoints": 0,
-    "storage.format": 0,
-    "storage.files": 1,
-    "storage.": 2,  # every noun
-    "storage.message_store": 3,
-    "storage.put_service": 3,
-    "storage.delay": 3,  # services over an open store …
-    "storage.transaction": 3,
-    "storage.delay.routing": 2,  # … and the pure rules that a put needs, too
-    "storage.transaction.half_messages": 2,
-    "storage.transaction.op_messages": 2,
-    "storage": 3,  # the package itself: its public names
-    "spark_mq.remoting": 4,
-    "spark_mq.broker": 4,
-    "spark_mq": 5,
-    "pyspark_spark_mq": 5,
-    "jobs": 6,
-    "spark_mq.cli": 7,
-    "spark_mq.__main__": 7,
+ROOMS = {
+    "words": "",
+    "format": "words",
+    "files": "words format",
+    "settings": "words format",
+    "log": "words format files settings",
+    "queues": "words format files log",
+    "index": "words format files log",
+    "place": "words files settings log queues",
+    "tables": "words format files settings place",
+    "ends": "words format files log queues index tables",
+    "derived": "words format files log queues index ends",
+    "messages": "words format settings log tables",
+    "rules": "words format settings tables messages",
+    "rows": "words format settings tables messages",
+    "put": "words format files settings log queues index place tables ends derived messages rows",
+    "batch": "words format files log queues place tables ends messages put",
+    "recovery": "words format files settings log queues index place ends put batch",
+    "facade": "words format files settings log queues index tables ends messages put batch recovery",
+    "audit": "format log queues index ends put",
+    "service": "words format log messages put facade",
+    "delay": "words format files log queues tables messages facade",
+    "transaction": "words format files settings queues tables messages facade",
+    "conditions": "words files",
+    "broker": "words format files settings tables messages rules facade service transaction",
+    "source": "words format files settings log queues place tables facade conditions",
+    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction conditions broker source",
+    "spark_mq": "words format queues put facade conditions source sink",
+    "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
+    "cli": "words format files settings place tables ends rows put batch recovery facade conditions source spark_mq jobs",
 }
+"""From the ground up: a room's row names only rooms above its own line, so there is no circle."""
+
+HALLS = {
+    "storage": {"words": "errors names put_status epoch_times nearest_name failpoints", "facade": ""},
+    "spark_mq": {"conditions": "conditions option_table worker_errors", "spark_mq": ""},
+}
+"""Which modules beside the folders of a package belong to which room; the one without names has the rest."""
 
 FORMAT_MAY_IMPORT = {"numpy", "pyarrow", "isal", "lz4", "zstandard"}
 # Disk, network, processes, and what would make a pure function answer differently twice.
@@ -54,18 +68,20 @@ IO_MODULES = {
 }
 ARROW_IO = {"pyarrow.fs", "pyarrow.dataset", "pyarrow.parquet", "pyarrow.feather", "pyarrow.csv"}
 
+DISK_MODULES = {"io", "mmap", "fcntl", "shutil", "tempfile", "glob", "pathlib", "fsspec"}
+
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(PROJECT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def python_files(*places: str) -> list[Path]:
-    found = [path for place in places for path in sorted((ROOT / place).rglob("*.py"))]
-    return found + [ROOT / f"{place}.py" for place in places if (ROOT / f"{place}.py").is_file()]
+    found = [path for place in places for path in sorted((PROJECT / place).rglob("*.py"))]
+    return found + [PROJECT / f"{place}.py" for place in places if (PROJECT / f"{place}.py").is_file()]
 
 
 SOURCES = {module_name(path): path for path in python_files(*OURS)}
@@ -76,11 +92,11 @@ def is_ours(name: str) -> bool:
     return name.partition(".")[0] in OURS
 
 
-def imported_names(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
-    """Every module an import statement names; `from a import b` gives a.b if that is one of ours, else a."""
+def imported_names(module: str, source: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and name of every module an import statement names; `from a import b` gives a.b if that is one of ours, else a."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -89,26 +105,53 @@ def imported_names(module: str, source: str, *, is_package: bool = False) -> Ite
                 base = ".".join([*above, base] if base else above)
             submodules = [f"{base}.{alias.name}" for alias in node.names]
             known = [name for name in submodules if name in SOURCES]
-            yield from known
+            yield from ((node.lineno, name) for name in known)
             if len(known) < len(submodules):
-                yield base
+                yield node.lineno, base
+
+
+def located_imports_of(module: str) -> list[tuple[int, str]]:
+    path = SOURCES[module]
+    return list(imported_names(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py"))
 
 
 def imports_of(module: str) -> set[str]:
-    path = SOURCES[module]
-    source = path.read_text(encoding="utf-8")
-    return set(imported_names(module, source, is_package=path.name == "__init__.py"))
+    return {name for _, name in located_imports_of(module)}
 
 
-def height(module: str) -> int:
-    def matches(prefix: str) -> bool:
-        return module.startswith(prefix if prefix.endswith(".") else f"{prefix}.") or module == prefix
+def room_of(module: str) -> str:
+    """The room in which a module lives: its folder, or its part of the hall."""
+    package, _, rest = module.partition(".")
+    folder, _, inside = rest.partition(".")
+    if package in HALLS and (inside or SOURCES.get(module, Path()).name == "__init__.py") and folder:
+        return folder
+    if package in HALLS:
+        named = [room for room, modules in HALLS[package].items() if folder in modules.split()]
+        return named[0] if named else next(room for room, modules in HALLS[package].items() if not modules)
+    return "jobs" if package == "jobs" else "spark_mq"
 
-    return HEIGHTS[max(filter(matches, HEIGHTS), key=len)]
+
+class Import(NamedTuple):
+    """An import that the table does not allow."""
+
+    path: str
+    line: int
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}"
 
 
-def imports_against_the_flow(module: str, imported: set[str]) -> list[str]:
-    return sorted(name for name in imported if is_ours(name) and height(name) > height(module))
+def imports_against_the_table(module: str, path: str, imported: Iterator[tuple[int, str]]) -> list[str]:
+    """A line for each import of a room that the module's room may not import: file, line and rule."""
+    room = room_of(module)
+    against = []
+    for line, name in imported:
+        other = room_of(name) if is_ours(name) else room
+        if other != room and other not in ROOMS[room].split():
+            rule = f"room {room} may not import room {other} ({name}); it may import: {ROOMS[room] or 'nothing'}"
+            against.append(str(Import(path, line, rule)))
+    return against
 
 
 def calls_of(source: str, names: set[str]) -> list[int]:
@@ -117,31 +160,85 @@ def calls_of(source: str, names: set[str]) -> list[int]:
     return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
 
 
+def is_attribute_of(node: ast.AST, name: str) -> TypeGuard[ast.Attribute]:
+    """Whether it is `name.something`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+
+
 @pytest.mark.parametrize("module", sorted(SOURCES))
-def test_imports_only_from_its_own_height_or_below(module: str) -> None:
-    assert imports_against_the_flow(module, imports_of(module)) == []
+def test_a_room_imports_only_the_rooms_that_the_table_allows(module: str) -> None:
+    path = str(SOURCES[module].relative_to(PROJECT))
+    assert imports_against_the_table(module, path, iter(located_imports_of(module))) == []
+
+
+def test_the_table_has_every_room_and_goes_one_way() -> None:
+    assert {room_of(module) for module in SOURCES} == set(ROOMS)
+    above: set[str] = set()
+    for room, allowed in ROOMS.items():
+        assert set(allowed.split()) <= above, f"room {room} may import only rooms above its line"
+        above.add(room)
+
+
+def test_the_table_allows_nothing_that_nobody_imports() -> None:
+    used = {(room_of(module), room_of(name)) for module in SOURCES for name in imports_of(module) if is_ours(name)}
+    unused = {(room, other) for room, allowed in ROOMS.items() for other in allowed.split()} - used
+    assert unused == set()
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (PROJECT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \| .* \| ([a-z_ ]*) ?\|$", page, re.MULTILINE)
+    assert {room: allowed.split() for room, allowed in rows} == {
+        room: allowed.split() for room, allowed in ROOMS.items()
+    }
+    assert [room for room, _ in rows] == list(ROOMS)
+
+
+def test_each_room_says_what_lives_there_and_where_to_begin() -> None:
+    for module, path in SOURCES.items():
+        if path.name == "__init__.py" and room_of(module) in ROOMS and module not in OURS and module != "spark_mq.cli":
+            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            begin = re.search(r"Begin with `([\w.]+)`|`(\w+\.py)`", said)
+            assert "Imports" in said or "imports" in said, module
+            assert begin is not None, module
+            assert (path.parent / (begin[1] or begin[2])).is_file(), module
 
 
 @pytest.mark.parametrize(
-    ("module", "imported", "expected"),
+    ("module", "imported", "is_allowed"),
     [
-        ("storage.format.record", "storage.commit_log", ["storage.commit_log"]),
-        ("storage.files.mapped_file", "storage.format.record", []),
-        ("storage.files.mapped_file", "storage.config", ["storage.config"]),
-        ("storage.commit_log", "storage.message_store", ["storage.message_store"]),
-        ("storage.commit_log", "storage", ["storage"]),
-        ("storage.message_store", "spark_mq.broker.put", ["spark_mq.broker.put"]),
-        ("storage", "storage.message_store", []),
-        ("spark_mq.broker.put", "spark_mq.remoting.codes", []),
-        ("spark_mq.broker.put", "spark_mq.options", ["spark_mq.options"]),
-        ("spark_mq.options", "spark_mq.broker.put", []),
-        ("spark_mq.options", "jobs.verify_store", ["jobs.verify_store"]),
-        ("jobs.verify_store", "spark_mq.cli", ["spark_mq.cli"]),
-        ("spark_mq.cli", "jobs.verify_store", []),
+        ("storage.format.record", "storage.log.commit_log", False),
+        ("storage.format.record", "storage.errors", True),
+        ("storage.files.file_system", "storage.format.record", True),
+        ("storage.files.file_system", "storage.settings.load", False),
+        ("storage.errors", "storage.names", True),
+        ("storage.errors", "storage.format.record", False),
+        ("storage.log.commit_log", "storage.message_store", False),
+        ("storage.log.commit_log", "storage", False),
+        ("storage.message_store", "spark_mq.broker.send", False),
+        ("storage", "storage.message_store", True),
+        ("storage.batch.commit", "storage.put.store_writer", True),
+        ("storage.put.store_writer", "storage.batch.redo", False),
+        ("storage.rules.put_guards", "spark_mq.broker.send_request", False),
+        ("spark_mq.broker.send", "spark_mq.source.options", False),
+        ("spark_mq.source.options", "spark_mq.sink.options", False),
+        ("spark_mq.sink.options", "jobs.verify_store", False),
+        ("jobs.verify_store", "spark_mq.cli.app", False),
+        ("spark_mq.cli.app", "jobs.verify_store", True),
+        ("storage.format.record", "numpy", True),
     ],
 )
-def test_the_rule_itself_tells_up_from_down(module: str, imported: str, expected: list[str]) -> None:
-    assert imports_against_the_flow(module, {imported}) == expected
+def test_the_rule_itself_tells_up_from_down(module: str, imported: str, is_allowed: bool) -> None:
+    assert (imports_against_the_table(module, "a.py", iter([(1, imported)])) == []) is is_allowed
+
+
+def test_an_import_against_the_table_is_named_with_file_line_and_rule() -> None:
+    source = "from __future__ import annotations\n\nfrom storage.log.commit_log import CommitLog\n"
+    found = imports_against_the_table(
+        "storage.format.record", "storage/format/record.py", imported_names("storage.format.record", source)
+    )
+    rule = "room format may not import room log (storage.log.commit_log); it may import: words"
+    assert found == [f"storage/format/record.py:3: {rule}"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +256,7 @@ def test_the_rule_itself_tells_up_from_down(module: str, imported: str, expected
 )
 def test_every_form_of_import_is_seen(source: str, is_package: bool, expected: set[str]) -> None:
     module = "spark_mq.remoting" if is_package else "spark_mq.remoting.a"
-    assert set(imported_names(module, source, is_package=is_package)) == expected
+    assert {name for _, name in imported_names(module, source, is_package=is_package)} == expected
 
 
 @pytest.mark.parametrize("module", [name for name in SOURCES if name.partition(".")[0] == "storage"])
@@ -178,7 +275,19 @@ def test_the_format_is_pure(module: str) -> None:
     assert calls_of(SOURCES[module].read_text(encoding="utf-8"), {"open", "print", "input"}) == []
 
 
-@pytest.mark.parametrize("path", python_files(*OURS, "tests", "bench"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "module", [m for m in SOURCES if m.startswith("storage.") and room_of(m) not in ("files", "words")]
+)
+def test_one_room_touches_the_disk(module: str) -> None:
+    source = SOURCES[module].read_text(encoding="utf-8")
+    roots = {name.partition(".")[0] for name in imports_of(module)}
+    assert roots.isdisjoint(DISK_MODULES)
+    assert calls_of(source, {"open"}) == []
+    of_os = {node.attr for node in ast.walk(ast.parse(source)) if is_attribute_of(node, "os")}
+    assert of_os <= {"PathLike", "fspath", "getpid"}
+
+
+@pytest.mark.parametrize("path", python_files(*OURS, "tests", "bench"), ids=lambda path: str(path.relative_to(PROJECT)))
 def test_nothing_unfinished_stays_behind(path: Path) -> None:
     with path.open("rb") as file:
         comments = [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 import spark_mq
+from tests.support.places import PROJECT
 from tests.support.python_script import run_script
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def examples(page: str) -> list[str]:
     """The Python code of a page, block by block."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_package_lists_what_it_gives_before_anything_of_it_is_loaded() -> None:
@@ -60,15 +59,15 @@ def test_the_wheel_holds_all_that_the_package_needs(tmp_path: Path) -> None:
     clone, site = tmp_path / "clone", tmp_path / "site"
     packages = ("storage", "spark_mq", "jobs")
     for package in packages:
-        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PROJECT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_spark_mq.py"):
-        shutil.copy(ROOT / name, clone)
+        shutil.copy(PROJECT / name, clone)
     building = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir"]
     subprocess.run([sys.executable, *building, str(tmp_path), str(clone)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    modules = {path.relative_to(ROOT) for package in packages for path in (ROOT / package).rglob("*.py")}
+    modules = {path.relative_to(PROJECT) for package in packages for path in (PROJECT / package).rglob("*.py")}
     assert modules <= {path.relative_to(site) for path in site.rglob("*.py")}
     assert (site / "pyspark_spark_mq.py").is_file()
     script = """

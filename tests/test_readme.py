@@ -13,16 +13,16 @@ from jobs.run import job_description, job_parser
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names, load_job
 from spark_mq.option_table import OptionRow
-from spark_mq.options import option_rows
-from spark_mq.rows import COLUMNS, KAFKA_COLUMNS, Column
-from spark_mq.sink_columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, SinkColumn
-from spark_mq.sink_options import sink_option_rows
+from spark_mq.sink.columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, SinkColumn
+from spark_mq.sink.options import sink_option_rows
+from spark_mq.source.options import option_rows
+from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
+from tests.support.places import PROJECT
 from tests.support.python_script import run_script
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
 SOURCES = ("storage", "spark_mq", "jobs")
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md"))
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", *PAGES)
 
 
@@ -91,11 +91,11 @@ def test_the_tables_are_the_codes(name: str, expected: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_to_files_and_headings_that_are_there(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
+    text = (PROJECT / document).read_text(encoding="utf-8")
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     for target in targets:
         place, _, heading = target.partition("#")
-        file = (ROOT / document).parent / place if place else ROOT / document
+        file = (PROJECT / document).parent / place if place else PROJECT / document
         assert file.exists(), f"{document} links to {target}"
         if heading:
             titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -109,9 +109,9 @@ def anchor(title: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_are_named_are_there(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
+    text = (PROJECT / document).read_text(encoding="utf-8")
     for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|md|ipynb))`", text):
-        places = [ROOT / name, *(place for root in SOURCES for place in (ROOT / root).rglob(Path(name).name))]
+        places = [PROJECT / name, *(place for root in SOURCES for place in (PROJECT / root).rglob(Path(name).name))]
         assert any(str(place).endswith(f"/{name}") and place.is_file() for place in places), f"{document} names {name}"
 
 

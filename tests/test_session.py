@@ -14,8 +14,7 @@ import pytest
 from spark_mq import session
 from spark_mq.java import Java, find_java, inspect_java
 from tests.support.fake_java import make_java
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.places import PROJECT
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_the_packages_are_put_on_the_workers_path_once() -> None:
     environ = {"PYTHONPATH": "/theirs", "PATH": os.environ["PATH"]}
     session.prepare_environment(environ, local=True)
     session.prepare_environment(environ, local=True)
-    assert environ["PYTHONPATH"].split(os.pathsep) == ["/theirs", str(ROOT)]
+    assert environ["PYTHONPATH"].split(os.pathsep) == ["/theirs", str(PROJECT)]
 
 
 def test_without_java_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +154,7 @@ def run_python(code: str, folder: Path, **environ: str) -> subprocess.CompletedP
 
 def test_importing_the_package_loads_neither_spark_nor_arrow(tmp_path: Path) -> None:
     code = "import spark_mq, sys; print(sorted({'pyspark', 'pyarrow', 'numpy', 'storage'} & set(sys.modules)))"
-    assert run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
+    assert run_python(code, tmp_path, PYTHONPATH=str(PROJECT)).stdout == "[]\n"
 
 
 IMPORTS = """
@@ -177,7 +176,7 @@ print(getattr(pyspark_spark_mq.DefaultSource, "import_error", "found"))
 def test_a_storage_of_somebody_elses_in_the_way_is_named_with_the_cure(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("", encoding="utf-8")
-    refused, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout.splitlines()
+    refused, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(PROJECT)).stdout.splitlines()
     assert refused == (
         f"ImportError: {tmp_path / name} hides the package storage that belongs to spark_mq: "
         "rename it, or start Python in another directory"
@@ -188,7 +187,7 @@ def test_a_storage_of_somebody_elses_in_the_way_is_named_with_the_cure(tmp_path:
 def test_jobs_of_somebody_elses_are_a_warning(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "__init__.py").touch()
-    warned, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout.splitlines()
+    warned, source = run_python(IMPORTS, tmp_path, PYTHONPATH=str(PROJECT)).stdout.splitlines()
     assert warned.startswith(f"warning: {tmp_path}/jobs/__init__.py hides the package jobs that belongs to spark_mq")
     assert source == "found"
 
@@ -196,7 +195,7 @@ def test_jobs_of_somebody_elses_are_a_warning(tmp_path: Path) -> None:
 def test_folders_that_are_no_packages_are_not_in_the_way(tmp_path: Path) -> None:
     for name in ("jobs", "storage"):
         (tmp_path / name).mkdir()
-    assert run_python(IMPORTS, tmp_path, PYTHONPATH=str(ROOT)).stdout == "found\n"
+    assert run_python(IMPORTS, tmp_path, PYTHONPATH=str(PROJECT)).stdout == "found\n"
 
 
 def test_a_source_that_cannot_be_imported_does_not_fail_sparks_search(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    said = run_python(code, tmp_path, PYTHONPATH=str(ROOT)).stdout
+    said = run_python(code, tmp_path, PYTHONPATH=str(PROJECT)).stdout
     assert "spark_mq.data_source" in said
     assert "spark-mq doctor" in said
 
@@ -269,7 +268,7 @@ def test_a_script_works_where_nothing_is_set_up(tmp_path: Path) -> None:
             "PATH": f"{shims}:/usr/bin:/bin",
             "JAVA_HOME": "/nowhere",
             "HOME": str(tmp_path),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(PROJECT),
         },
         capture_output=True,
         text=True,
@@ -314,7 +313,7 @@ def started(folder: Path, *command: str, argument: dict[str, str], **environ: st
     ran = subprocess.run(
         [*command, str(script), json.dumps(argument)],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+        env={**inherited, "PYTHONPATH": str(PROJECT), **environ},
         capture_output=True,
         text=True,
         check=False,

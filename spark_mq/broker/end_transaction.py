@@ -17,24 +17,24 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_plan import PutRules, plan_inner
 from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.put_statistics import PutStatistics
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.store_put import Put, put_into
-from storage.config import StoreConfig
-from storage.delay.routing import REAL_TOPIC
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.inner_messages import InnerMessage
 from storage.message_store import MessageStore
+from storage.messages.delays import REAL_TOPIC
+from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, committed_message
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OpBatch
 from storage.put_status import PutStatus
-from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, committed_message
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import ResponseCode
+from storage.settings.load import StoreConfig
 from storage.transaction.half_queue import half_at
-from storage.transaction.op_messages import OpBatch
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import save_counts
 

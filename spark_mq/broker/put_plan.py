@@ -5,7 +5,7 @@
 
 Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
 whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
-delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`routing.py`).
+delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/messages/delays.py`).
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
 CommitLog.asyncPutMessages.
 """
@@ -20,27 +20,27 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_mq.broker.batch_body import decode_batch, with_batch_properties
-from spark_mq.broker.put_guards import (
+from spark_mq.broker.send_hooks import is_true
+from spark_mq.broker.send_request import SendRequest
+from storage.errors import PutRefusedError
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.properties import CRC_NAME, CRC_SIZE
+from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
+from storage.messages.delays import TIMER_TOPIC, delay_level, route_delayed
+from storage.messages.half_messages import half_message
+from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.names import RETRY_PREFIX
+from storage.put_status import PutStatus
+from storage.rules.put_guards import (
     BrokerState,
     check_before_put,
     check_inner_batch,
     check_sizes,
     record_size_bytes,
 )
-from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
-from spark_mq.broker.send_hooks import is_true
-from spark_mq.broker.send_request import SendRequest
-from storage.config import StoreConfig
-from storage.delay.routing import TIMER_TOPIC, delay_level, route_delayed
-from storage.errors import PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import CRC_NAME, CRC_SIZE
-from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
-from storage.inner_messages import InnerMessage, InnerMessages, encode_properties
-from storage.names import RETRY_PREFIX
-from storage.put_status import PutStatus
-from storage.topics import TopicConfig
-from storage.transaction.half_messages import half_message
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.settings.load import StoreConfig
+from storage.tables.topics import TopicConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

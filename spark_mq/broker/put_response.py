@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_mq.broker.response_codes import ResponseCode
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.settings import TimerConfig
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import TimerConfig
 
 
 class Appended(NamedTuple):

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.format.sys_flag import MULTI_TAGS
-from storage.inner_messages import InnerMessage
-from storage.names import RETRY_PREFIX
-from storage.retries import (
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.retries import (
     SENT_DEAD_LETTER_LEVEL,
     dead_letter_topic_config,
     find_group,
     group_of_retry_topic,
     is_sent_too_often,
 )
-from storage.settings import SendConfig
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topics import TopicConfig
+from storage.names import RETRY_PREFIX
+from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.settings.nouns import SendConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
 
 CURRENT_VERSION = 479
 """Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""

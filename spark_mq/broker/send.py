@@ -21,9 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from spark_mq.broker.auto_topics import built_in_topics
-from spark_mq.broker.message_check import check_queue, check_start, check_topic
-from spark_mq.broker.put_guards import BrokerState, has_batch_queues
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_batch, plan_message, requested_message
 from spark_mq.broker.put_response import (
     Appended,
@@ -35,7 +32,6 @@ from spark_mq.broker.put_response import (
     response_code,
 )
 from spark_mq.broker.put_statistics import PutStatistics
-from spark_mq.broker.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import retry_or_dead_letter
 from spark_mq.broker.send_hooks import (
     AbortProcessError,
@@ -49,21 +45,25 @@ from spark_mq.broker.send_hooks import (
     run_rpc_hooks,
 )
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from spark_mq.broker.store_put import Put, put_into
-from storage.delay.routing import REAL_TOPIC
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.record import host_text
-from storage.inner_messages import InnerMessage, encode_properties
 from storage.message_store import MessageStore
+from storage.messages.delays import REAL_TOPIC
+from storage.messages.half_messages import HALF_TOPIC
+from storage.messages.inner_messages import InnerMessage, encode_properties
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.topic_queue_mappings import TopicQueueMappingTable
-from storage.topics import TopicConfig, TopicTable
-from storage.transaction.half_messages import HALF_TOPIC
+from storage.rules.auto_topics import built_in_topics
+from storage.rules.message_check import check_queue, check_start, check_topic
+from storage.rules.put_guards import BrokerState, has_batch_queues
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
+from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
+from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topic_queue_mappings import TopicQueueMappingTable
+from storage.tables.topics import TopicConfig, TopicTable
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"
@@ -213,10 +213,12 @@ class SendMessageHandler:
 
     def _checked_topic(self, request: SendRequest, queue_id: int, now_ms: int) -> TopicConfig:
         check_start(self._config.send, now_ms)
-        checked = check_topic(request, self._topics, self._config.send, self._rules(now_ms).address)
+        checked = check_topic(
+            request.topic, request.topic_wish, self._topics, self._config.send, self._rules(now_ms).address
+        )
         if checked.is_new:
             self._store.save_topic(checked.config)
-        check_queue(request, queue_id, checked.config)
+        check_queue(queue_id, checked.config, request.client_address)
         if has_batch_queues(checked.config):
             reason = f"topic[{request.topic}] has batch consume queues, which this broker does not write"
             raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)

@@ -1,7 +1,7 @@
 """A consumer gives a message back that it failed on: it goes to the group's retry topic, later each time, and to its dead letters.
 
 `plan_send_back` decides, `SendBackHandler` looks the message up, saves what the plan makes and puts. Rows by the table:
-`storage/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
+`storage/rows/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader. Not supported: handing a request on to a
 master in the same process. Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a
 deliver time for a timer message again, and park or refuse it.
@@ -17,30 +17,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner
 from spark_mq.broker.put_statistics import PutStatistics
-from spark_mq.broker.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
 from spark_mq.broker.send_hooks import namespace_of
 from spark_mq.broker.store_put import Put, put_into
-from storage.config import StoreConfig
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
-from storage.inner_messages import InnerMessage
 from storage.message_store import MessageStore
-from storage.put_status import PutStatus
-from storage.retries import (
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.retries import (
     dead_letter_topic_config,
     next_reconsume_times,
     retry_topic_config,
     sent_back_properties,
     sent_back_to,
 )
-from storage.settings import SendConfig
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topics import PERM_WRITE, TopicConfig
+from storage.put_status import PutStatus
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
+from storage.settings.load import StoreConfig
+from storage.settings.nouns import SendConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import PERM_WRITE, TopicConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_mq.broker.auto_topics import AUTO_CREATE_TOPIC
 from spark_mq.broker.retry import CURRENT_VERSION
 from storage.format.record import host_text
+from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
+from storage.rules.message_check import TopicWish
 
-DEFAULT_TOPIC_QUEUE_COUNT = 4
-"""What a Java producer asks for. Java: DefaultMQProducer.defaultTopicQueueNums."""
 _INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")
 _BITS = dict.fromkeys(_INTEGERS, 32) | {"born_time_ms": 64}
 
@@ -53,6 +52,11 @@ class SendRequest:
                 raise ValueError(f"{name} is {value}, which {bits} bits do not hold")
         if self.born_host is not None and len(self.born_host) not in (8, 20):
             raise ValueError(f"born_host has {len(self.born_host)} bytes; an address and its port have 8, or 20")
+
+    @property
+    def topic_wish(self) -> TopicWish:
+        """What the topic shall be like if the message makes it."""
+        return TopicWish(self.default_topic, self.default_topic_queue_count, self.unit_mode)
 
     @property
     def client_address(self) -> str:

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.message_store import MessageStore
-from storage.put_service import PutReceipt, PutService
 from storage.put_status import PutStatus
 from storage.retention import Occasion
+from storage.rules.put_guards import BrokerState
+from storage.service.put_service import PutReceipt, PutService
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ import typer
 from typer.core import TyperGroup
 
 from spark_mq import __version__
-from spark_mq.cluster import Cluster, find_stores
 from spark_mq.conditions import SparkMqError
-from spark_mq.option_values import parse_duration_ms
 from spark_mq.session import JavaNotFoundError
+from spark_mq.source.cluster import Cluster, find_stores
+from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import INTERRUPTED
 from storage.errors import StorageError, StoreNotFoundError
 from storage.files.os_errors import from_os_error
 from storage.files.remote import file_system_of, plain_path
-from storage.store_creation import is_empty_place
+from storage.recovery.creation import is_empty_place
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")

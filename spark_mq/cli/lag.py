@@ -12,13 +12,13 @@ import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, Everything, StorePath, app, open_cluster
 from spark_mq.cli.output import console, duration_in_words, print_json, print_table, say, time_text
-from spark_mq.cluster import Cluster
+from spark_mq.source.cluster import Cluster
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import MessageStore
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
 from storage.names import is_system_group
 from storage.nearest_name import nearest
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
 
 
 @app.command()

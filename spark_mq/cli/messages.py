@@ -14,20 +14,20 @@ import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, StorePath, Topic, app, open_cluster
 from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
-from spark_mq.cluster import Cluster
 from spark_mq.dump import describe_message, described_body, dump_queue
 from spark_mq.message_line import Unreadable, message_line, queue_lines
-from spark_mq.offsets import QueueId
-from spark_mq.option_values import parse_time
 from spark_mq.progress import OnProgress, progress_bar
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.option_values import parse_time
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import Message, MessageStore
 from storage.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
 from storage.names import is_retry_or_dead_letter_topic
 from storage.nearest_name import nearest
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicTable
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
 
 JavaWords = Annotated[
     bool, typer.Option("--java", help="The fields and names of Apache's own tools, with digests, for comparing.")

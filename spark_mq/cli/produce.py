@@ -24,17 +24,17 @@ from spark_mq.cli.app import (
 from spark_mq.cli.message_lines import Line, LineError, read_lines, rows_of_bodies, rows_of_objects
 from spark_mq.cli.output import print_json, print_table, say
 from storage import MessageStore, open_store
-from storage.broker_names import broker_names
-from storage.config import load_config
 from storage.errors import RowIllegalError
 from storage.files.file_system import LocalFileSystem
-from storage.message_rows import MessageRows
-from storage.message_rules import DEFAULT_QUEUE_COUNT
 from storage.names import validate_user_topic
-from storage.put import message_rules
-from storage.put_settings import put_settings
-from storage.topic_creation import create_topic as enter_topic
-from storage.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
+from storage.put.put import message_rules
+from storage.put.settings import put_settings
+from storage.rows.messages import MessageRows
+from storage.rows.rules import DEFAULT_QUEUE_COUNT
+from storage.settings.load import load_config
+from storage.tables.broker_names import broker_names
+from storage.tables.topic_creation import create_topic as enter_topic
+from storage.tables.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid
 _KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see

@@ -12,7 +12,7 @@ from spark_mq.cli.app import AsJson, CommandError, OneStorePath, Topic, app, one
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.message_line import message_line
 from storage.files.remote import file_system_of
-from storage.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
+from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
 
 
 @app.command()

@@ -10,10 +10,10 @@ import typer
 from spark_mq.cli.app import AsJson, Conf, Everything, QueueNumber, RequiredTopic, StorePath, app, open_cluster
 from spark_mq.cli.messages import refuse_unknown_topic
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
-from spark_mq.option_values import parse_time
+from spark_mq.source.option_values import parse_time
 from storage import MessageStore
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 
 
 @app.command()

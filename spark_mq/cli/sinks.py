@@ -9,18 +9,18 @@ import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
 from spark_mq.cli.output import duration_in_words, print_json, print_table, say, time_text
-from spark_mq.option_values import parse_duration_ms
 from spark_mq.progress import busy
+from spark_mq.source.option_values import parse_duration_ms
 from storage import open_store
-from storage.batch_ledger import QUEUE_ID, TOPIC, BatchLedger
-from storage.config import load_config
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
+from storage.batch.sink_progress import confirm_progress
+from storage.batch.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
 from storage.files.file_system import LocalFileSystem
-from storage.ledger_notes import load_ledger_notes, unmarked_end_of
-from storage.log_surroundings import refuse_foreign_log
-from storage.sink_progress import confirm_progress
-from storage.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
+from storage.place.surroundings import refuse_foreign_log
+from storage.settings.load import load_config
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
 
 
 @app.command("sink-status")

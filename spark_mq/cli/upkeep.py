@@ -14,8 +14,8 @@ from spark_mq.cli.output import print_json, print_table, say
 from spark_mq.doctor import Severity, diagnose
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
+from storage.ends.recovery_plan import RecoveryReport
 from storage.errors import StoreDamagedError
-from storage.recovery_plan import RecoveryReport
 
 
 class Policy(StrEnum):

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage.data_version import DataVersion
 from storage.format import fastjson
-from storage.state_document import integer, number_of, parse_document, section
+from storage.tables.data_version import DataVersion
+from storage.tables.document import integer, number_of, parse_document, section
 
 FILE_NAME = "delayOffset.json"
 _TABLE = "offsetTable"

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from storage.delay.delivery_mark import DueRange
-from storage.delay.routing import REAL_QUEUE_ID, REAL_TOPIC
 from storage.errors import NameIllegalError
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
-from storage.inner_messages import InnerMessages
+from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
+from storage.messages.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
-from storage.scan import SLICE_ROWS
+from storage.queues.scan import SLICE_ROWS
 
 ROUND_ROWS = SLICE_ROWS
 """How many messages a crash leaves to be looked for."""

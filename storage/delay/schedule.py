@@ -45,7 +45,7 @@ from storage.files.atomic_file import read_with_backup
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.delay_level import SCHEDULE_TOPIC, deliver_time_ms
 from storage.message_store import MessageStore
-from storage.scan import QueueSlice, scan_queue
+from storage.queues.scan import QueueSlice, scan_queue
 
 REPORTED_ROWS = 100
 """How many messages that cannot be delivered a report names one by one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.counted_topics import CountedTopics
+from storage.tables.counted_topics import CountedTopics
 
 FILE_NAME = "timermetrics"
 

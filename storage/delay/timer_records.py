@@ -19,7 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.delay.routing import (
+from storage.errors import NameIllegalError
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
+from storage.format.property_encoding import with_crc_room
+from storage.format.record_batch import Records
+from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_BUFFER_ROOM,
@@ -27,11 +31,7 @@ from storage.delay.routing import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from storage.errors import NameIllegalError
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
-from storage.format.property_encoding import with_crc_room
-from storage.format.record_batch import Records
-from storage.inner_messages import InnerMessages
+from storage.messages.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 
 TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.routing import TIMER_TOPIC
 from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
@@ -32,6 +31,7 @@ from storage.format.timer import (
     effective_precision_ms,
 )
 from storage.message_store import MessageStore
+from storage.messages.delays import TIMER_TOPIC
 
 _LOOK_BACK_BYTES = UNIT_SIZE << 16
 

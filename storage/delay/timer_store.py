@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from storage.delay.routing import TIMER_TOPIC
 from storage.delay.timer_checkpoint import write_timer_checkpoint
 from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
 from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
@@ -54,9 +53,10 @@ from storage.format.timer import (
     effective_precision_ms,
     effective_window,
 )
-from storage.inner_messages import InnerMessages
 from storage.message_store import MessageStore
-from storage.scan import QueueSlice, scan_queue
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.inner_messages import InnerMessages
+from storage.queues.scan import QueueSlice, scan_queue
 
 TIMER = (
     "timer-announced",

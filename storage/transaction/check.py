@@ -34,9 +34,7 @@ from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import Message
 from storage.message_store import MessageStore
-from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
-from storage.transaction.discard import discard
-from storage.transaction.half_messages import (
+from storage.messages.half_messages import (
     CHECK_TIMES,
     HALF_TOPIC,
     QUEUE_ID,
@@ -46,8 +44,10 @@ from storage.transaction.half_messages import (
     put_back_unasked,
     real_queue,
 )
+from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
+from storage.transaction.discard import discard
 from storage.transaction.half_queue import Halves, messages_of, read_halves
-from storage.transaction.op_messages import OP_TOPIC, op_messages
 from storage.transaction.op_queue import read_ended
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from storage.config import StoreConfig
+from storage.settings.load import StoreConfig
 from storage.transaction.half_queue import ABSENT, MALFORMED, Halves
 
 

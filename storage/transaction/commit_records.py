@@ -15,9 +15,9 @@ from storage.errors import IndexGeometryUnknownError
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.scan import scan_queue
+from storage.messages.half_messages import UNIQUE_KEY
+from storage.queues.scan import scan_queue
 from storage.store_reader import StoreReader
-from storage.transaction.half_messages import UNIQUE_KEY
 from storage.transaction.half_queue import Halves
 
 

@@ -13,15 +13,15 @@ import numpy as np
 
 from storage.failpoints import reach
 from storage.message_store import MessageStore
-from storage.topics import TopicConfig
-from storage.transaction.check_plan import CheckRules
-from storage.transaction.half_messages import (
+from storage.messages.half_messages import (
     DISCARD_TOPIC,
     HALF_TOPIC,
     QUEUE_ID,
     discarded_messages,
     resumed_messages,
 )
+from storage.tables.topics import TopicConfig
+from storage.transaction.check_plan import CheckRules
 from storage.transaction.half_queue import Halves, messages_of, read_halves
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import save_counts

@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 from storage.format.properties import decode_property_maps
 from storage.format.record import Message
 from storage.format.record_batch import Records
-from storage.inner_messages import InnerMessages
-from storage.scan import SLICE_ROWS, QueueSlice, scan_queue
-from storage.store_reader import StoreReader
-from storage.transaction.half_messages import (
+from storage.messages.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
     HALF_TOPIC,
@@ -29,6 +26,9 @@ from storage.transaction.half_messages import (
     integers,
     real_queues,
 )
+from storage.messages.inner_messages import InnerMessages
+from storage.queues.scan import SLICE_ROWS, QueueSlice, scan_queue
+from storage.store_reader import StoreReader
 
 MALFORMED = -1
 """Java's getInt and getLong of what is no number."""

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
+from storage.messages.half_messages import QUEUE_ID
+from storage.messages.op_messages import ENDED_TAG, OP_TOPIC
 from storage.store_reader import StoreReader
-from storage.transaction.half_messages import QUEUE_ID
 from storage.transaction.half_queue import scan_topic
-from storage.transaction.op_messages import ENDED_TAG, OP_TOPIC
 
 _OFFSET = "^[0-9]{1,18}$"
 

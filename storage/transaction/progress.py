@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
-from storage.counted_topics import CountedTopics
 from storage.files.atomic_file import read_with_backup
 from storage.message_store import MessageStore
-from storage.transaction.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
-from storage.transaction.op_messages import OP_TOPIC
+from storage.messages.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
+from storage.messages.op_messages import OP_TOPIC
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.counted_topics import CountedTopics
 
 METRICS_FILE = "transactionMetrics"
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_mq.broker.batch_body import BatchedMessage, encode_batch
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send_request import SendRequest
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topic_queue_mappings import MappingItem, TopicQueueMapping
-from storage.topics import TopicConfig
+from storage.rules.response_codes import ResponseCode
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping
+from storage.tables.topics import TopicConfig
 
 BROKER, CLUSTER = "broker-lab", "LabCluster"
 PLAIN_CONF = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage import MessageStore, open_store
-from storage.config import StoreConfig, parse_config
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupTable
-from storage.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.topic_queue_mappings import TopicQueueMappingTable
+from storage.settings.load import StoreConfig, parse_config
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from tests.broker.put_cases import CASES, CONFS, GROUPS, PAST_MS, STATIC
 
 LOG_FILE_SIZE_BYTES = 1 << 20

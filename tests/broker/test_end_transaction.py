@@ -26,24 +26,24 @@ from spark_mq.broker.end_transaction import (
     put_answer,
     request_for,
 )
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.store_put import put_into
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.inner_messages import InnerMessage
+from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, half_message
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC
 from storage.put_status import PutStatus
-from storage.settings import TransactionConfig
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import TransactionConfig
 from storage.transaction.check import check_half_messages
-from storage.transaction.half_messages import HALF_TOPIC, IMMUNITY, half_message
-from storage.transaction.op_messages import OP_TOPIC
 from storage.transaction.progress import METRICS_FILE, TransactionCounts
 from tests.support.message_builder import make_message
+from tests.support.places import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 NOW_MS = 1_700_000_000_000
 SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
 UNTOUCHED = "not set any response code"

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.cli import app
 from storage import StoreConfig, open_store
-from storage.batch_ledger import MARK, TOPIC
+from storage.batch.ledger import MARK, TOPIC
 from storage.errors import RowIllegalError
+from storage.rules.response_codes import ResponseCode
 
 TINY = StoreConfig.tiny()
 

@@ -17,8 +17,8 @@ from spark_mq.broker.send import SendMessageHandler
 from storage import MessageStore, open_store
 from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicTable
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
 from tests.broker.put_cases import CASES, CONFS, PutCase
 from tests.broker.put_stores import LOG_FILE_SIZE_BYTES, QUEUE_FILE_SIZE_BYTES, open_case_store
 from tests.broker.remoting_client import Answer, ask

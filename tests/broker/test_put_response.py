@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.broker.put_response import DiskUse, recall_handle, remark, response_code
-from spark_mq.broker.response_codes import ResponseCode
 from storage.put_status import PutStatus
-from storage.settings import TimerConfig
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import TimerConfig
 
 ILLEGAL = (
     "the message is illegal, maybe msg body or properties length not matched. "

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.response_codes import RequestRefusedError, ResponseCode
 from spark_mq.broker.retry import Routed, retry_or_dead_letter
-from storage.inner_messages import InnerMessage
-from storage.settings import SendConfig
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topics import TopicConfig
+from storage.messages.inner_messages import InnerMessage
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.settings.nouns import SendConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
 
 GROUP = "OrderGroup"
 RETRY, DEAD = "%RETRY%OrderGroup", "%DLQ%OrderGroup"

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.batch_body import BatchedMessage, encode_batch
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, DiskUse, PutOutcome, SendResponse
 from spark_mq.broker.put_statistics import Sum
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send import SendMessageHandler, unique_keys
 from spark_mq.broker.send_hooks import (
     AbortProcessError,
@@ -28,13 +26,15 @@ from spark_mq.broker.send_hooks import (
 )
 from spark_mq.broker.send_request import SendRequest
 from storage import MessageStore, open_store
-from storage.config import parse_config
 from storage.errors import StoreNotWritableError
 from storage.format.message_id import decode_offset_message_id
 from storage.put_status import PutStatus
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupTable
-from storage.topics import TopicConfig
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import ResponseCode
+from storage.settings.load import parse_config
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.topics import TopicConfig
 from storage.transaction.progress import TransactionCounts
 from tests.broker.put_cases import KEY, PAST_MS
 from tests.broker.put_stores import config_of

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send_back import (
     SendBackPlan,
     SendBackRequest,
@@ -17,10 +16,11 @@ from spark_mq.broker.send_back import (
 from storage import Message
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
-from storage.inner_messages import InnerMessage
-from storage.settings import SendConfig
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.topics import TopicConfig
+from storage.messages.inner_messages import InnerMessage
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import SendConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
 from tests.support.message_builder import make_message, raw_properties
 
 GROUP = "OrderGroup"

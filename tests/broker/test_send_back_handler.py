@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.put_guards import BrokerState
 from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send_back import ConsumeMessageContext, SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.inner_messages import InnerMessage
+from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.topics import TopicTable
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import ResponseCode
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.topics import TopicTable
 
 GROUP = "OrderGroup"
 RETRY, DEAD = "%RETRY%OrderGroup", "%DLQ%OrderGroup"

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage import Message, MessageStore, open_store
-from storage.delay.routing import route_delayed
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.format.record import HOST_FLAGS, host_text
-from storage.inner_messages import InnerMessage, InnerMessages
-from storage.message_values import Rejections
+from storage.messages.delays import route_delayed
+from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.names import dead_letter_topic, retry_topic
-from storage.retry_rows import SentBack, send_back_rows
-from storage.settings import SendConfig, TimerConfig
-from storage.subscription_groups import SubscriptionGroupConfig
+from storage.rows.retry_rows import SentBack, send_back_rows
+from storage.rows.values import Rejections
+from storage.settings.nouns import SendConfig, TimerConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message, raw_properties
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.put_guards import BrokerState
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.store_put import put_into, state_of
 from storage import open_store
-from storage.put_service import PutService
 from storage.retention import plan_occasion
-from storage.settings import RetentionConfig
-from storage.topics import TopicConfig
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
+from storage.settings.nouns import RetentionConfig
+from storage.tables.topics import TopicConfig
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
 from tests.support.gated_disk import PATIENCE_S, GatedDisk

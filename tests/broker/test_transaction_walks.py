@@ -14,14 +14,14 @@ from random import Random
 import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.broker.response_codes import ResponseCode
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.inner_messages import InnerMessage
-from storage.settings import TransactionConfig
+from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, TransactionState, half_message
+from storage.messages.inner_messages import InnerMessage
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import TransactionConfig
 from storage.transaction.check import check_half_messages
 from storage.transaction.discard import redrive
-from storage.transaction.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, TransactionState, half_message
 from storage.transaction.progress import read_progress
 
 CONFIG = replace(

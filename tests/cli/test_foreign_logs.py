@@ -63,7 +63,7 @@ def nothing_and_a_log_on_another_disk(place: Path) -> Places:
     return places._replace(live=place / "disk")
 
 
-@pytest.mark.filterwarnings("ignore::storage.config.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore::storage.settings.load.ConfigurationWarning")
 @pytest.mark.parametrize(
     "arrange",
     [nothing, an_empty_directory, queues_without_a_log, two_directories, nothing_and_a_log_on_another_disk],
@@ -82,7 +82,7 @@ def test_every_way_to_write_is_refused_and_changes_nothing(arrange: object, tmp_
             assert str(places.live) in said, f"{name}: {refusal}"
 
 
-@pytest.mark.filterwarnings("ignore::storage.config.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore::storage.settings.load.ConfigurationWarning")
 def test_every_way_to_read_goes_on_and_changes_nothing(tmp_path: Path) -> None:
     places = queues_without_a_log(tmp_path)
     before = picture(places.live, places.root)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names, load_job
 from tests.support.fixture_stores import Fixture
+from tests.support.places import PROJECT
 
 FixtureStore = Callable[[str], Fixture]
-PROJECT = Path(__file__).resolve().parents[2]
 RUNNER = CliRunner()
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixture_stores import Fixture, golden_lines
+from tests.support.places import PROJECT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
-        cwd=ROOT,
+        cwd=PROJECT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

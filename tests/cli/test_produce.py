@@ -18,7 +18,7 @@ from spark_mq.cli import app
 from storage import Message, open_store
 from storage.format.java_hash import string_hash
 from storage.format.record import host_text
-from storage.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]

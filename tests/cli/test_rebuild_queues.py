@@ -14,9 +14,9 @@ from jobs.rebuild_queues import rebuild_queues
 from jobs.verify_store import verify_store
 from spark_mq.dump import dump_queue
 from storage import MessageStore, open_store
-from storage.checkpoint import read_checkpoint, write_checkpoint
 from storage.errors import StoreDamagedError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]

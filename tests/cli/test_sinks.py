@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from jobs.verify_store import verify_store
 from spark_mq.cli import app
 from storage import open_store
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
-from storage.config import StoreConfig
+from storage.batch.commit import commit_batch
+from storage.batch.intent import Intent, intent_directory, save_intent
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import StagedSegment, list_segments, staged_directory
 from storage.errors import SinkProgressError
 from storage.files.file_system import LocalFileSystem
-from storage.intent import Intent, intent_directory, save_intent
-from storage.staged_segment import StagedSegment, list_segments, staged_directory
+from storage.settings.load import StoreConfig
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition
 

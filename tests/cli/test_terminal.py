@@ -20,9 +20,9 @@ from spark_mq.cli import app
 from spark_mq.cli.output import duration_in_words, time_in_words
 from storage import open_store
 from tests.support.fixture_stores import Fixture
+from tests.support.places import PROJECT
 
 FixtureStore = Callable[[str], Fixture]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str | Path, exit_code: int = 0, **environment: str) -> str:
@@ -238,7 +238,9 @@ def test_following_ends_by_a_signal_that_its_parent_ignores(
         "--topic",
         "TopicA",
     ]
-    with subprocess.Popen([*command, "--follow"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*command, "--follow"], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         try:
             assert process.stdout is not None
             for _ in range(600):

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, open_store
-from storage.batch_ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.intent import load_intents
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.staged_segment import list_segments
 from storage.failpoints import COMMIT, STAGING
 from storage.files.file_system import LocalFileSystem
 from storage.format.record import Message
-from storage.intent import load_intents
-from storage.staged_segment import list_segments
 from tests.support.driver_process import FAILED, PATIENCE_SECONDS, Driver, Query
 
 TOPIC = "Orders"

@@ -13,12 +13,12 @@ import numpy as np
 
 from spark_mq.broker.end_transaction import Ending, settle
 from storage import MessageStore, failpoints
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.delay.delivery_mark import DueRange
 from storage.delay.schedule import _Delivery, deliver_due
 from storage.delay.timer_handover import PutBefore
 from storage.delay.timer_store import deliver_timed
-from storage.transaction.half_messages import GROUP, HALF_TOPIC
+from storage.messages.half_messages import GROUP, HALF_TOPIC
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.transaction.progress import TransactionProgress, read_progress, save_progress
 
 _HOUR_MS = 3_600_000

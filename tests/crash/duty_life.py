@@ -20,25 +20,25 @@ from unittest import mock
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import EndTransactionRequest, TransactionEnder
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.partition_writer import stage_rows
-from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import commit_rows
-from spark_mq.sink_options import SinkOptions
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.commit import commit_rows
+from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.partition_writer import stage_rows
 from storage import Message, MessageStore, open_store
-from storage.batch_ledger import Batch
+from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.messages.half_messages import CHECK_TIMES, DISCARD_TOPIC, TransactionState
 from storage.names import retry_topic
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.rules.response_codes import ResponseCode
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.transaction.check import check_half_messages
 from storage.transaction.discard import redrive
-from storage.transaction.half_messages import CHECK_TIMES, DISCARD_TOPIC, TransactionState
 from tests.crash.duty_records import records_of
 from tests.crash.duty_stories import CONF, HASTY, PRODUCER_GROUP, RETRIES, Fate, Notes, Stories, Story
 

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
-from storage.batch_commit import CommitOutcome, commit_batch
-from storage.batch_ledger import GROUP_PREFIX, QUEUE_ID, Batch
-from storage.batch_ledger import TOPIC as LEDGER_TOPIC
-from storage.config import load_config
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.commit import CommitOutcome, commit_batch
+from storage.batch.intent import load_intents
+from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, Batch
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.staged_segment import StagedSegment, list_segments
 from storage.files.file_system import LocalFileSystem
-from storage.intent import load_intents
-from storage.staged_segment import StagedSegment, list_segments
-from storage.topics import TopicTable
+from storage.settings.load import load_config
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.topics import TopicTable
 from tests.support.stage_rows import BORN_MS, BatchRows, StagedRow, stage
 
 QUEUE_COUNT = 4

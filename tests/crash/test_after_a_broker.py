@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from storage import open_store
-from storage.batch_commit import CommitOutcome, commit_batch
-from storage.batch_ledger import QUEUE_ID as LEDGER_QUEUE
-from storage.batch_ledger import TOPIC as LEDGER_TOPIC
-from storage.batch_ledger import Batch
+from storage.batch.commit import CommitOutcome, commit_batch
+from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.ledger import Batch
 from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker
@@ -420,7 +420,7 @@ def test_a_decision_that_a_killed_process_did_not_sync_is_on_the_disk_before_the
             before_begin.extend(machine.steps)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.batch_commit.reach", reach)
+        patch.setattr("storage.batch.commit.reach", reach)
         with store.open() as opened:
             assert opened.finished_batches == 1
             opened.release()

@@ -15,14 +15,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import storage.batch_commit
-import storage.commit_log_writer
-import storage.derived_writer
+import storage.batch.commit
+import storage.derived.writer
+import storage.log.writer
 import storage.message_store
-import storage.store_writer
+import storage.put.store_writer
 from storage import open_store
-from storage.batch_commit import CommitOutcome, abort_batch, commit_batch
-from storage.batch_ledger import END, QUEUE_ID, TOPIC, Batch, outgoing_ledger_message
+from storage.batch.commit import CommitOutcome, abort_batch, commit_batch
+from storage.batch.intent import load_intents
+from storage.batch.ledger import END, QUEUE_ID, TOPIC, Batch, outgoing_ledger_message
+from storage.batch.staged_segment import StagedSegment
 from storage.errors import (
     CorruptRecordError,
     SinkTakenError,
@@ -32,14 +34,12 @@ from storage.errors import (
     TopicChangedError,
 )
 from storage.format.record_block import encode_block
-from storage.intent import load_intents
-from storage.staged_segment import StagedSegment
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.places import PROJECT
 from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition
 
 pytestmark = pytest.mark.crash
 
-PROJECT = Path(__file__).resolve().parents[2]
 DONE = CommitOutcome(True, 0)
 FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 
@@ -59,9 +59,9 @@ def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
         if name == failpoint:
             raise Killed(name)
 
-    for module in (storage.batch_commit, storage.store_writer, storage.derived_writer, storage.commit_log_writer):
+    for module in (storage.batch.commit, storage.put.store_writer, storage.derived.writer, storage.log.writer):
         patch.setattr(module, "reach", reach)
-    patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
+    patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
 
 
 def commit_and_die(store: SinkStore, rows: BatchRows, failpoint: str) -> None:
@@ -515,7 +515,7 @@ def test_a_segment_that_changes_while_it_is_appended_ends_the_commit_and_waits_f
             flip_a_bit(store, segments[0], position)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.batch_commit, "reach", reach)
+        patch.setattr(storage.batch.commit, "reach", reach)
         with pytest.raises(CorruptRecordError, match=f"{which} CRC"):
             store.commit(rows, segments)
     with open_store(store.root) as reading:

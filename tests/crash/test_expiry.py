@@ -16,14 +16,14 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
-from storage.batch_commit import CommitOutcome
-from storage.batch_ledger import END, Batch, outgoing_ledger_message
+from storage.batch.commit import CommitOutcome
+from storage.batch.ledger import END, Batch, outgoing_ledger_message
+from storage.batch.ledger_upkeep import newest_ends
 from storage.errors import SinkTakenError
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import encode_block
-from storage.ledger_upkeep import newest_ends
 from storage.retention import Occasion, apply_expiry, plan_expiry
-from storage.settings import RetentionConfig
+from storage.settings.nouns import RetentionConfig
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.crash_file_system import CrashFileSystem, Disk
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.batch_commit import abort_batch
+from storage.batch.commit import abort_batch
 from storage.files.file_system import LocalWriter
 from tests.crash.machine import Machine
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, rows_of

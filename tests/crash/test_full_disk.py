@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from storage import open_store
-from storage.batch_commit import CommitOutcome
+from storage.batch.commit import CommitOutcome
 from storage.errors import StorageError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem, LocalWriter
 from tests.crash.sink_store import SETTINGS, FoundRow, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash
 
-PROJECT = Path(__file__).resolve().parents[2]
 FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 MOUNT_FAILED = 77
 IN_A_SMALL_FILE_SYSTEM = f'mount -o loop "$0" "$1" || exit {MOUNT_FAILED}; exec "$2" -m {__name__} "$1"'

@@ -24,10 +24,10 @@ from jobs.verify_store import verify_store
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreNotWritableError
 from tests.crash.sink_store import SETTINGS, SinkStore, assert_holds_exactly, found_rows, rows_of
+from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash
 
-PROJECT = Path(__file__).resolve().parents[2]
 NOT_MOUNTED = 77
 IN_A_SMALL_TMPFS = f'mount -t tmpfs -o size=16m none "$0" || exit {NOT_MOUNTED}; exec "$1" -m {__name__} "$0" "$2"'
 PAGE_BYTES = mmap.PAGESIZE

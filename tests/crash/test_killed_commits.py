@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-import storage.commit_log_writer
+import storage.log.writer
 from storage.failpoints import COMMIT, ENVIRONMENT, STAGING
 from tests.crash.sink_store import SinkStore
 from tests.crash.workload import BATCHES, check, run
+from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash
 
-PROJECT = Path(__file__).resolve().parents[2]
 WHICH_TIME = {"after-records": 9, "after-queues": 9, "after-index": 9, "amid-staging": 6}
 """So that it is in the midst of a later batch; three times for the others."""
 ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
@@ -68,5 +68,5 @@ def test_a_commit_is_killed(killed: dict[str, Killed], failpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    storage.commit_log_writer.SLICE_BYTES = 1_000  # so that a few rows are several writes
+    storage.log.writer.SLICE_BYTES = 1_000  # so that a few rows are several writes
     run(SinkStore(Path(sys.argv[1]), sync_flush=sys.argv[2] == "True"), lambda text: print(text, flush=True))

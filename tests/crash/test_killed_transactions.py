@@ -18,23 +18,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import storage.batch_commit
-import storage.commit_log_writer
-import storage.derived_writer
-import storage.store_writer
-import storage.transaction_batch
+import storage.batch.commit
+import storage.batch.transactions
+import storage.derived.writer
+import storage.log.writer
+import storage.put.store_writer
 from spark_mq.broker.end_transaction import EndTransactionResponse, end_transaction, request_for
-from spark_mq.broker.response_codes import ResponseCode
-from spark_mq.partition_writer import StagedRows, stage_rows
-from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import commit_rows
-from spark_mq.sink_options import SinkOptions
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.commit import commit_rows
+from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from storage import open_store
-from storage.batch_ledger import TOPIC as LEDGER
-from storage.batch_ledger import Batch
+from storage.batch.ledger import TOPIC as LEDGER
+from storage.batch.ledger import Batch
 from storage.failpoints import COMMIT, ENVIRONMENT, TRANSACTIONS
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
 
 pytestmark = pytest.mark.crash
@@ -64,8 +64,8 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
         if left == 0 and name == point:
             raise KilledError
 
-    modules = storage.batch_commit, storage.transaction_batch, storage.commit_log_writer, storage.store_writer
-    for module in (*modules, storage.derived_writer):
+    modules = storage.batch.commit, storage.batch.transactions, storage.log.writer, storage.put.store_writer
+    for module in (*modules, storage.derived.writer):
         monkeypatch.setattr(module, "reach", reach)
 
 
@@ -125,7 +125,7 @@ def test_a_commit_of_transactions_that_stops_is_made_whole(
     flush = {"flushDiskType": "SYNC_FLUSH"} if point in ONLY_WITH_SYNC_FLUSH else {}
     options = options_of(root, **flush)
     with monkeypatch.context() as patched:
-        patched.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)
+        patched.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
         stop_at(patched, point, time)
         with pytest.raises(KilledError):
             commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
@@ -143,7 +143,7 @@ def test_a_commit_that_stops_again_and_again_is_made_whole(tmp_path: Path, monke
     staged: list[Any] = [stage(options, 0), stage(options, 1)]
     for _ in range(6):
         with monkeypatch.context() as patched:
-            patched.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_500)
+            patched.setattr(storage.log.writer, "SLICE_BYTES", 1_500)
             stop_at(patched, "amid-records", 3)
             with pytest.raises(KilledError):
                 commit_rows(options, staged, 3, mirrored=True)
@@ -178,7 +178,7 @@ def test_what_a_broker_has_committed_meanwhile_is_not_committed_again(
 
 SCRIPT = """
 import pickle, sys
-from spark_mq.sink_commit import commit_rows
+from spark_mq.sink.commit import commit_rows
 options, staged = pickle.load(sys.stdin.buffer)
 commit_rows(options, staged, 3, mirrored=True)
 """

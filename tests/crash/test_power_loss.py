@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import storage.batch_commit
-import storage.commit_log_writer
+import storage.batch.commit
+import storage.log.writer
 import storage.message_store
 from storage.errors import StorageError
-from storage.store_writer import StoreWriter
+from storage.put.store_writer import StoreWriter
 from tests.crash.sink_store import SinkStore
 from tests.crash.workload import check, run
 from tests.support.crash_file_system import CrashFileSystem, Disk
@@ -56,8 +56,8 @@ class Recorded:
                 files.mark(f"decided {current}")
 
         with monkeypatch.context() as patch:
-            patch.setattr(storage.batch_commit, "reach", reach)
-            patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
+            patch.setattr(storage.batch.commit, "reach", reach)
+            patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
             run(SinkStore(root, files, sync_flush=sync_flush), files.mark, begin)
 
     def lose_power(self, stride: int, first: int = 0) -> None:

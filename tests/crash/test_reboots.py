@@ -11,17 +11,17 @@ from unittest import mock
 
 import pytest
 
-import storage.batch_commit
+import storage.batch.commit
 import storage.message_store
 from storage import open_store
-from storage.batch_commit import CommitOutcome, commit_batch
-from storage.batch_ledger import GROUP_PREFIX
-from storage.batch_ledger import QUEUE_ID as LEDGER_QUEUE
-from storage.batch_ledger import TOPIC as LEDGER_TOPIC
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.commit import CommitOutcome, commit_batch
+from storage.batch.ledger import GROUP_PREFIX
+from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.errors import StoreNotWritableError
 from storage.message_store import MessageStore
-from storage.topics import TopicTable
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.topics import TopicTable
 from tests.crash.machine import Machine
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.crash_file_system import CrashFileSystem
@@ -168,7 +168,7 @@ def test_a_batch_whose_begin_is_there_has_not_expired(
             if name == "after-intent":
                 raise KeyboardInterrupt
 
-        patch.setattr(storage.batch_commit, "reach", die)
+        patch.setattr(storage.batch.commit, "reach", die)
         with pytest.raises(KeyboardInterrupt):
             store.commit(rows_of(0))
     later = SinkStore(Path(store.root), machine, days=5)

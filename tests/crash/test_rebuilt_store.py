@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.config import load_config
 from storage.files.file_system import LocalFileSystem
+from storage.settings.load import load_config
 from tests.support.fixture_stores import Fixture
 from tests.support.rebuilt_store import differences_from_rebuild
 

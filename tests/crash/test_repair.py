@@ -16,7 +16,7 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError
 from storage.files.file_system import LocalFileSystem
-from storage.quarantine import list_quarantines, read_quarantine
+from storage.recovery.quarantine import list_quarantines, read_quarantine
 from tests.oracle.damage import stale
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.message_builder import StoreBuilder

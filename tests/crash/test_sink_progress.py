@@ -13,14 +13,14 @@ import pytest
 
 import storage.message_store
 from storage import MessageStore, open_store
-from storage.batch_commit import CommitOutcome
-from storage.batch_ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC, UNMARKED, Batch, outgoing_ledger_message
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.commit import CommitOutcome
+from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC, UNMARKED, Batch, outgoing_ledger_message
+from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
+from storage.batch.sink_progress import confirm_progress
 from storage.errors import SinkProgressError, SinkTakenError, StoreNotWritableError
 from storage.files.file_system import LocalFileSystem
-from storage.ledger_notes import load_ledger_notes
-from storage.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
-from storage.sink_progress import confirm_progress
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.ledger_notes import load_ledger_notes
 from tests.crash.machine import run_broker
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.sink_offsets import set_offset
@@ -160,7 +160,7 @@ def test_an_open_intent_that_has_expired_is_not_done_because_a_mirror_says_so(tm
             if name == "after-intent":
                 raise KeyboardInterrupt
 
-        patch.setattr("storage.batch_commit.reach", reach)
+        patch.setattr("storage.batch.commit.reach", reach)
         with pytest.raises(KeyboardInterrupt):
             store.commit(rows_of(1))
     later = expire(store)

@@ -18,10 +18,10 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.file_system import LocalFileSystem, LocalWriter
-from storage.inner_messages import InnerMessage
-from storage.put_service import PutService
+from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
-from storage.settings import FlushConfig
+from storage.service.put_service import PutService
+from storage.settings.nouns import FlushConfig
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.gated_disk import PATIENCE_S, Gate
 

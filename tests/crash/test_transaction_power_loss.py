@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import storage.commit_log_writer
+import storage.log.writer
 from storage import MessageStore
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
+from storage.batch.commit import commit_batch
+from storage.batch.intent import load_intents
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.format.record import Message
 from storage.format.record_block import RecordBlock, encode_block
-from storage.half_ends import with_states
-from storage.intent import load_intents
-from storage.message_rows import MessageRows
-from storage.message_rules import MessageRules, TransactionRules
-from storage.put_settings import put_settings
-from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.put.half_ends import with_states
+from storage.put.settings import put_settings
+from storage.rows.messages import MessageRows
+from storage.rows.rules import MessageRules, TransactionRules
 from tests.crash.sink_store import SinkStore
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
@@ -113,7 +113,7 @@ def batches_there(store: MessageStore) -> set[int]:
 def test_power_is_lost_while_transactions_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
 ) -> None:
-    monkeypatch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)
+    monkeypatch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
     files = CrashFileSystem(str(SinkStore.make_place(tmp_path)))
     recorded = SinkStore(Path(files.root), files, sync_flush=sync_flush)
     for batch in range(BATCHES):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +11,14 @@ from hypothesis import strategies as st
 
 from storage.errors import StateFileError
 from storage.format import fastjson
+from tests.support.places import VECTORS
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "config"
+CONFIG = VECTORS / "config"
 
 
 def test_what_the_brokers_fastjson_wrote_is_read_as_it_was_meant() -> None:
     """The map that was given to RemotingSerializable.toJson; Java's integer keys are strings here."""
-    parsed = fastjson.parse((VECTORS / "fastjson.json").read_text(encoding="utf-8"))
+    parsed = fastjson.parse((CONFIG / "fastjson.json").read_text(encoding="utf-8"))
     assert parsed == {
         "integerKeys": {"0": 12, "-1": 5, "2147483648": 7},
         "strings": {
@@ -42,20 +42,20 @@ def test_what_the_brokers_fastjson_wrote_is_read_as_it_was_meant() -> None:
 
 
 def test_a_brokers_consumer_offsets_have_bare_keys_and_are_read() -> None:
-    text = (VECTORS / "consumerOffset.json").read_text(encoding="utf-8")
+    text = (CONFIG / "consumerOffset.json").read_text(encoding="utf-8")
     with pytest.raises(json.JSONDecodeError):
         json.loads(text)
     assert fastjson.parse(text)["offsetTable"]["TopicA@GroupA"] == {"0": 150, "1": 150, "2": 150, "3": 150}
 
 
 def test_a_brokers_delay_offsets_have_bare_keys_and_are_read() -> None:
-    text = (VECTORS / "delayOffset.json").read_text(encoding="utf-8")
+    text = (CONFIG / "delayOffset.json").read_text(encoding="utf-8")
     assert fastjson.parse(text)["offsetTable"] == {"1": 5, "2": 5, "3": 21, "4": 9, "18": 0}
 
 
 @pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json", "consumerFilter.json"])
 def test_files_without_integer_keys_are_read_as_the_standard_parser_reads_them(name: str) -> None:
-    text = (VECTORS / name).read_text(encoding="utf-8")
+    text = (CONFIG / name).read_text(encoding="utf-8")
     assert fastjson.parse(text) == json.loads(text)
 
 
@@ -117,7 +117,7 @@ def test_an_error_names_line_and_column_of_the_text_as_it_stands_in_the_file(tex
 
 @pytest.mark.parametrize("name", ["consumerOffset.json", "topics.json", "subscriptionGroup.json"])
 def test_every_cut_of_a_brokers_file_is_an_error_and_nothing_else(name: str) -> None:
-    text = (VECTORS / name).read_text(encoding="utf-8")
+    text = (CONFIG / name).read_text(encoding="utf-8")
     for length in range(0, len(text) - 1, 37):
         with pytest.raises(StateFileError):
             fastjson.parse(text[:length])
@@ -125,7 +125,7 @@ def test_every_cut_of_a_brokers_file_is_an_error_and_nothing_else(name: str) -> 
 
 def test_what_is_written_has_the_brokers_layout() -> None:
     """A file without integer keys and lists is written byte for byte as the broker wrote it."""
-    text = (VECTORS / "topics.json").read_text(encoding="utf-8")
+    text = (CONFIG / "topics.json").read_text(encoding="utf-8")
     assert fastjson.to_text(fastjson.parse(text)) == text
 
 

@@ -17,18 +17,13 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
-from storage.config import StoreConfig, parse_config
-from storage.delay.routing import route_delayed
 from storage.delay.schedule import due_messages
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message, host_text
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
-from storage.inner_messages import InnerMessage, InnerMessages
-from storage.message_values import Rejections
-from storage.retry_rows import send_back_rows
-from storage.subscription_groups import SubscriptionGroupConfig
-from storage.transaction.half_messages import (
+from storage.messages.delays import route_delayed
+from storage.messages.half_messages import (
     HALF_TOPIC,
     committed_message,
     committed_messages,
@@ -36,7 +31,12 @@ from storage.transaction.half_messages import (
     half_messages,
     put_back_messages,
 )
-from storage.transaction.op_messages import OP_TOPIC, op_messages
+from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.rows.retry_rows import send_back_rows
+from storage.rows.values import Rejections
+from storage.settings.load import StoreConfig, parse_config
+from storage.tables.subscription_groups import SubscriptionGroupConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.log_records import LogRecord, columns_of, log_records, rows_of
 

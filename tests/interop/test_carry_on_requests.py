@@ -23,12 +23,12 @@ from spark_mq.broker.send_request import SendRequest
 from storage import MessageStore, open_store
 from storage.format.properties import decode_properties
 from storage.format.record import Message
-from storage.inner_messages import InnerMessage
-from storage.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicConfig, TopicTable
-from storage.transaction.op_messages import OP_TOPIC
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support import broker_requests
 from tests.support.java_broker import Oracle, free_ports
 from tests.support.log_records import log_records

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_mq.lag import skipped_commits
+from spark_mq.source.lag import skipped_commits
 from storage import open_store
 from tests.support.java_broker import Oracle, RunningBroker
 

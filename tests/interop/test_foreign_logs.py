@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from storage import open_store
-from storage.config import ConfigurationWarning
 from storage.errors import ForeignLogError, StoreLockedError
+from storage.settings.load import ConfigurationWarning
 from tests.support.java_broker import Oracle, RunningBroker, free_ports
 from tests.support.store_copies import picture
 from tests.support.ways_in import GROUP, READING, WRITING
@@ -135,7 +135,7 @@ def write_by_spark(spark: SparkSession, place: Place, checkpoint: Path) -> list[
     return refusals
 
 
-@pytest.mark.filterwarnings("ignore::storage.config.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore::storage.settings.load.ConfigurationWarning")
 @pytest.mark.filterwarnings(
     "ignore:store .* the log lacks:RuntimeWarning"
 )  # a configuration that names one of the log's places

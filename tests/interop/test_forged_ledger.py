@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import pytest
 
-import storage.batch_commit
-import storage.commit_log_writer
+import storage.batch.commit
+import storage.log.writer
 from jobs.verify_store import verify_store
 from spark_mq.broker.batch_body import BatchedMessage, encode_batch
 from spark_mq.broker.send_request import SendRequest
 from storage import Message, MessageStore, open_store
-from storage.batch_commit import CommitOutcome
-from storage.batch_ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC
+from storage.batch.commit import CommitOutcome
+from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC
+from storage.batch.sink_progress import confirm_progress
 from storage.errors import SinkProgressError
 from storage.format.message_id import decode_offset_message_id
-from storage.sink_progress import confirm_progress
 from tests.broker.remoting_client import Answer, ask, call
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
@@ -208,8 +208,8 @@ def sinks_store(oracle: Oracle, directory: Path) -> SinkStore:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.commit_log_writer, "SLICE_BYTES", 1_000)
-        patch.setattr(storage.commit_log_writer, "reach", reach)
+        patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
+        patch.setattr(storage.log.writer, "reach", reach)
         with pytest.raises(KeyboardInterrupt):
             store.commit(OPEN)
     return store

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from storage import MessageStore, open_store
-from storage.delay.routing import TIMER_TOPIC
 from storage.delay.timer_store import deliver_timed
-from storage.inner_messages import InnerMessage
-from storage.topics import TopicConfig
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.inner_messages import InnerMessage
+from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, send_arguments
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

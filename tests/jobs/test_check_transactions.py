@@ -13,11 +13,11 @@ import pytest
 from jobs import check_transactions, redrive_transactions
 from jobs.check_transactions import CheckpointChecker, first_answer, load_checker
 from spark_mq.conditions import OptionError
-from spark_mq.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
+from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message, open_store
-from storage.inner_messages import InnerMessage
+from storage.messages.half_messages import DISCARD_TOPIC, TransactionState, half_message
+from storage.messages.inner_messages import InnerMessage
 from storage.transaction.check import check_half_messages
-from storage.transaction.half_messages import DISCARD_TOPIC, TransactionState, half_message
 from tests.support.message_builder import make_message
 
 if TYPE_CHECKING:

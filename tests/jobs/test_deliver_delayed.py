@@ -18,10 +18,10 @@ from jobs.run import JobReport
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.delay_offsets import DelayOffsets
-from storage.delay.routing import route_delayed
 from storage.delay.schedule import read_plan
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.inner_messages import InnerMessage
+from storage.messages.delays import route_delayed
+from storage.messages.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture
 
 FixtureStore = Callable[[str], Fixture]

@@ -19,20 +19,20 @@ from pyspark.errors import ParseException
 from jobs import replay_dead_letters as job
 from jobs.replay_dead_letters import LEFT, LOCK, bursts, main, replay_letters, settle_open_plans
 from spark_mq import replay as replaying
-from spark_mq import rows
 from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
 from spark_mq.replay_audit import failures_told, table_location
+from spark_mq.source import rows
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.file_system import LocalFileSystem
 from storage.format.sys_flag import COMPRESSED
-from storage.inner_messages import InnerMessage
-from storage.topics import TopicConfig
+from storage.messages.inner_messages import InnerMessage
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
+from tests.support.places import PROJECT
 
 GROUP, DEAD = "G", "%DLQ%G"
-ROOT = Path(__file__).resolve().parents[2]
 LEFT_BY_RETRIES = {
     "RETRY_TOPIC": "Orders",
     "ORIGIN_MESSAGE_ID": "7F",
@@ -553,7 +553,7 @@ assert {{(row.new_msg_id, row.dead_letter_msg_id) for row in rows}} == {{tuple(r
 """
     ran = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=ROOT,
+        cwd=PROJECT,
         capture_output=True,
         text=True,
         timeout=300,

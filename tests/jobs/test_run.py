@@ -17,9 +17,9 @@ from jobs.run import SLEEP_SLICE_S, JobReport, open_to_write, positive_count, ru
 from spark_mq.conditions import OptionError
 from spark_mq.session import JavaNotFoundError
 from storage import StoreConfig, open_store
-from storage.config import ConfigurationWarning
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotWritableError
 from storage.files.os_errors import from_os_error
+from storage.settings.load import ConfigurationWarning
 
 
 @dataclass

@@ -16,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore
-from storage.batch_ledger import TOPIC as LEDGER_TOPIC
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.errors import CorruptRecordError
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.inner_messages import InnerMessage
-from storage.transaction.half_messages import HALF_TOPIC, half_message
-from storage.transaction.op_messages import OP_TOPIC
+from storage.messages.half_messages import HALF_TOPIC, half_message
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC
+from storage.tables.consumer_offsets import ConsumerOffsets
 from tests.model.held_store import HeldStore, PowerLoss, served
 from tests.model.store_model import Asked, Queue, Stored, StoreModel
 from tests.support.rebuilt_store import differences_from_rebuild

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 from storage import GetStatus, MessageStore, open_store
-from storage.config import StoreConfig
 from storage.format.record import Message
+from storage.settings.load import StoreConfig
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
 START_MS = 1_795_000_000_000

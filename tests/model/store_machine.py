@@ -17,16 +17,17 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from jobs.rebuild_queues import rebuild_queues
 from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.response_codes import ResponseCode
-from storage import GetStatus, Message, MessageStore, batch_commit, retention
-from storage.batch_ledger import Batch
+from storage import GetStatus, Message, MessageStore, retention
+from storage.batch import commit as batch_commit
+from storage.batch.ledger import Batch
 from storage.delay import schedule
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.group_progress import write_group_offsets
+from storage.messages.half_messages import TransactionState
+from storage.rules.response_codes import ResponseCode
+from storage.tables.group_progress import write_group_offsets
 from storage.transaction import check
 from storage.transaction.check_plan import CheckRules
-from storage.transaction.half_messages import TransactionState
 from tests.model.checked_store import (
     GROUP,
     QUEUE_COUNT,

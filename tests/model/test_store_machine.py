@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import storage.opening
-from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import QueueEntries
-from storage.index_writer import IndexWriter
-from storage.recovery_plan import RecoveryPlan
+import storage.recovery.opening
+from storage.ends.recovery_plan import RecoveryPlan
+from storage.index.writer import IndexWriter
+from storage.log.dispatch import QueueEntries
+from storage.queues.writer import ConsumeQueueWriter
 from tests.support.crash_file_system import CrashFileSystem
 from tests.torture import state_machine
 
@@ -47,7 +47,7 @@ def test_a_dispatch_that_drops_an_entry_is_noticed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_recovery_that_cuts_one_record_too_many_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = storage.opening.read_plan
+    plan = storage.recovery.opening.read_plan
 
     def plan_too_short(*arguments: Any) -> RecoveryPlan:
         found = plan(*arguments)
@@ -55,7 +55,7 @@ def test_a_recovery_that_cuts_one_record_too_many_is_noticed(tmp_path: Path, mon
             return found
         return replace(found, log_end=found.last_record.commitlog_offset)
 
-    monkeypatch.setattr(storage.opening, "read_plan", plan_too_short)
+    monkeypatch.setattr(storage.recovery.opening, "read_plan", plan_too_short)
 
     assert "was certain" in _failure(tmp_path)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import Filter
 
-from spark_mq.batch_reader import BatchReader
-from spark_mq.options import SourceOptions
-from spark_mq.partition_reader import QueuePartition, QueueSplit, read_split
-from spark_mq.stream_reader import StreamReader
+from spark_mq.source.batch_reader import BatchReader
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.source.stream_reader import StreamReader
 
 Position = dict[str, Any]
 

@@ -19,7 +19,7 @@ from spark_mq.conditions import (
     StartBeyondEndError,
 )
 from storage import open_store
-from storage.topics import TopicConfig
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder
 

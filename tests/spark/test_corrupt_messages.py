@@ -133,7 +133,7 @@ def test_the_reason_goes_with_its_row_when_tags_and_keys_pick_some(store: StoreB
 def test_bodies_in_several_parts_keep_their_reasons(store: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     store.send("Topic", zlib.compress(b"more"), sys_flag=COMPRESSED, queue_id=2)
     store.send("Topic", b"neither", sys_flag=COMPRESSED, queue_id=2)
-    monkeypatch.setattr("spark_mq.rows.PLAIN_BYTES", 1)
+    monkeypatch.setattr("spark_mq.source.rows.PLAIN_BYTES", 1)
     rows = read_batch(store.root, topic="Topic", mode="PERMISSIVE")
     assert [row["queue_offset"] for row in rows if row["_corrupt"]] == [*FORGED, 8]
     assert [row["queue_offset"] for row in rows if row["body"] is None] == [*FORGED, 8]

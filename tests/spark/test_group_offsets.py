@@ -14,15 +14,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_mq.conditions import OptionError
-from spark_mq.group_offsets import WRITE_INTERVAL_MS, GroupOffsets
-from spark_mq.lag import skipped_commits
-from spark_mq.offsets import QueueId
-from spark_mq.options import SourceOptions
-from spark_mq.stream_reader import StreamReader
+from spark_mq.source.group_offsets import WRITE_INTERVAL_MS, GroupOffsets
+from spark_mq.source.lag import skipped_commits
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
-from storage.consumer_offsets import ConsumerOffsets
 from storage.files.file_system import LocalFileSystem
-from storage.group_progress import write_group_offsets
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.group_progress import write_group_offsets
 from tests.support.fixture_stores import Fixture, golden_lines
 
 TOPICS = ("TopicOne", "TopicThree", "TopicTwo")

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_mq
-from spark_mq.lag import QueueLag, queue_lags
-from spark_mq.listener import LagReport, log_lag
+from spark_mq.source.lag import QueueLag, queue_lags
+from spark_mq.source.listener import LagReport, log_lag
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
@@ -178,7 +178,7 @@ def test_a_listener_keeps_the_last_report(
 def test_a_report_is_logged_with_its_unknowns_and_its_skipped_commits(caplog: pytest.LogCaptureFixture) -> None:
     lags = [QueueLag("T", "b", 0, 5, None, 70), QueueLag("T", "b", 1, 2, 10, 90)]
     query_id = UUID("8c57e1ec-94b5-4c99-b100-f694162df0b9")
-    with caplog.at_level(logging.DEBUG, logger="spark_mq.lag"):
+    with caplog.at_level(logging.DEBUG, logger="spark_mq.source.listener"):
         log_lag(LagReport(query_id, "orders", 3, "2026-01-01T00:00:00.000Z", lags, {"b": "locked"}))
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "query orders, batch 3: 7 rows, None bytes, 90 ms behind in 2 queues"),

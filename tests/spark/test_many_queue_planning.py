@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.partition_reader import QueuePartition
+from spark_mq.source.partition_reader import QueuePartition
 from storage import MessageStore, StoreConfig, open_store
-from storage.commit_log import CommitLog
-from storage.settings import ConsumeQueueConfig
+from storage.log.commit_log import CommitLog
+from storage.settings.nouns import ConsumeQueueConfig
 
 from .in_process import open_stream, rows_between
 
@@ -72,7 +72,7 @@ def test_many_small_queues_share_partitions(root: Path, monkeypatch: pytest.Monk
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert len(reader.partitions(start, end)) == QUEUES
-    monkeypatch.setattr("spark_mq.partition_reader.MOST_PARTITIONS", 10)
+    monkeypatch.setattr("spark_mq.source.partition_reader.MOST_PARTITIONS", 10)
     parts = [part for part in reader.partitions(start, end) if isinstance(part, QueuePartition)]
     assert len(parts) <= 10
     queues = [split.queue for part in parts for split in part.splits]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_mq.conditions import DataLossError, SparkMqError
-from spark_mq.offsets import QueueId
-from spark_mq.partition_reader import QueueSplit
-from spark_mq.split_proof import QueueMark, QueueSight, StoreProof, queue_difference
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.partition_reader import QueueSplit
+from spark_mq.source.split_proof import QueueMark, QueueSight, StoreProof, queue_difference
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import bodies, next_batch, open_stream, plan_batch, rows_of, until

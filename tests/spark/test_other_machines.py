@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.other_views import HIDDEN, MESSAGES, OTHER, SAME, UNSHARED, mounts
+from tests.support.places import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 BLIND = pytest.mark.parametrize("view", [HIDDEN, OTHER])
 

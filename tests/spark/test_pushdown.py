@@ -27,9 +27,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_mq.batch_reader import BatchReader
-from spark_mq.options import SourceOptions
-from spark_mq.pushdown import Bounds, Cuts
+from spark_mq.source.batch_reader import BatchReader
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.pushdown import Bounds, Cuts
 from tests.support.fixture_stores import Fixture
 
 from .conftest import ReadStore

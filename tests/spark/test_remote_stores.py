@@ -16,6 +16,7 @@ from spark_mq.conditions import StoreConditionError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.object_store import BUCKET, ObjectStore, object_store
+from tests.support.places import PROJECT
 from tests.support.store_builder import StoreBuilder
 
 from .golden_rows import golden_rows, hashed
@@ -152,7 +153,7 @@ rows = frame.load("s3://{BUCKET}/store").select("queue_offset", "msg_id").collec
 sys.stdout.write("rows:" + json.dumps([list(row) for row in rows]))
 spark.stop()
 """
-    root = Path(__file__).resolve().parents[2]
+    root = PROJECT
     environ = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2_000:]

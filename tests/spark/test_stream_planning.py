@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_mq import stream_reader
 from spark_mq.conditions import AvailableNowError, NoOffsetForTimestampError, OptionError
-from spark_mq.stream_reader import StreamReader
+from spark_mq.source import stream_reader
+from spark_mq.source.stream_reader import StreamReader
 from storage.files import file_system
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder

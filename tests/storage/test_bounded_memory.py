@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.offsets import QueueId
-from spark_mq.partition_reader import QueueSplit, RowRequest, read_split
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.partition_reader import QueueSplit, RowRequest, read_split
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.file_system import LocalFileInMemory, LocalFileSystem
-from storage.settings import CommitLogConfig
+from storage.settings.nouns import CommitLogConfig
+from tests.support.places import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 FILE_BYTES = 64 << 20
 ROOM_BYTES = 64 << 20
 """Beside what a process has that has read a little: a slice of 12 MiB or the largest record, a few times over."""

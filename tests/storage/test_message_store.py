@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import GetStatus, StoreConfig, open_store
-from storage.config import ConfigurationWarning
 from storage.errors import (
     ColumnIllegalError,
     CorruptRecordError,
@@ -23,8 +22,9 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.format.java_hash import string_hash
-from storage.settings import CommitLogConfig, IndexConfig, StoreModeConfig
-from storage.topics import TopicConfig
+from storage.settings.load import ConfigurationWarning
+from storage.settings.nouns import CommitLogConfig, IndexConfig, StoreModeConfig
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 

@@ -23,13 +23,13 @@ from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import LocalFile, LocalFileSystem, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
+from storage.queues.scan import scan_queue
 from storage.retention import Occasion, apply_expiry, plan_expiry
-from storage.scan import scan_queue
-from storage.settings import RetentionConfig
+from storage.settings.nouns import RetentionConfig
 from storage.store_reader import GetStatus
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
+from tests.support.places import PROJECT
 
-ROOT = Path(__file__).resolve().parents[2]
 Step = Callable[[], None]
 
 
@@ -321,7 +321,7 @@ for number in range(int(sys.argv[2])):
 def test_another_process_writes_as_fast_as_it_can(tmp_path: Path) -> None:
     count = 3_000
     StoreBuilder(tmp_path)
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(count)], cwd=ROOT)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(count)], cwd=PROJECT)
     try:
         bodies: dict[int, list[bytes]] = {0: [], 1: []}
         with StoreBuilder(tmp_path).open() as reader:

@@ -20,12 +20,12 @@ from jobs.verify_store import verify_store
 from spark_mq.conditions import DataLossError
 from spark_mq.dump import dump_queue
 from storage import MessageStore, StoreConfig, open_store
-from storage.consume_queue_ext import ConsumeQueueExt
 from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import LocalFile, LocalFileSystem, Scratch
-from storage.put import PutResult
+from storage.put.put import PutResult
+from storage.queues.ext import ConsumeQueueExt
 from storage.retention import ExpiryPlan, Occasion, plan_expiry
-from storage.settings import RetentionConfig
+from storage.settings.nouns import RetentionConfig
 from tests.spark.in_process import next_batch, open_stream, plan_batch, rows_of
 from tests.support.fixture_stores import Fixture
 from tests.support.vanishing_files import vanishing

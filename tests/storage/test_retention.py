@@ -18,13 +18,13 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.batch_ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
-from storage.commit_log import LogFile
+from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
+from storage.batch.ledger_upkeep import newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import encode_block
-from storage.ledger_upkeep import newest_ends, plan_renewals
-from storage.put import PutResult
+from storage.log.commit_log import LogFile
+from storage.put.put import PutResult
 from storage.retention import (
     ExpiryPlan,
     Occasion,
@@ -36,7 +36,7 @@ from storage.retention import (
     plan_occasion,
     written_directories,
 )
-from storage.settings import CommitLogConfig, RetentionConfig
+from storage.settings.nouns import CommitLogConfig, RetentionConfig
 from tests.support.message_builder import StoreBuilder
 
 HOUR_MS = 3_600_000

@@ -1,6 +1,6 @@
 """What a broker does to an index file, one key at a time. Java: IndexFile.putKey, RocketMQ 5.3.
 
-It believes slot and header as it finds them. `tests/storage/test_index_writer.py` compares it with files of a real broker.
+It believes slot and header as it finds them. `tests/storage/index/test_index_writer.py` compares it with files of a real broker.
 """
 
 from __future__ import annotations

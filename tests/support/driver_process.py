@@ -24,12 +24,12 @@ import pyspark
 from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from tests.support.mortal import die_with
+from tests.support.places import PROJECT
 from tests.support.spark_cluster import TWO_HOSTS, two_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 300  # for a loaded machine; nothing waits longer than it has to
 FAILED = 3
 """Exit code of a driver whose query ended with an error."""

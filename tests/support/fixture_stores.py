@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 
-STORES = Path(__file__).resolve().parents[1] / "vectors" / "stores"
+from tests.support.places import VECTORS
+
+STORES = VECTORS / "stores"
 FIXTURE_NAMES = tuple(sorted(path.name[len("store-") : -len(".tgz")] for path in STORES.glob("store-*.tgz")))
 
 

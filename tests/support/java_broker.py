@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import StateFileError
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from tests.support.places import PROJECT
 
 from .fixture_stores import golden_lines
 
-SCRIPT = Path(__file__).resolve().parents[1] / "oracle" / "oracle.sh"
+SCRIPT = PROJECT / "tests" / "oracle" / "oracle.sh"
 
 DUMP_VERDICTS = {
     3: "load or recovery failed",

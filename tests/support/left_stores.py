@@ -15,24 +15,24 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.response_codes import ResponseCode
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.partition_writer import stage_rows
-from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import commit_rows
-from spark_mq.sink_options import SinkOptions
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.commit import commit_rows
+from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.partition_writer import stage_rows
 from storage import Message, MessageStore, open_store
-from storage.batch_ledger import Batch
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.format.record import host_text
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.topics import TopicConfig
+from storage.messages.half_messages import HALF_TOPIC, TransactionState
+from storage.rules.response_codes import ResponseCode
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
-from storage.transaction.half_messages import HALF_TOPIC, TransactionState
 
 PRODUCERS, CONSUMERS = "CarryProducers", "CarryConsumers"
 RETRY, DEAD = f"%RETRY%{CONSUMERS}", f"%DLQ%{CONSUMERS}"

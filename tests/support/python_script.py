@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.places import PROJECT
 
 
 def run_script(
-    script: str, directory: Path, *, packages: Path = ROOT, timeout_s: int = 300
+    script: str, directory: Path, *, packages: Path = PROJECT, timeout_s: int = 300
 ) -> subprocess.CompletedProcess[str]:
     """The ended process with what it printed; `packages` is where `spark_mq` and `storage` are imported from."""
     return subprocess.run(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage import StoreConfig
-from storage.config import find_configuration, load_config
 from storage.files.file_system import LocalFileSystem
+from storage.settings.load import find_configuration, load_config
 from tests.support.raw_log import RawLog, RawRecord
 
 PREPARED, ROLLED_BACK = 4, 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.broker_version import SHORT_TOPIC_LIMIT, parse_broker_version
+from storage.settings.broker_version import SHORT_TOPIC_LIMIT, parse_broker_version
 
 RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3")
 ENDS = ("", "-killed")

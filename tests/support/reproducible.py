@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from unittest import mock
 from uuid import UUID
 
-import storage.opening
-import storage.put
+import storage.put.put
+import storage.recovery.opening
 import tests.support.stage_rows
 
 
@@ -24,8 +24,8 @@ def reproducible(random: Random) -> Iterator[None]:
         randbelow=random.randrange,
     )
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(storage.put, "secrets", chance))
-        patches.enter_context(mock.patch.object(storage.opening, "secrets", chance))
+        patches.enter_context(mock.patch.object(storage.put.put, "secrets", chance))
+        patches.enter_context(mock.patch.object(storage.recovery.opening, "secrets", chance))
         patches.enter_context(mock.patch.object(os, "getpid", return_value=4_711))
         names = iter(lambda: UUID(int=random.getrandbits(128)), None)
         patches.enter_context(mock.patch.object(tests.support.stage_rows, "uuid4", names.__next__))

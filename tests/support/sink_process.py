@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from spark_mq import build_session
-from spark_mq.partition_writer import stage_rows
-from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import commit_rows
-from spark_mq.sink_options import SinkOptions
-from storage.batch_ledger import Batch
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.commit import commit_rows
+from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.partition_writer import stage_rows
+from storage.batch.ledger import Batch
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
+from tests.support.places import PROJECT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "body binary, keys string, tags string"
 COLUMNS = InputColumns(("body", "keys", "tags"), kafka=False)
 QUERY_ID = "without-spark"
@@ -69,7 +69,7 @@ def run_until_killed(mode: str, failpoint: str, log: Path, **arguments: Any) -> 
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=PROJECT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

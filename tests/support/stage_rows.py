@@ -14,13 +14,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 from storage import StoreConfig
-from storage.batch_ledger import Batch
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock
-from storage.message_rows import MessageRows
-from storage.message_rules import MessageRules
-from storage.put_settings import put_settings
-from storage.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.put.settings import put_settings
+from storage.rows.messages import MessageRows
+from storage.rows.rules import MessageRules
 
 BORN_MS = 1_700_000_000_000
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage import open_store
-from storage.config import ConfigurationWarning, StoreConfig
 from storage.errors import ForeignLogError, StoreNotFoundError
+from storage.settings.load import ConfigurationWarning, StoreConfig
+from tests.support.places import PROJECT
 
 _SETTINGS = (
     "brokerName=broker-copied\n"
     "mappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\nmaxHashSlotNum=10\nmaxIndexNum=20\n"
 )
 TOPIC = "T"
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def make_store(root: Path, *, log: Path | str | None = None, prefix: str = "message", count: int = 30) -> Path:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.delay.routing import TIMER_TOPIC
 from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_report import TimerReport
@@ -15,8 +14,9 @@ from storage.delay.timer_store import deliver_timed
 from storage.files.file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.format.timer import TimerCheckpoint
-from storage.inner_messages import InnerMessage
-from storage.settings import TimerConfig
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.inner_messages import InnerMessage
+from storage.settings.nouns import TimerConfig
 
 NOW = 1_795_251_500_000
 WINDOW = 60

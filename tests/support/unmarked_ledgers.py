@@ -5,7 +5,9 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-ARCHIVES = Path(__file__).resolve().parents[1] / "vectors" / "unmarked_ledgers"
+from tests.support.places import VECTORS
+
+ARCHIVES = VECTORS / "unmarked_ledgers"
 
 
 def unpacked_ledger(directory: Path, name: str) -> Path:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.mortal import die_with
+from tests.support.places import PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 _POLL_SECONDS = 0.001
 
 

@@ -14,23 +14,23 @@ from typer.testing import CliRunner
 import spark_mq
 from jobs.delete_expired_files import delete_expired_files
 from spark_mq.cli import app
-from spark_mq.cluster import Cluster
 from spark_mq.conditions import SparkMqError
 from spark_mq.data_source import SparkMqDataSource
-from spark_mq.group_offsets import GroupOffsets
-from spark_mq.partition_writer import StagedRows, stage_rows
-from spark_mq.sink_columns import InputColumns
-from spark_mq.sink_commit import commit_rows
-from spark_mq.sink_options import SinkOptions
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.commit import commit_rows
+from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.partition_writer import StagedRows, stage_rows
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.group_offsets import GroupOffsets
 from storage import open_store
-from storage.batch_ledger import Batch
-from storage.config import load_config
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import StagedSegment
 from storage.errors import StorageError
 from storage.files.file_system import LocalFileSystem
-from storage.put_settings import put_settings
-from storage.staged_segment import StagedSegment
-from storage.topic_creation import create_topic
-from storage.topics import TopicConfig
+from storage.put.settings import put_settings
+from storage.settings.load import load_config
+from storage.tables.topic_creation import create_topic
+from storage.tables.topics import TopicConfig
 
 Way = Callable[[str, str], str | None]
 GROUP = "WaysIn"

@@ -22,15 +22,15 @@ from typing import Any
 import pyarrow as pa
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
-from storage.config import load_config
+from storage.batch.commit import commit_batch
+from storage.batch.ledger import Batch
 from storage.files.file_system import LocalFileSystem
-from storage.inner_messages import InnerMessage
-from storage.put_service import PutService
+from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.retention import Occasion, apply_expiry, plan_expiry
-from storage.settings import FlushConfig
+from storage.service.put_service import PutService
+from storage.settings.load import load_config
+from storage.settings.nouns import FlushConfig
 from tests.support.stage_rows import BatchRows, stage
 
 TOPICS, QUEUES = ("orders", "bills"), 2

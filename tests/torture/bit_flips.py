@@ -24,11 +24,11 @@ from random import Random
 from typing import NamedTuple
 
 from storage import MessageStore
-from storage.checkpoint import read_checkpoint
+from storage.audit.verify import verify
+from storage.ends.recovery_plan import RecoveryReport
 from storage.errors import StorageError
-from storage.recovery_plan import RecoveryReport
-from storage.topics import TopicTable
-from storage.verify import verify
+from storage.log.checkpoint import read_checkpoint
+from storage.tables.topics import TopicTable
 from tests.torture.kind import Kind, Outcome
 from tests.torture.small_stores import INDEX_SLOTS, STORES, WITH_PROPERTY_CRC, SmallStore, UnsyncedFiles
 from tests.torture.store_fields import FREE, fields_of, kind_of

@@ -12,25 +12,25 @@ from unittest import mock
 
 import numpy as np
 
-import storage.batch_commit
-import storage.opening
-import storage.recovery
+import storage.batch.commit
+import storage.recovery.opening
+import storage.recovery.passes
 import storage.retention
-from storage.batch_ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
-from storage.commit_log_writer import CommitLogWriter, LogSync
-from storage.consume_queue import ConsumeQueue
-from storage.consume_queue_writer import ConsumeQueueWriter
+from storage.batch.intent import drop_intent, load_intents
+from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
+from storage.batch.redo import NOTHING
+from storage.batch.staged_segment import SegmentReader
 from storage.errors import SinkProgressError
 from storage.files.file_system import LocalFileSystem
-from storage.flush import AsyncFlush, SyncFlush
 from storage.format.record_batch import Records
-from storage.index_recovery import Indexer
-from storage.intent import drop_intent, load_intents
-from storage.put_service import PutService
-from storage.queue_recovery import QueueWriters
-from storage.redo import NOTHING
-from storage.staged_segment import SegmentReader
-from storage.store_writer import StoreWriter
+from storage.log.flush import AsyncFlush, SyncFlush
+from storage.log.writer import CommitLogWriter, LogSync
+from storage.put.store_writer import StoreWriter
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.writer import ConsumeQueueWriter
+from storage.recovery.index import Indexer
+from storage.recovery.queues import QueueWriters
+from storage.service.put_service import PutService
 
 
 def log_is_never_synced() -> AbstractContextManager[Any]:
@@ -109,7 +109,7 @@ def expiry_is_not_synced() -> AbstractContextManager[Any]:
 
 def cut_is_not_kept() -> AbstractContextManager[Any]:
     """As Java does: what stands behind the first bad record is gone."""
-    return mock.patch.object(storage.opening, "_keep_what_is_cut", return_value=None)
+    return mock.patch.object(storage.recovery.opening, "_keep_what_is_cut", return_value=None)
 
 
 def recovery_dispatches_nothing() -> AbstractContextManager[Any]:
@@ -141,16 +141,16 @@ def cut_log_keeps_its_bytes() -> AbstractContextManager[Any]:
 
 def recovery_does_not_sync() -> AbstractContextManager[Any]:
     """What a killed writer left in the page cache is vouched for as it is."""
-    return mock.patch.object(storage.recovery, "_sync_unflushed")
+    return mock.patch.object(storage.recovery.passes, "_sync_unflushed")
 
 
 def hint_outlives_the_machine() -> AbstractContextManager[Any]:
-    original = storage.opening.holds
+    original = storage.recovery.opening.holds
 
     def holds(hint: Any, files: LocalFileSystem, *arguments: Any) -> bool:
         return original(replace(hint, boot_id=files.boot_id()), files, *arguments)
 
-    return mock.patch.object(storage.opening, "holds", holds)
+    return mock.patch.object(storage.recovery.opening, "holds", holds)
 
 
 def intent_goes_before_the_sync() -> AbstractContextManager[Any]:
@@ -162,7 +162,7 @@ def intent_goes_before_the_sync() -> AbstractContextManager[Any]:
 
 
 def batch_is_redone_blindly() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.batch_commit, "progress_behind", return_value=NOTHING)
+    return mock.patch.object(storage.batch.commit, "progress_behind", return_value=NOTHING)
 
 
 def state_is_overwritten_in_place() -> AbstractContextManager[Any]:
@@ -235,7 +235,7 @@ def ledger_messages_need_no_mark() -> AbstractContextManager[Any]:
 
 def mirror_is_believed() -> AbstractContextManager[Any]:
     """What a consumer offset says is done is done."""
-    original = storage.batch_commit.is_done
+    original = storage.batch.commit.is_done
 
     def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
         try:
@@ -243,7 +243,7 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
         except SinkProgressError as error:
             return batch.batch_id <= error.mirrored
 
-    return mock.patch.object(storage.batch_commit, "is_done", is_done)
+    return mock.patch.object(storage.batch.commit, "is_done", is_done)
 
 
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from storage import commit_log, consume_queue, consume_queue_ext, index_store, index_writer
 from storage.delay import timer_log
 from storage.errors import StorageError
 from storage.files.file_system import LocalFileSystem
 from storage.format import checkpoint, record, timer
 from storage.format import consume_queue as entries_format
 from storage.format.index import index_file_size
+from storage.index import store as index_store
+from storage.index import writer as index_writer
+from storage.log import commit_log
+from storage.queues import consume_queue
+from storage.queues import ext as consume_queue_ext
 from tests.support.message_builder import make_message
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples, write_over

@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.broker import batch_body, message_check, put_plan
+from spark_mq.broker import batch_body, put_plan
 from spark_mq.broker.put_plan import PutRules
-from spark_mq.broker.response_codes import RequestRefusedError
 from spark_mq.broker.send_request import SendRequest
-from storage import StoreConfig, batch_ledger, inner_messages
+from storage import StoreConfig
+from storage.batch import ledger as batch_ledger
 from storage.delay import delivery_plan, timer_records
 from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedError
 from storage.format import message_id, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
+from storage.messages import inner_messages, op_messages
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
-from storage.topics import TopicConfig
-from storage.transaction import half_queue, op_messages, op_queue
+from storage.rules import message_check
+from storage.rules.response_codes import RequestRefusedError
+from storage.tables.topics import TopicConfig
+from storage.transaction import half_queue, op_queue
 from tests.support.message_builder import HOST_V4, make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import EXTREMES, JSON_WORDS, PROPERTY_WORDS
@@ -199,7 +202,7 @@ def _read_request(content: bytes, directory: Path) -> bool:
     )
     rules = PutRules(config=StoreConfig(), host=HOST_V4, now_ms=_NOW_MS)
     topic = message_check.check_topic(
-        request, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
+        request.topic, request.topic_wish, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
     ).config
     message = put_plan.requested_message(request, 0, request.properties)
     keys = (f"{number:032X}" for number in count())

@@ -38,7 +38,7 @@ class Mutant:
 
 _PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
 _STALLED = "tests/crash/test_stalled_sync.py"
-_SERVICE = "tests/storage/test_put_service.py"
+_SERVICE = "tests/storage/service/test_put_service.py"
 _EXPIRY = "tests/crash/test_expiry.py"
 _REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"

@@ -12,16 +12,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from spark_mq import lag, offsets
 from spark_mq.conditions import OffsetJsonError
-from storage import failed_sync, hint, index_trust, intent, ledger_notes, quarantine, redo, staged_segment
-from storage.dead_letter_file import DeadLetterFile
+from spark_mq.source import lag, offsets
+from storage.batch import intent, redo, staged_segment
+from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.staged_segment import StagedSegment
 from storage.delay import delivery_mark
+from storage.ends import hint
 from storage.errors import StateFileError, StorageError
+from storage.files import failed_sync
 from storage.files.file_system import LocalFileSystem
 from storage.format.record_block import OutgoingMessages, encode_block
-from storage.log_tail import RecordIdentity
-from storage.staged_segment import StagedSegment
+from storage.index import trust as index_trust
+from storage.log.tail import RecordIdentity
+from storage.recovery import quarantine
+from storage.tables import ledger_notes
 from tests.support.message_builder import HOST_V4
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS

@@ -16,11 +16,11 @@ from random import Random
 from typing import NamedTuple
 from unittest import mock
 
-import storage.commit_log_writer
+import storage.log.writer
 from storage import StoreConfig, open_store
 from storage.errors import StorageError, StoreNotFoundError
 from storage.files.file_system import LocalFileSystem
-from storage.settings import CommitLogConfig, ConsumeQueueConfig, IndexConfig
+from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from tests.support.crash_file_system import EXTREMES, CrashFileSystem, Disk
 from tests.support.queue_history import History, Seen, Violation, judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
@@ -230,8 +230,8 @@ def play(
     forgets: Callable[[str], bool] = lambda path: False,
 ) -> Outcome:
     """One round. Chance chooses the flush type where none is given; `forgets` is a planted fault."""
-    slice_bytes = random.choice((700, storage.commit_log_writer.SLICE_BYTES))
-    patch = mock.patch.object(storage.commit_log_writer, "SLICE_BYTES", slice_bytes)  # several writes for a few rows
+    slice_bytes = random.choice((700, storage.log.writer.SLICE_BYTES))
+    patch = mock.patch.object(storage.log.writer, "SLICE_BYTES", slice_bytes)  # several writes for a few rows
     with reproducible(random), patch:
         lives = Lives(directory / "store", random, flush or random.choice(FLUSHES), any_config(random), forgets)
         files = lives.record(steps)

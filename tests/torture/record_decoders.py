@@ -12,11 +12,11 @@ import lz4.frame
 import numpy as np
 import zstandard
 
-from storage import commit_log
 from storage.errors import CorruptRecordError
 from storage.files.file_system import LocalFileSystem
 from storage.format import compression, java_hash, record, record_batch
 from storage.format.record import Message
+from storage.log import commit_log
 from tests.support.message_builder import make_message
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples, write_over

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tests.support.places import PROJECT
 from tests.torture.kind import Kind, Outcome
 
 HANG_SECONDS = 900
 _LAST_LINES = 40
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def play(kind: Kind, seed: int) -> Outcome:

@@ -10,8 +10,8 @@ from storage.format.record import Message
 from tests.support.fixture_stores import unpack_fixture
 from tests.support.log_records import log_records
 from tests.support.message_builder import make_message
+from tests.support.places import VECTORS
 
-_VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 _STORES = ("clean", "ipv6", "ext", "timer")
 _RECORD_LIMIT = 1_200
 
@@ -55,9 +55,9 @@ class Samples:
 
     def state(self, name: str) -> list[bytes]:
         """What brokers left in config/ under that name, and the dialect's own vector."""
-        vector = _VECTORS / "config" / name
+        vector = VECTORS / "config" / name
         found = self.files(f"config/{name}") + ([vector.read_bytes()] if vector.exists() else [])
-        return [*found, (_VECTORS / "config" / "fastjson.json").read_bytes()]
+        return [*found, (VECTORS / "config" / "fastjson.json").read_bytes()]
 
     def broker_conf(self) -> list[bytes]:
         return [root.parent.joinpath("broker.conf").read_bytes() for root in self.stores.values()]

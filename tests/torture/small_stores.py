@@ -12,14 +12,14 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
+from storage.batch.commit import commit_batch
+from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.files.file_system import LocalWriter
-from storage.group_progress import write_group_offsets
-from storage.inner_messages import InnerMessage
-from storage.settings import CommitLogConfig, ConsumeQueueConfig, IndexConfig
-from storage.topics import TopicConfig
+from storage.messages.inner_messages import InnerMessage
+from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
+from storage.tables.group_progress import write_group_offsets
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import unpack_fixture
 from tests.support.reproducible import reproducible
 from tests.support.stage_rows import BatchRows, stage

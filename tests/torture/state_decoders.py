@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from storage import StoreConfig, config, java_properties
-from storage.consumer_offsets import ConsumerOffsets
+from storage import StoreConfig
 from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.timer_metrics import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
 from storage.files.file_system import LocalFileSystem
 from storage.format import delay_level, fastjson
-from storage.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
-from storage.topics import TopicConfig, TopicTable
+from storage.settings import java_properties
+from storage.settings import load as config
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
+from storage.tables.topics import TopicConfig, TopicTable
 from storage.transaction.progress import TransactionCounts
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTIES_FILE_WORDS

@@ -7,13 +7,13 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from storage import Message, MessageStore
-from storage.consumer_offsets import ConsumerOffsets
 from storage.delay.delay_offsets import DelayOffsets
 from storage.errors import StorageError
 from storage.format.record import decode_record
-from storage.scan import scan_queue
-from storage.subscription_groups import SubscriptionGroupTable
-from storage.topics import TopicTable
+from storage.queues.scan import scan_queue
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.topics import TopicTable
 
 _TABLES: Mapping[str, Callable[[str, str], object]] = {
     "topics.json": TopicTable.load,

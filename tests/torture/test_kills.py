@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-import storage.recovery
+import storage.recovery.passes
 from storage import MessageStore
 from storage.failpoints import COMMIT, STAGING, UPKEEP
 from tests.crash.duty_rounds import failpoints_in_source, failpoints_of_duties
@@ -83,7 +83,7 @@ def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, 
 def test_a_recovery_that_dispatches_nothing_is_noticed(
     tmp_path: Path, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.recovery, "_batches", lambda *arguments: iter(()))
+    monkeypatch.setattr(storage.recovery.passes, "_batches", lambda *arguments: iter(()))
     chain = kills.Chain(tmp_path, Random(SEED), writers)
     chain.kill_at(["after-records"] * 3)
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from storage.commit_log_writer import LogSync
+from storage.log.writer import LogSync
 from tests.torture import mutants
 from tests.torture.kinds import KINDS
 from tests.torture.mutants import MUTANTS, Judge, Mutant
@@ -60,7 +60,7 @@ def test_a_fault_is_planted_into_a_test_run_too(tmp_path: Path) -> None:
     test = tmp_path / "test_log.py"
     test.write_text(
         "from unittest import mock\n"
-        "from storage.commit_log_writer import LogSync\n"
+        "from storage.log.writer import LogSync\n"
         "def test_sync():\n    assert isinstance(LogSync.run, mock.Mock), 'sound'\n"
     )
     judge = Judge(f"{test}::test_sync", 0)

@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from storage.consume_queue_writer import ConsumeQueueWriter
-from storage.dispatch import IndexKeys
-from storage.index_writer import IndexWriter
+from storage.index.writer import IndexWriter
+from storage.log.dispatch import IndexKeys
+from storage.queues.writer import ConsumeQueueWriter
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.reproducible import reproducible
 from tests.torture.power_loss import FLUSHES, Lives, Past, any_config, play

@@ -18,12 +18,9 @@ from random import Random
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.broker.response_codes import ResponseCode
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.batch_commit import commit_batch
-from storage.batch_ledger import Batch
-from storage.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.consumer_offsets import ConsumerOffsets
+from storage.batch.commit import commit_batch
+from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.errors import (
     ColumnIllegalError,
@@ -37,14 +34,17 @@ from storage.errors import (
 from storage.files.atomic_file import read_with_backup
 from storage.files.file_system import LocalFileSystem
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.group_progress import write_group_offsets
-from storage.inner_messages import InnerMessage
+from storage.messages.half_messages import TransactionState, half_message
+from storage.messages.inner_messages import InnerMessage
 from storage.retention import Occasion, apply_expiry, plan_expiry
-from storage.settings import RetentionConfig
-from storage.topics import FILE_NAME as TOPICS_FILE
-from storage.topics import TopicConfig, TopicTable
+from storage.rules.response_codes import ResponseCode
+from storage.settings.nouns import RetentionConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.group_progress import write_group_offsets
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from storage.transaction.check import check_half_messages
-from storage.transaction.half_messages import TransactionState, half_message
 from tests.support.queue_history import Answer, History, Seen, Sent, Violation, judge, see
 from tests.support.stage_rows import BatchRows, stage
 

@@ -1,0 +1,212 @@
+"""Which columns of a row the sink takes, by the DataFrame's schema alone: ours, or Kafka's where `value` is there and `body` is not.
+
+The source's other columns are accepted and left, so that its rows go straight into the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
+from spark_mq.sink.options import SinkOptions
+from spark_mq.source.options import COLUMN_NAMES
+from storage.errors import ColumnIllegalError
+from storage.rows import kafka as kafka_rows
+from storage.rows import retry_rows
+from storage.rows.schema import LEFT_COLUMNS, check_names
+
+
+class SinkColumn(NamedTuple):
+    """A column that a row may have; one line of the README's table."""
+
+    name: str
+    sql_type: str
+    fits: Callable[[DataType], bool]
+    meaning: str
+
+
+class InputColumns(NamedTuple):
+    """The columns to take of each batch, in the frame's order, and whose names they have."""
+
+    names: tuple[str, ...]
+    kafka: bool = False
+
+
+def _is_text(found: DataType) -> bool:
+    return isinstance(found, StringType)
+
+
+def _is_bytes_or_text(found: DataType) -> bool:
+    return isinstance(found, BinaryType | StringType)
+
+
+def _is_integer(found: DataType) -> bool:
+    return isinstance(found, IntegralType)
+
+
+def _is_time(found: DataType) -> bool:
+    return isinstance(found, TimestampType)
+
+
+def _is_keys(found: DataType) -> bool:
+    return _is_text(found) or (isinstance(found, ArrayType) and _is_text(found.elementType))
+
+
+def _is_text_map(found: DataType) -> bool:
+    return isinstance(found, MapType) and _is_text(found.keyType) and _is_text(found.valueType)
+
+
+def _is_headers(found: DataType) -> bool:
+    if not isinstance(found, ArrayType) or not isinstance(found.elementType, StructType):
+        return False
+    fields = found.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and _is_text(fields[0].dataType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+SINK_COLUMNS: dict[str, SinkColumn] = {
+    column.name: column
+    for column in (
+        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
+        SinkColumn("topic", "STRING", _is_text, "topic; null = option topic"),
+        SinkColumn("tags", "STRING", _is_text, "property TAGS"),
+        SinkColumn("keys", "STRING or ARRAY<STRING>", _is_keys, "property KEYS; a string holds several separated by a space"),
+        SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "the other properties; see below for reserved names"),
+        SinkColumn("flag", "INT", _is_integer, "the client's flag; null = 0"),
+        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "when the message came to be; null = now"),
+        SinkColumn("queue_id", "INT", _is_integer, "the queue; null = by sharding_key, else in turn"),
+        SinkColumn("sharding_key", "STRING", _is_text, "rows of one key go to one queue, the one of Java's SelectMessageQueueByHash"),
+        SinkColumn("unique_key", "STRING", _is_text, "the id that clients show, with keepUniqueKey; else left"),
+        SinkColumn("delay_level", "INT", _is_integer,
+                   "deliver it later, by this level of the broker's messageDelayLevel; null or 0 = at once, above the last = the last"),
+        SinkColumn("deliver_at", "TIMESTAMP", _is_time,
+                   "deliver it at this time, at most timerMaxDelaySec ahead; null or passed = at once; not beside delay_level"),
+        SinkColumn("retry_group", "STRING", _is_text,
+                   "the row goes to this consumer group's retry topic at delay_level (null = 3 + reconsume_times), "
+                   "or to its dead letters where reconsume_times is above the maximum; null = to its topic"),
+        SinkColumn("reconsume_times", "INT", _is_integer,
+                   "how often consumption failed, with retry_group or sendBack; else left"),
+        SinkColumn("origin_msg_id", "STRING", _is_text, "with retry_group: the id before its first try; else left"),
+        SinkColumn("transaction_state", "STRING", _is_text,
+                   "with transactional: commit (or null), rollback or unknown (a transaction check asks back); no row is delayed"),
+        SinkColumn("producer_group", "STRING", _is_text,
+                   "with transactional: whom a broker asks back; null = option producerGroup"),
+    )
+}  # fmt: skip
+
+SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
+    column.name: column
+    for column in (
+        SinkColumn("topic", "STRING", _is_text, "where it was consumed from; becomes RETRY_TOPIC"),
+        SinkColumn("msg_id", "STRING", _is_text, "becomes ORIGIN_MESSAGE_ID"),
+        SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "all of its properties, which it keeps"),
+        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body, not compressed"),
+        SinkColumn("reconsume_times", "INT", _is_integer, "how often consumption failed before; null = 0"),
+        SinkColumn("delay_level", "INT", _is_integer, "when to try again; null or 0 = level 3 + reconsume_times, negative = never"),
+        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "when the message came to be; null = now"),
+        SinkColumn("born_host", "STRING", _is_text, "address:port of its producer; without the column the store's"),
+        SinkColumn("flag", "INT", _is_integer, "the client's flag; null = 0"),
+        SinkColumn("sys_flag", "INT", _is_integer, "of its bits those of tags and of a commit are kept"),
+    )
+}  # fmt: skip
+"""What is taken with sendBack; the first four are needed."""
+
+KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
+    column.name: column
+    for column in (
+        SinkColumn("key", "BINARY or STRING", _is_bytes_or_text, "the sharding key, and property KEYS"),
+        SinkColumn("value", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
+        SinkColumn("topic", "STRING", _is_text, "topic; null = option topic"),
+        SinkColumn("partition", "INT", _is_integer, "the queue; null = by key, else in turn"),
+        SinkColumn("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", _is_headers, "properties"),
+    )
+}
+
+
+def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> InputColumns:
+    """What to take of a frame's rows. Raises SinkModeError for a mode but append, SinkSchemaError for a column that nobody knows,
+    whose type does not fit, or that needs another option.
+    """
+    if mode != "append":
+        raise SinkModeError(mode)
+    kafka = kafka_rows.is_kafka(schema.names)
+    if options.send_back:
+        return _columns_to_send_back(schema)
+    taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
+    left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
+    _check(schema, taken, left, needed="value" if kafka else "body")
+    names = [name for name in schema.names if name in taken]
+    if not options.keep_unique_key:
+        names = [name for name in names if name != "unique_key"]
+    if "retry_group" not in names:
+        names = [name for name in names if name not in ("reconsume_times", "origin_msg_id")]
+        if options.max_reconsume_times is not None:
+            raise OptionError("maxReconsumeTimes", "belongs to sendBack=true, or to the column retry_group")
+    elif options.transactional:
+        raise SinkSchemaError("retry_group", "it is not for transactional=true: what is tried again is no transaction")
+    for name in ("transaction_state", "producer_group"):
+        if name in names and not options.transactional:
+            raise SinkSchemaError(name, "it needs the option transactional=true")
+    return InputColumns(tuple(names), kafka)
+
+
+def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Raises OptionError where a batch is more likely an INSERT INTO a temporary view that was made for reading than a write.
+
+    Spark hands the sink the view's options and rows of the view's columns, and nothing that tells it from `df.write`. A view for
+    reading has all columns of the source, an option `topic`, and no option that only the sink has. `df.write` has no use for `topic`
+    then: each row names its own.
+    """
+    given = {name.lower() for name in options}
+    if tuple(names) == COLUMN_NAMES and "topic" in given and given <= _SHARED_OPTIONS:
+        rule = "it is given, and every row names its own topic: this looks like INSERT INTO a view that was made for reading"
+        cure = "a view for writing names its columns, CREATE TEMPORARY VIEW … (body BINARY) USING spark_mq OPTIONS …"
+        cure += "; a write by df.write does without the option topic, or has an option of the sink, such as createTopic"
+        raise OptionError("topic", f"{rule}; {cure}")
+
+
+_SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"}
+"""Of source and sink, in lower case."""
+
+
+def _columns_to_send_back(schema: StructType) -> InputColumns:
+    if "body" not in schema.names:
+        raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
+    left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*SEND_BACK_COLUMNS, *_NOT_SENT_BACK)]
+    for name in _NOT_SENT_BACK:
+        if name in schema.names:
+            raise SinkSchemaError(
+                name, "it has no meaning with sendBack=true; there is delay_level, and the option consumerGroup"
+            )
+    for needed in retry_rows.NEEDED_COLUMNS:
+        _check(schema, SEND_BACK_COLUMNS, left, needed=needed)
+    return InputColumns(tuple(name for name in schema.names if name in SEND_BACK_COLUMNS))
+
+
+def _check(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:
+    try:
+        check_names(schema.names, taken, left, needed=needed)
+    except ColumnIllegalError as error:
+        raise SinkSchemaError(error.column, error.rule) from error
+    for field in schema:
+        if field.name in taken and not taken[field.name].fits(field.dataType):
+            found, expected = field.dataType.simpleString().upper(), taken[field.name].sql_type
+            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}")
+
+
+_NOT_SENT_BACK = ("deliver_at", "retry_group", "transaction_state", "producer_group")

@@ -1,0 +1,236 @@
+"""The stores that a query reads, as one cluster: brokers by name, queues, positions and sizes. Driver side.
+
+A cluster is one store, or a directory of stores: its children are stores, or homes of brokers with their stores in `store/`. Where
+there are homes, nothing else may be there: such a directory is more likely somebody's folder, and the stores are strangers. The
+broker's name does not stand in a store: option, else broker.conf, else the topic that a broker names after itself, else
+the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from spark_mq.conditions import OptionError, names
+from spark_mq.source.offsets import QueueId, RecordPlace
+from spark_mq.source.split_proof import StoreProof, proof_of
+from spark_mq.source.starting_offsets import QueueFacts
+from storage import MessageStore, open_store
+from storage.errors import StoreNotFoundError
+from storage.files.file_system import FileSystem
+from storage.files.remote import absolute_path, file_system_of, plain_path
+from storage.log.fingerprint import LogFingerprint
+from storage.names import is_system_topic
+from storage.place.store_signs import HOME, is_store, no_store
+from storage.queues.positions import QueuePosition
+from storage.tables.broker_names import BrokerNames, broker_names
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
+
+_NAMED = 5
+
+
+def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
+    """The store roots at a path: itself, or the stores in its directories, sorted.
+
+    Raises StoreNotFoundError if none is; OptionError where stores lie in the homes of brokers, and other directories beside them.
+    """
+    files = file_system or file_system_of(path)
+    path = plain_path(path).rstrip("/") or "/"
+    if is_store(path, files):
+        return [path]
+    found, in_homes, others = [], [], []
+    for entry in files.list_directory(path):
+        child = f"{path.rstrip('/')}/{entry.name}"
+        if not entry.is_directory or entry.name.startswith("."):
+            continue
+        if is_store(child, files):
+            found.append(child)
+        elif is_store(f"{child}/{HOME}", files):
+            in_homes.append(f"{child}/{HOME}")
+        else:
+            others.append(entry.name)
+    if in_homes and others:
+        stores = ", ".join(sorted([*found, *in_homes])[:_NAMED])
+        beside = f"beside stores it holds {names(others)}; name the store that is meant"
+        rule = f"{absolute_path(path)} is no store, and no cluster: {beside}"
+        raise OptionError("path", f"{rule}, such as {stores}")
+    if not found and not in_homes:
+        raise no_store(path, "commitlog/, or a directory that holds a store,", files)
+    return sorted([*found, *in_homes])
+
+
+def broker_name_of(store: MessageStore, path: str) -> str:
+    """The name of a store's broker, where nobody gave it; `path` is the store's as the user wrote it, and as checkpoints have it."""
+    if name := _names_of(store).broker:
+        return name
+    parts = [part for part in path.split("/") if part]
+    return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]
+
+
+def _names_of(store: MessageStore) -> BrokerNames:
+    return broker_names(store.config, store.state(TOPICS_FILE, TopicTable.load) or TopicTable())
+
+
+class Cluster:
+    """Open stores by broker name. Answers what `starting_offsets`, `read_limits` and the readers ask."""
+
+    def __init__(self, stores: Mapping[str, MessageStore]) -> None:
+        self.stores = dict(sorted(stores.items()))
+        self._fingerprints: dict[str, LogFingerprint | None] = {}
+        self._queues: tuple[dict[str, tuple[list[tuple[str, int]], frozenset[str]]], list[QueueId]] | None = None
+        self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
+
+    @cached_property
+    def _cluster_names(self) -> dict[str, str]:
+        return {name: _names_of(store).cluster for name, store in self.stores.items()}
+
+    @classmethod
+    def open(cls, paths: Sequence[str], *, conf: str | None = None, broker_name: str | None = None) -> Cluster:
+        """Open every store of the paths for reading.
+
+        Raises OptionError where `broker_name` is given for several stores, or two stores have one name; StorageError where
+        a store cannot be read.
+        """
+        roots = [root for path in paths for root in find_stores(path)]
+        if broker_name is not None and len(roots) > 1:
+            raise OptionError("brokerName", f"names one store, but there are {len(roots)}: {', '.join(roots)}")
+        stores: dict[str, MessageStore] = {}
+        conf = conf and absolute_path(conf)
+        for root in roots:
+            store = open_store(absolute_path(root), config=conf)  # tasks have other working directories
+            name = broker_name or broker_name_of(store, root)
+            if name in stores:
+                raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")
+            stores[name] = store
+        return cls(stores)
+
+    def refresh(self) -> bool:
+        """Look at what the brokers did meanwhile; returns whether they did anything."""
+        self._fingerprints.clear()
+        changes = [store.refresh() for store in self.stores.values()]
+        if any(changes):
+            self._records_before.clear()
+        return any(changes)
+
+    @property
+    def brokers(self) -> list[str]:
+        return list(self.stores)
+
+    def rank(self, broker_name: str) -> int:
+        """The broker's place among the names in order: what Kafka's partition column counts from."""
+        return self.brokers.index(broker_name)
+
+    def queues(self) -> Sequence[QueueId]:
+        """All queues of all stores, sorted. The same list as long as there are the same ones."""
+        names = {name: (store.queues.names(), store.queues.batch_topics) for name, store in self.stores.items()}
+        if self._queues is None or self._queues[0] != names:
+            found = sorted(
+                QueueId(topic, name, queue_id)
+                for name, (queues, batch_topics) in names.items()
+                for topic, queue_id in queues
+                if topic not in batch_topics
+            )
+            self._queues = names, found
+        return self._queues[1]
+
+    def is_system_topic(self, topic: str) -> bool:
+        return any(
+            is_system_topic(topic, broker_name=name, cluster_name=cluster_name)
+            for name, cluster_name in self._cluster_names.items()
+        )
+
+    def refuse_batch_topics(self, topics: Sequence[str]) -> None:
+        """Raises StoreRefusedError for a named topic whose queues this package cannot read."""
+        for store in self.stores.values():
+            for topic in topics:
+                store.queue_ids(topic)
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues the topic has in the store that has most: those of topics.json, and those that hold messages."""
+        counts = [0]
+        for store in self.stores.values():
+            table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
+            config = table.topics.get(topic)
+            counts.append(0 if config is None else config.read_queue_count)
+            counts.append(1 + max(store.queue_ids(topic), default=-1))
+        return max(counts)
+
+    def refuse_lost_queues(self, broker_name: str) -> None:
+        """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all."""
+        store = self.stores[broker_name]
+        if store.log_end > store.log.minimum and not store.queues.names():
+            raise StoreNotFoundError(store.root, "any queue below consumequeue/, though the log has messages,")
+
+    # Positions
+
+    def minimum(self, queue: QueueId) -> int:
+        return self.stores[queue.broker_name].min_offset(queue.topic, queue.queue_id)
+
+    def maximum(self, queue: QueueId) -> int:
+        return self.stores[queue.broker_name].max_offset(queue.topic, queue.queue_id)
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        """Minimum and maximum; cheaper than both."""
+        return self.stores[queue.broker_name].bounds(queue.topic, queue.queue_id) or (0, 0)
+
+    def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        offset = self.stores[queue.broker_name].offset_in_queue_by_time(queue.topic, queue.queue_id, timestamp_ms)
+        return offset if offset < self.maximum(queue) else None
+
+    def group_offset(self, group: str, queue: QueueId) -> int | None:
+        offsets = self.stores[queue.broker_name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        return offsets.get(queue.topic, group, queue.queue_id) if offsets else None
+
+    def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        if (queue, offset) not in self._records_before:
+            self.look_up({queue: offset})
+        return self._records_before[queue, offset]
+
+    def look_up(self, offsets: Mapping[QueueId, int]) -> None:
+        """Find what `record_before` will be asked for, all at once: much cheaper than one after the other.
+
+        What was found holds until a refresh finds anything new.
+        """
+        asked = [one for one in offsets.items() if one not in self._records_before]
+        by_broker: dict[str, list[tuple[QueueId, int]]] = {}
+        for queue, offset in asked:
+            by_broker.setdefault(queue.broker_name, []).append((queue, offset))
+        for name, ones in by_broker.items():
+            found = self.stores[name].positions([(queue.topic, queue.queue_id, offset - 1) for queue, offset in ones])
+            for one, position in zip(ones, found, strict=True):
+                place = None if position is None else (position.commitlog_offset, position.store_time_ms)
+                self._records_before[one] = place
+
+    def position(self, queue: QueueId, offset: int) -> QueuePosition | None:
+        return self.stores[queue.broker_name].position(queue.topic, queue.queue_id, offset)
+
+    def facts(self, queue: QueueId) -> QueueFacts | None:
+        store = self.stores.get(queue.broker_name)
+        bounds = None if store is None else store.bounds(queue.topic, queue.queue_id)
+        if store is None or bounds is None:
+            return None
+        before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
+        return QueueFacts(*bounds, before, store.log_end)
+
+    def proof(self, queue: QueueId, end: int) -> StoreProof:
+        """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""
+        store = self.stores[queue.broker_name]
+        if queue.broker_name not in self._fingerprints:
+            self._fingerprints[queue.broker_name] = store.fingerprint()
+        return proof_of(store, self._fingerprints[queue.broker_name], queue, end)
+
+    # Sizes
+
+    def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
+        return self.stores[queue.broker_name].size_between(queue.topic, queue.queue_id, start, end)
+
+    def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
+        return self.stores[queue.broker_name].offset_at_size(queue.topic, queue.queue_id, start, size_bytes)
+
+    def close(self) -> None:
+        for store in self.stores.values():
+            store.close()

@@ -1,0 +1,110 @@
+"""Spark's offsets as a consumer group's, where RocketMQ's tools look: option commitOffsets.
+
+What is stored is where the query reads on: the `start` that `latestOffset` is given, which is the end of the last batch that
+Spark has committed (its own `commit(end)` comes a batch late, and never for the last one). So a stored offset is never ahead
+of what was processed. It may be behind: by a second (writes are that rare at most), by the last batch of a query that was
+stopped or killed (made good when it starts again), and for as long as another writer or a broker holds a store. A run of
+Trigger.AvailableNow ends with everything stored.
+
+Offsets follow the query and nothing else: one that starts lower sets the group back, and another consumer of the same group
+would be overwritten. Give each query a group of its own.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_mq.conditions import OptionError, from_storage_error
+from spark_mq.source.offsets import QueueId
+from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
+from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.remote import file_system_of
+from storage.message_store import MessageStore
+from storage.names import is_system_group, retry_topic, validate_group, validate_topic
+from storage.settings.load import refuse_for_writing
+from storage.tables.group_progress import write_group_offsets
+
+WRITE_INTERVAL_MS = 1000
+
+
+class GroupOffsets:
+    """Writes a query's position into the stores of its cluster, by broker name. Lives as long as the query's run."""
+
+    def __init__(self, group: str, stores: Mapping[str, MessageStore], clock: Callable[[], int] | None = None) -> None:
+        """Raises OptionError for a group or a store that takes no offsets. `clock` gives milliseconds."""
+        _check_group(group)
+        self.group = group
+        self.skipped: dict[str, str] = {}
+        """Why the last write to a broker's store was not done; empty when all is stored."""
+        self._targets = {name: (store.root, _writable(store)) for name, store in stores.items()}
+        self._clock = clock or _now_ms
+        self._stored: dict[QueueId, int] = {}
+        self._tried_ms: int | None = None
+
+    def store(self, positions: Mapping[QueueId, int], *, at_once: bool = False) -> None:
+        """Store the next offset of each queue, unless it is stored already; at most once a second unless `at_once`.
+
+        A store that cannot be written now is skipped and tried again at a later call; `skipped` says why.
+        """
+        changed = {queue: offset for queue, offset in positions.items() if self._stored.get(queue) != offset}
+        if not changed or (self._is_early() and not at_once):
+            return
+        self._tried_ms = self._clock()
+        for broker_name in sorted({queue.broker_name for queue in changed}):
+            self._write(broker_name, {queue: o for queue, o in changed.items() if queue.broker_name == broker_name})
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """For the query's progress: the group, and by broker name why its offsets are not stored."""
+        return {"group": self.group, "skipped": dict(sorted(self.skipped.items()))}
+
+    def _is_early(self) -> bool:
+        # A clock that was set back must not silence the writes until it has caught up.
+        return self._tried_ms is not None and 0 <= self._clock() - self._tried_ms < WRITE_INTERVAL_MS
+
+    def _write(self, broker_name: str, offsets: Mapping[QueueId, int]) -> None:
+        root, file_system = self._targets[broker_name]
+        by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}
+        try:
+            write_group_offsets(root, self.group, by_queue, now_ms=self._clock(), file_system=file_system)
+        except StorageError as error:
+            self._skip(broker_name, str(from_storage_error(error)))
+        except OSError as error:
+            self._skip(broker_name, str(error))
+        else:
+            self._stored.update(offsets)
+            self.skipped.pop(broker_name, None)
+
+    def _skip(self, broker_name: str, reason: str) -> None:
+        self.skipped[broker_name] = reason
+        # Progress is written with a batch: what is skipped behind the last one would show nowhere else.
+        warnings.warn(f"commitOffsets skipped at broker {broker_name}: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def _check_group(group: str) -> None:
+    try:
+        validate_group(group)
+        validate_topic(retry_topic(group))
+    except NameIllegalError as error:
+        raise OptionError("consumerGroup", str(error)) from error
+    if is_system_group(group):
+        raise OptionError("consumerGroup", f"{group} is a broker's own group, whose progress no query may change")
+
+
+def _writable(store: MessageStore) -> LocalFileSystem:
+    """The file system of a store that takes offsets. Raises OptionError for one that never will."""
+    file_system: FileSystem = file_system_of(store.root)
+    if not isinstance(file_system, LocalFileSystem):
+        raise OptionError("commitOffsets", f"store {store.root} is remote; offsets go to local stores only")
+    reasons = refuse_for_writing(store.config)
+    if reasons:
+        raise OptionError("commitOffsets", str(StoreRefusedError(store.root, "; ".join(reasons))))
+    if store.place.refusal is not None:
+        raise OptionError("commitOffsets", str(ForeignLogError(store.root, *store.place.refusal)))
+    return file_system
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

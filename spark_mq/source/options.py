@@ -1,0 +1,395 @@
+"""Options of the Spark source: names, meanings, defaults; parsed and checked once, at construction.
+
+Each option is declared by one field of `SourceOptions` (`option_table.py`). With `columns=kafka` the client options of a Kafka job
+(`kafka.*`) are accepted and ignored.
+
+Spark: KafkaSourceProvider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from spark_mq.conditions import OptionError, UnknownOptionError
+from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
+from spark_mq.source import option_values as values
+from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, parse_assignment
+from spark_mq.source.read_limits import ReadLimits
+from spark_mq.source.starting_offsets import (
+    AtGroup,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Edge,
+    Limit,
+    NoMatch,
+    TimePoint,
+)
+from spark_mq.source.subscription import Subscription
+from storage.nearest_name import advice
+
+COLUMN_NAMES = (
+    "topic",
+    "broker_name",
+    "queue_id",
+    "queue_offset",
+    "msg_id",
+    "unique_key",
+    "tags",
+    "keys",
+    "body",
+    "properties",
+    "born_timestamp",
+    "store_timestamp",
+    "born_host",
+    "store_host",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "body_crc",
+    "prepared_transaction_offset",
+    "commitlog_offset",
+    "store_size",
+)
+"""What a row has unless option `columns` or a schema says otherwise."""
+EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
+"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
+KAFKA_COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+KAFKA_HEADERS = "headers"
+CORRUPT_COLUMN = "_corrupt"
+"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
+
+_NOT_YET = {"nameServer": "not yet: the source reads stores, name one with the option path"}
+
+
+def parse_columns(text: str, option: str) -> tuple[str, ...]:
+    """`kafka`, or names of our columns between commas, in the order wanted; `*` stands for COLUMN_NAMES."""
+    if text.strip().lower() == "kafka":
+        return KAFKA_COLUMN_NAMES
+    columns: list[str] = []
+    for part in text.split(","):
+        columns += COLUMN_NAMES if part.strip() == "*" else [part.strip()]
+    known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN)
+    for column in columns:
+        if column not in known:
+            raise OptionError(option, f"there is no column {column!r}{advice(column, known)}")
+    if len(set(columns)) != len(columns):
+        raise OptionError(option, f"a column is named twice in {text!r}")
+    return tuple(columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
+
+    path: Annotated[
+        str | None,
+        Option(values.parse_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
+    ] = None
+    paths: Annotated[
+        tuple[str, ...],
+        Option(values.parse_paths, "several of them as a JSON list; what `load([a, b])` sends"),
+    ] = ()
+    conf: Annotated[
+        str | None,
+        Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
+    ] = None
+    broker_name: Annotated[
+        str | None, Option(values.parse_text, "the name of the store's broker", shown="as the store tells")
+    ] = None
+
+    topic: Annotated[str | None, Option(values.parse_text, "the one topic to read")] = None
+    subscribe: Annotated[tuple[str, ...], Option(values.parse_comma_list, "topics to read: `a,b`")] = ()
+    subscribe_pattern: Annotated[
+        re.Pattern[str] | None,
+        Option(values.parse_pattern, "regular expression that the whole name of a topic matches"),
+    ] = None
+    assign: Annotated[
+        frozenset[NamedQueue],
+        Option(parse_assignment, 'queues to read: `{"t": {"broker-a": [0, 1]}}`, with one broker `{"t": [0, 1]}`'),
+    ] = frozenset()
+    include_system_topics: Annotated[
+        bool,
+        Option(values.parse_boolean, "a pattern matches RocketMQ's own topics too", shown="false"),
+    ] = False
+    queue_id: Annotated[tuple[int, ...], Option(values.parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
+
+    starting_offsets: Annotated[
+        Edge | Literal["group"] | AtOffsets | None,
+        Option(
+            values.parse_start,
+            "where a new query starts: earliest, latest (streaming), group (what consumerGroup stored), or "
+            'JSON with every queue: `{"t": {"broker-a": {"0": 12}}}`, -2 earliest, -1 latest',
+            shown="latest (streaming), earliest (batch)",
+        ),
+    ] = None
+    starting_timestamp: Annotated[
+        TimePoint | None,
+        Option(
+            values.parse_time,
+            "start at the first message stored at or after: ms since the epoch, ISO-8601 (UTC unless it says "
+            "otherwise), or `-10m` before the query's start; wins over the next and over startingOffsets",
+        ),
+    ] = None
+    starting_offsets_by_timestamp: Annotated[
+        Mapping[NamedQueue, int] | None,
+        Option(values.parse_times, "the same in ms for each queue, as JSON; wins over startingOffsets"),
+    ] = None
+    starting_offsets_by_timestamp_strategy: Annotated[
+        NoMatch | None,
+        Option(
+            values.parse_no_match,
+            "a queue without a message that new: error, or latest = its end (an empty one starts there)",
+            shown="error; latest for `-10m`",
+        ),
+    ] = None
+    ending_offsets: Annotated[
+        Edge | AtOffsets | None,
+        Option(values.parse_end, "where to stop, exclusive: latest, or JSON, -1 latest", "batch", "latest"),
+    ] = None
+    ending_timestamp: Annotated[
+        TimePoint | None,
+        Option(
+            values.parse_time,
+            "stop before the first message stored at or after; wins over the next and over endingOffsets",
+            "batch",
+        ),
+    ] = None
+    ending_offsets_by_timestamp: Annotated[
+        Mapping[NamedQueue, int] | None,
+        Option(values.parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"),
+    ] = None
+    fail_on_data_loss: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "fail when messages expired unread or a topic was deleted or made again; else warn and go on",
+            shown="true",
+        ),
+    ] = True
+
+    max_offsets_per_trigger: Annotated[
+        int | None,
+        Option(values.parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"),
+    ] = None
+    min_offsets_per_trigger: Annotated[
+        int | None, Option(values.parse_positive_long, "rows worth a micro-batch", "streaming")
+    ] = None
+    max_trigger_delay: Annotated[
+        int,
+        Option(values.parse_duration_ms, "wait for minOffsetsPerTrigger so long at most", "streaming", "15m"),
+    ] = 15 * 60 * 1000
+    max_bytes_per_trigger: Annotated[
+        int | None,
+        Option(
+            values.parse_size_bytes,
+            "bytes of a micro-batch (`64m`), but at least one message a queue",
+            "streaming",
+        ),
+    ] = None
+    min_partitions: Annotated[
+        int | None, Option(values.parse_positive_int, "split large queues into about so many partitions")
+    ] = None
+    max_records_per_partition: Annotated[
+        int | None, Option(values.parse_positive_long, "rows of one partition at most")
+    ] = None
+
+    tags: Annotated[
+        tuple[str, ...] | None,
+        Option(values.parse_tags, "only messages with one of: `TagA || TagB`", shown="*"),
+    ] = None
+    key: Annotated[
+        str | None,
+        Option(values.parse_text, "only messages with this key or unique key, through the index", "batch"),
+    ] = None
+    push_down: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "let Spark's filters cut the read, where the session pushes them; only for a DataFrame that is used with one filter",
+            "batch",
+            "false",
+        ),
+    ] = False
+    columns: Annotated[
+        tuple[str, ...],
+        Option(
+            parse_columns,
+            "only these, `topic,body`, where `*` stands for all but those to be asked for; "
+            "or `kafka` = the columns of Spark's Kafka source",
+            shown="*",
+        ),
+    ] = COLUMN_NAMES
+    include_headers: Annotated[
+        bool, Option(values.parse_boolean, "with columns=kafka, the column headers too", shown="false")
+    ] = False
+    decompress: Annotated[bool, Option(values.parse_boolean, "inflate compressed bodies", shown="true")] = True
+    verify_crc: Annotated[bool, Option(values.parse_boolean, "check the CRC of every body", shown="false")] = False
+    mode: Annotated[
+        Literal["FAILFAST", "PERMISSIVE"],
+        Option(
+            values.parse_mode,
+            "a message whose body does not decompress, or with verifyCrc has another CRC: FAILFAST fails the query and names the "
+            "message; PERMISSIVE gives a row with a null `body` and the reason in the column `_corrupt`",
+            shown="FAILFAST",
+        ),
+    ] = "FAILFAST"
+
+    consumer_group: Annotated[
+        str | None, Option(values.parse_text, "the group of startingOffsets=group and commitOffsets")
+    ] = None
+    commit_offsets: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "store finished offsets as consumerGroup's, where tools look",
+            "streaming",
+            "false",
+        ),
+    ] = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
+        """Parse and check; with a `mode` also refuse what has no meaning in it.
+
+        Raises UnknownOptionError, OptionError or OffsetJsonError.
+        """
+        given = given_options(options)
+        kafka = given.get("columns", "").strip().lower() == "kafka"
+        clients = [name for name in given if name.startswith("kafka.")]
+        if clients and not kafka:
+            raise UnknownOptionError(clients[0], None, "Kafka's client options are accepted with columns=kafka only")
+        for name in clients:
+            del given[name]
+        parsed = _TABLE.parse(given, mode)
+        made = cls(**parsed)
+        made._check()
+        if mode == "batch":
+            made._check_batch()
+        return made
+
+    def _check(self) -> None:
+        if (self.path is not None) + bool(self.paths) != 1:
+            raise OptionError("path", "give the store to read: exactly one of path and paths")
+        selectors = (self.topic, self.subscribe, self.subscribe_pattern, self.assign)
+        if sum(bool(selector) for selector in selectors) != 1:
+            raise OptionError("topic", "give exactly one of topic, subscribe, subscribePattern and assign")
+        if self.consumer_group is None and (self.starting_offsets == "group" or self.commit_offsets):
+            wanting = "commitOffsets" if self.commit_offsets else "startingOffsets=group"
+            raise OptionError("consumerGroup", f"{wanting} needs it")
+        if self.include_headers and not self.kafka_columns:
+            raise OptionError("includeHeaders", "belongs to columns=kafka; ours has the column properties")
+        if CORRUPT_COLUMN in self.columns and not self.permissive:
+            raise OptionError("columns", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            raise OptionError("minOffsetsPerTrigger", f"{least} is greater than maxOffsetsPerTrigger, {most}")
+
+    def _check_batch(self) -> None:
+        start, end = self.batch_start, self.batch_end
+        if start is Edge.LATEST:
+            raise OptionError("startingOffsets", "a batch query cannot start at the latest offset")
+        for limit, sentinel, rule in (
+            (start, LATEST, "a batch query cannot start at the latest offset"),
+            (end, EARLIEST, "a batch query cannot end at the earliest offset"),
+        ):
+            if isinstance(limit, AtOffsets):
+                for queue, offset in limit.offsets.items():
+                    if offset == sentinel:
+                        raise OptionError(limit.option, f"queue {queue}: {rule}")
+        match start, end:
+            case AtTime(TimePoint(first, before_now)), AtTime(TimePoint(last, last_before_now)) if (
+                before_now == last_before_now and (first < last if before_now else first > last)
+            ):
+                raise OptionError("startingTimestamp", "is later than endingTimestamp")
+            case AtTimes(option, starts), AtTimes(_, ends):
+                _refuse_start_beyond_end(option, starts, ends)
+            case AtOffsets(option, starts), AtOffsets(_, ends):
+                _refuse_start_beyond_end(option, starts, ends)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """`path` or `paths`."""
+        return self.paths if self.path is None else (self.path,)
+
+    @property
+    def subscription(self) -> Subscription:
+        return Subscription(
+            topics=self.subscribe if self.topic is None else (self.topic,),
+            pattern=self.subscribe_pattern,
+            assigned=self.assign,
+            queue_ids=self.queue_id,
+            include_system_topics=self.include_system_topics,
+        )
+
+    @property
+    def stream_start(self) -> Limit:
+        """Where a streaming query without a checkpoint starts."""
+        return self._start(Edge.LATEST)
+
+    @property
+    def batch_start(self) -> Limit:
+        return self._start(Edge.EARLIEST)
+
+    @property
+    def batch_end(self) -> Limit:
+        if self.ending_timestamp is not None:
+            return AtTime(self.ending_timestamp)
+        if self.ending_offsets_by_timestamp is not None:
+            return AtTimes("endingOffsetsByTimestamp", self.ending_offsets_by_timestamp)
+        return self.ending_offsets or Edge.LATEST
+
+    def _start(self, default: Edge) -> Limit:
+        strategy = self.starting_offsets_by_timestamp_strategy
+        if self.starting_timestamp is not None:
+            return AtTime(self.starting_timestamp, strategy)
+        if self.starting_offsets_by_timestamp is not None:
+            return AtTimes("startingOffsetsByTimestamp", self.starting_offsets_by_timestamp, strategy)
+        if self.starting_offsets == "group":
+            assert self.consumer_group is not None, "checked when parsed"
+            return AtGroup(self.consumer_group)
+        return self.starting_offsets or default
+
+    @property
+    def read_limits(self) -> ReadLimits:
+        return ReadLimits(
+            max_offsets=self.max_offsets_per_trigger,
+            min_offsets=self.min_offsets_per_trigger,
+            max_delay_ms=self.max_trigger_delay,
+            max_bytes=self.max_bytes_per_trigger,
+        )
+
+    @property
+    def kafka_columns(self) -> bool:
+        """Whether rows have the columns of Spark's Kafka source."""
+        return self.columns == KAFKA_COLUMN_NAMES
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of a row's columns, in order."""
+        names = (*self.columns, KAFKA_HEADERS) if self.include_headers else self.columns
+        return (*names, CORRUPT_COLUMN) if self.permissive and CORRUPT_COLUMN not in names else names
+
+    @property
+    def permissive(self) -> bool:
+        """Whether a corrupt message is a row, and not the end of the query."""
+        return self.mode == "PERMISSIVE"
+
+
+_TABLE = OptionTable(SourceOptions, _NOT_YET)
+
+
+def option_rows() -> list[OptionRow]:
+    """The README's option table, in the order of declaration."""
+    return _TABLE.rows()
+
+
+def _refuse_start_beyond_end(option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]) -> None:
+    """Where both are given as numbers, it needs no store to see that they cross."""
+    for queue, start in starts.items():
+        end = ends.get(queue, LATEST)
+        if 0 <= end < start:
+            raise OptionError(option, f"queue {queue}: the start {start} is greater than the end {end}")

@@ -1,0 +1,276 @@
+"""The columns of a message: Spark type, Arrow type and how a slice of records becomes the column.
+
+Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import CorruptMessageError
+from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
+from storage.format.record_batch import Records, fail
+from storage.queues.scan import QueueSlice
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+STRING_MAP = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+PROPERTY_COLUMNS = {"properties", "headers"}  # that show all properties
+PLAIN_BYTES = 32 << 20
+"""Of decompressed bodies in a batch: a few stored bytes may say gigabytes, and no binary array holds more than two."""
+LOG_APPEND_TIME = 1  # Kafka's timestampType of a time that the broker set
+
+
+@dataclass
+class RowSource:
+    """One slice with what its columns share. `partition_base` is the broker's rank × 65,536, for Kafka's partition.
+
+    A corrupt message is an error, or of a `permissive` source a row whose reason stands in `corrupt`.
+    """
+
+    slice: QueueSlice
+    topic: str
+    broker_name: str
+    queue_id: int
+    decompress: bool = True
+    partition_base: int = 0
+    all_properties: bool = False  # asked for as a column: single ones are then taken from the whole
+    permissive: bool = False
+    corrupt: dict[int, str] = field(default_factory=dict)
+    """Row → why it is corrupt, as far as was looked."""
+
+    @property
+    def records(self) -> Records:
+        return self.slice.records
+
+    @property
+    def count(self) -> int:
+        return len(self.slice.queue_offsets)
+
+    @cached_property
+    def properties(self) -> PropertyMaps | RegularProperties:
+        properties = decode_property_maps(self.records.raw_properties())
+        return properties.maps if self.all_properties and isinstance(properties, RegularProperties) else properties
+
+    @cached_property
+    def bodies(self) -> pa.Array:
+        return self.records.plain_bodies() if self.decompress else self.records.bodies()
+
+    def note_corrupt_sums(self, *, force_property_crc: bool) -> None:
+        """Compare the checksums of all rows."""
+        for row, error in self.records.corrupt_sums(force_property_crc=force_property_crc):
+            self._note_corrupt(row, error)
+
+    def _note_corrupt(self, row: int, error: CorruptMessageError) -> None:
+        self.corrupt.setdefault(row, error.reason)
+
+    def take(self, rows: np.ndarray) -> None:
+        """Keep only the rows of a mask."""
+        if self.corrupt:
+            numbers = np.cumsum(rows) - 1
+            self.corrupt = {int(numbers[row]): reason for row, reason in self.corrupt.items() if rows[row]}
+        self.slice = QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows))
+        self.__dict__.pop("properties", None)
+        self.__dict__.pop("bodies", None)
+
+    def parts(self) -> Iterator[RowSource]:
+        """The rows in parts of at most PLAIN_BYTES of bodies that were compressed, or one of them; each has its bodies."""
+        for rows, bodies in self.records.plain_parts(PLAIN_BYTES, self._note_corrupt if self.permissive else fail):
+            part = replace(
+                self,
+                slice=QueueSlice(self.slice.queue_offsets[rows], self.records.take(rows)),
+                corrupt={
+                    row - rows.start: reason for row, reason in self.corrupt.items() if rows.start <= row < rows.stop
+                },
+            )
+            part.__dict__["bodies"] = bodies
+            yield part
+
+    def text(self, property_name: str) -> pa.Array:
+        return self.properties.values_of(property_name)
+
+
+class Column(NamedTuple):
+    """A column of a row: its DDL type, whether it can be null, what it means, and its values for a slice."""
+
+    name: str
+    sql_type: str
+    arrow_type: pa.DataType
+    nullable: bool
+    meaning: str
+    values: Callable[[RowSource], pa.Array]
+
+
+def _field(name: str) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.array(source.records.column(name))
+
+
+def _timestamp(name: str) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.array(source.records.column(name) * 1_000).view(TIMESTAMP)
+
+
+def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> Callable[[RowSource], pa.Array]:
+    return lambda source: pa.repeat(pa.scalar(value(source), arrow_type), source.count)
+
+
+def _body(source: RowSource) -> pa.Array:
+    if not source.corrupt or not source.decompress:
+        return source.bodies
+    is_corrupt = np.zeros(source.count, bool)
+    is_corrupt[list(source.corrupt)] = True
+    return pc.if_else(pa.array(is_corrupt), pa.scalar(None, pa.binary()), source.bodies)
+
+
+def _corrupt(source: RowSource) -> pa.Array:
+    if not source.corrupt:
+        return pa.nulls(source.count, pa.string())
+    return pa.array([source.corrupt.get(row) for row in range(source.count)], pa.string())
+
+
+def _kafka_key(source: RowSource) -> pa.Array:
+    return pc.coalesce(source.text("__SHARDINGKEY"), source.text("KEYS")).cast(pa.binary())
+
+
+def _kafka_headers(source: RowSource) -> pa.Array:
+    properties = source.properties
+    pairs = pa.StructArray.from_arrays(
+        [properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
+
+
+def _or_own(property_name: str, own: Callable[[RowSource], pa.Array]) -> Callable[[RowSource], pa.Array]:
+    """A property of messages that were somewhere else before, and its own of each that was not."""
+
+    def values(source: RowSource) -> pa.Array:
+        found = source.text(property_name)
+        return pc.coalesce(found, own(source)) if found.null_count else found
+
+    return values
+
+
+def _real_queue_id(source: RowSource) -> pa.Array:
+    found = source.text("REAL_QID")
+    is_number = pc.match_substring_regex(found, "^[0-9]{1,9}$")
+    return pc.if_else(is_number, found, pa.scalar(None, pa.string())).cast(pa.int32())
+
+
+_TOPIC = _constant(lambda source: source.topic, pa.string())
+_CORRUPT = Column(
+    "_corrupt",
+    "STRING",
+    pa.string(),
+    True,
+    "why the body is no body, null of a sound message; with mode=PERMISSIVE",
+    _corrupt,
+)
+
+COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column("topic", "STRING", pa.string(), False, "topic", _TOPIC),
+        Column("broker_name", "STRING", pa.string(), False, "the broker whose store it is",
+               _constant(lambda source: source.broker_name, pa.string())),
+        Column("queue_id", "INT", pa.int32(), False, "queue within the topic and broker",
+               _constant(lambda source: source.queue_id, pa.int32())),
+        Column("queue_offset", "BIGINT", pa.int64(), False, "position in the queue, from 0",
+               lambda source: pa.array(source.slice.queue_offsets)),
+        Column("msg_id", "STRING", pa.string(), False, "offset message id: store host and place in the commit log, hex",
+               lambda source: source.records.message_ids()),
+        Column("unique_key", "STRING", pa.string(), True, "the id that clients show (property UNIQ_KEY)",
+               lambda source: source.text("UNIQ_KEY")),
+        Column("tags", "STRING", pa.string(), True, "property TAGS", lambda source: source.text("TAGS")),
+        Column("keys", "STRING", pa.string(), True, "property KEYS, several separated by a space",
+               lambda source: source.text("KEYS")),
+        Column("body", "BINARY", pa.binary(), False, "the body, decompressed unless decompress=false", _body),
+        Column("properties", "MAP<STRING, STRING>", STRING_MAP, False, "all properties, system ones too",
+               lambda source: source.properties.map_array()),
+        Column("born_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the client sent it", _timestamp("born_time_ms")),
+        Column("store_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the broker stored it", _timestamp("store_time_ms")),
+        Column("born_host", "STRING", pa.string(), False, "address:port of the client",
+               lambda source: source.records.host_texts("born_host")),
+        Column("store_host", "STRING", pa.string(), False, "address:port of the broker",
+               lambda source: source.records.host_texts("store_host")),
+        Column("flag", "INT", pa.int32(), False, "the client's flag", _field("flag")),
+        Column("sys_flag", "INT", pa.int32(), False, "bits: compression, transaction, IPv6 (MessageSysFlag)", _field("sys_flag")),
+        Column("reconsume_times", "INT", pa.int32(), False, "how often consumption failed before", _field("reconsume_times")),
+        Column("body_crc", "INT", pa.int32(), False, "CRC-32 of the stored body, top bit cleared", _field("body_crc")),
+        Column("prepared_transaction_offset", "BIGINT", pa.int64(), False, "place of the half message it commits, else 0",
+               _field("prepared_transaction_offset")),
+        Column("commitlog_offset", "BIGINT", pa.int64(), False, "place of the record in the commit log", _field("commitlog_offset")),
+        Column("store_size", "INT", pa.int32(), False, "bytes of the whole record", _field("size_bytes")),
+        Column("origin_topic", "STRING", pa.string(), False,
+               "where consumers failed on it first (property RETRY_TOPIC), else its topic; to be asked for",
+               _or_own("RETRY_TOPIC", _TOPIC)),
+        Column("origin_msg_id", "STRING", pa.string(), False,
+               "its id there (property ORIGIN_MESSAGE_ID), else its own; to be asked for",
+               _or_own("ORIGIN_MESSAGE_ID", lambda source: source.records.message_ids())),
+        Column("real_topic", "STRING", pa.string(), True,
+               "where it goes, or went, by way of a delay or a transaction (property REAL_TOPIC); to be asked for",
+               lambda source: source.text("REAL_TOPIC")),
+        Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for", _real_queue_id),
+        _CORRUPT,
+    )
+}  # fmt: skip
+
+KAFKA_COLUMNS: dict[str, Column] = {
+    column.name: column
+    for column in (
+        Column("key", "BINARY", pa.binary(), True, "the sharding key, else KEYS", _kafka_key),
+        Column("value", "BINARY", pa.binary(), True, "the body", _body),
+        Column("topic", "STRING", pa.string(), True, "topic", _TOPIC),
+        Column("partition", "INT", pa.int32(), True, "queue id, plus 65,536 × the broker's rank by name",
+               _constant(lambda source: source.partition_base + source.queue_id, pa.int32())),
+        Column("offset", "BIGINT", pa.int64(), True, "queue offset", lambda source: pa.array(source.slice.queue_offsets)),
+        Column("timestamp", "TIMESTAMP", TIMESTAMP, True, "store time", _timestamp("store_time_ms")),
+        Column("timestampType", "INT", pa.int32(), True, "1: the broker's time",
+               _constant(lambda source: LOG_APPEND_TIME, pa.int32())),
+        Column("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", HEADERS, True, "the properties, with includeHeaders",
+               _kafka_headers),
+        _CORRUPT,
+    )
+}  # fmt: skip
+
+
+def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False) -> list[Column]:
+    """The columns in the order asked for. The body of a permissive read can be null."""
+    table = KAFKA_COLUMNS if kafka else COLUMNS
+    columns = [table[name] for name in names]
+    return [column._replace(nullable=True) if permissive and column.values is _body else column for column in columns]
+
+
+def arrow_schema(columns: Sequence[Column], nullable: Collection[str] = ()) -> pa.Schema:
+    """The schema of a batch; columns in `nullable` are said to be, whatever they are. Spark compares this too."""
+    return pa.schema(
+        [pa.field(column.name, column.arrow_type, column.nullable or column.name in nullable) for column in columns]
+    )
+
+
+def ddl(columns: Sequence[Column]) -> str:
+    """The schema as Spark's DDL."""
+    return ", ".join(f"{column.name} {column.sql_type}{'' if column.nullable else ' NOT NULL'}" for column in columns)
+
+
+def to_record_batches(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """A slice as Arrow batches exactly of `schema`; more than one where its bodies are many times as large in the clear."""
+    has_plain_bodies = source.decompress and any(column.values in (_body, _corrupt) for column in columns)
+    for part in source.parts() if has_plain_bodies else (source,):
+        yield to_record_batch(part, columns, schema)
+
+
+def to_record_batch(source: RowSource, columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
+    """One Arrow batch of a slice, exactly of `schema`."""
+    return pa.RecordBatch.from_arrays([column.values(source) for column in columns], schema=schema)
+
+
+def rows_with_tags(source: RowSource, tags: frozenset[str]) -> np.ndarray:
+    """Which rows of a slice carry one of the tags, by their text: hashes in the queue collide."""
+    has = pc.is_in(source.text("TAGS"), pa.array(sorted(tags), pa.string()))
+    return np.asarray(has.to_numpy(zero_copy_only=False), bool)

@@ -1,0 +1,88 @@
+"""From options to queues and to what is wanted of each message: shared by batch and streaming readers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pyspark.sql.types import StructType
+
+from spark_mq.conditions import OptionError, names
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.options import CORRUPT_COLUMN, SourceOptions
+from spark_mq.source.partition_reader import RowRequest
+from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
+from storage.files.remote import absolute_path
+from storage.nearest_name import advice
+
+
+def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
+    """The queues of a batch query. Raises OptionError for a topic or queue that was named and is not there."""
+    subscription, queues = options.subscription, cluster.queues()
+    cluster.refuse_batch_topics(subscription.topics)
+    missing = subscription.missing(queues, brokers=cluster.brokers)
+    if missing:
+        known = sorted({queue.topic for queue in queues if not cluster.is_system_topic(queue.topic)})
+        option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
+        stores = ", ".join(map(absolute_path, options.stores))
+        raise OptionError(option, f"{names(missing)}: not in {stores}{_advice(option, missing, known)}")
+    selected = subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
+    if not selected and subscription.topics and subscription.queue_ids:
+        count = max(cluster.queue_count(topic) for topic in subscription.topics)
+        if min(subscription.queue_ids) >= count:
+            raise OptionError(
+                "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
+            )
+    return selected
+
+
+def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
+    """What to put behind topics or queues that are not there: the name that was meant, and which ones there are."""
+    if option == "topic" and ("," in missing[0] or missing[0].startswith("[")):
+        return "; topic takes one name: give several in the option subscribe, as a,b"
+    near = "" if option == "assign" else advice(missing[0], topics)
+    there = names(topics) or "no topics"
+    return f"{near} There are {there}" if near else f"; there are {there}"
+
+
+def request_of(
+    options: SourceOptions,
+    column_names: Sequence[str],
+    *,
+    nullable: Collection[str] = (),
+    tags: frozenset[str] | None = None,
+) -> RowRequest:
+    """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
+    of_option = frozenset(options.tags) if options.tags is not None else None
+    if tags is not None and of_option is not None:
+        tags = tags & of_option
+    return RowRequest(
+        column_names=tuple(column_names),
+        kafka=options.kafka_columns,
+        tags=of_option if tags is None else tags,
+        key=options.key,
+        decompress=options.decompress,
+        verify_crc=options.verify_crc,
+        fail_on_data_loss=options.fail_on_data_loss,
+        nullable=frozenset(nullable),
+        permissive=options.permissive,
+    )
+
+
+def check_schema(options: SourceOptions, schema: StructType) -> None:
+    """Raises OptionError where a schema that the user gave has a column that does not exist, or that can be null and must
+    not be. Types are compared by Spark.
+    """
+    known = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+    for field in schema:
+        if field.name not in known:
+            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")
+        if field.name == CORRUPT_COLUMN and not options.permissive:
+            raise OptionError("schema", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
+        (column,) = columns_named([field.name], kafka=options.kafka_columns, permissive=options.permissive)
+        if column.nullable and not field.nullable:
+            raise OptionError("schema", f"column {field.name} can be null")
+
+
+def nullable_columns(schema: StructType) -> list[str]:
+    return [field.name for field in schema if field.nullable]

@@ -1,0 +1,317 @@
+"""The streaming source, driver side: offsets, limits, continuity, partitions. Spark: KafkaMicroBatchStream.
+
+Lives in one process for a query's run and keeps the stores open. Polled every few milliseconds when idle: a look costs one
+read at the log's end while nothing happens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_mq.conditions import DataLossError, warn_of_losses
+from spark_mq.source.checkpoint_queues import loss_of, refuse_other_checkpoint
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.garbage import collected_later
+from spark_mq.source.group_offsets import GroupOffsets
+from spark_mq.source.lag import UnreadBytes, latest_offset_json
+from spark_mq.source.offsets import QueueId, QueueOffsets
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.partition_reader import QueueSplit, into_partitions, read_partition
+from spark_mq.source.ranges import QueueRange, split_ranges
+from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
+from spark_mq.source.selection import request_of, select_queues
+from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
+from spark_mq.worker_errors import named_for_spark
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's view of the cluster."""
+
+    def __init__(self, options: SourceOptions, column_names: Sequence[str], nullable: Sequence[str] = ()) -> None:
+        self.options = options
+        self.column_names = tuple(column_names)
+        self._cluster: Cluster | None = None
+        self._initial: QueueOffsets | None = None
+        self._frozen: FrozenEnd | None = None
+        self._last_batch_ms: int | None = None
+        self._group: GroupOffsets | None = None
+        self._planned: dict[QueueId, int] = {}
+        self._looked_up: tuple[QueueOffsets, dict[QueueId, int]] = QueueOffsets(), {}
+        """A position, and where each queue is read from there, by the last look: `partitions` comes next, with the same question."""
+        self._last_told: list[QueueOffsets] = []
+        self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
+        self._ends: dict[QueueId, int] | None = None  # of the selected queues, until a look finds anything new
+        self._position = QueueOffsets()  # what the last plan reads up to
+        self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
+        self._reported = QueueOffsets()
+        self._unread = UnreadBytes()
+        self._request = request_of(options, self.column_names, nullable=nullable)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The stores, opened at first use: tasks build a reader too and need none."""
+        if self._cluster is None:
+            self._cluster = Cluster.open(
+                self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
+            )
+            if self.options.commit_offsets and self.options.consumer_group is not None:
+                self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
+        return self._cluster
+
+    # What Spark asks of the driver's reader
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of Spark's limits stands for all of ours: it only tells "respect the options" from Trigger.Once's "ignore them"."""
+        limits = self.options.read_limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    @named_for_spark()
+    @collected_later()
+    def initialOffset(self) -> dict[str, Any]:
+        """Asked twice by Spark; a relative start must not give two answers."""
+        if self._initial is None:
+            self._initial = self._resolve_start()
+        return self._told(self._initial)
+
+    @named_for_spark()
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the ends: nothing that comes later is read by this run."""
+        self._refresh()
+        self._frozen = FrozenEnd(self._available())
+
+    @named_for_spark()
+    @collected_later()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._position = self._latest(self._position_of(start), limit)
+        return self._told(self._position)
+
+    @named_for_spark()
+    @collected_later()
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
+        ends = self._available()
+        is_read_to_end = self._position.next_offsets() == ends
+        self._reported = self._position if is_read_to_end else self._moved(self._reported, ends)
+        unread = self._unread.count(self._planned, ends, self.cluster)
+        return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
+
+    @named_for_spark()
+    def report_behind(self, end: dict[str, Any]) -> dict[str, Any]:
+        """`reportLatestOffset` of a reader that has planned up to this position."""
+        self._position = QueueOffsets.from_json_dict(end)
+        self._planned = self._position.next_offsets()
+        return self.reportLatestOffset()
+
+    @named_for_spark()
+    @collected_later()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._partitions(self._position_of(start), self._position_of(end))
+
+    def stop(self) -> None:
+        """Spark calls this seldom; nothing depends on it."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # What a task does
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from read_partition(partition)
+
+    # Deciding
+
+    def _told(self, position: QueueOffsets) -> dict[str, Any]:
+        """The position for Spark, which gives the last two back again and again."""
+        if position not in self._last_told:
+            self._last_told = [position, *self._last_told[:1]]
+        return self._last_told[self._last_told.index(position)].to_json_dict()
+
+    def _position_of(self, tree: dict[str, Any]) -> QueueOffsets:
+        """A position that Spark gives: comparing it with those that it was told is ten times cheaper than parsing it."""
+        known = (position for position in self._last_told if position.to_json_dict() == tree)
+        return next(known, None) or QueueOffsets.from_json_dict(tree)
+
+    def _resolve_start(self) -> QueueOffsets:
+        resolved = resolve_start(
+            self.options.stream_start,
+            select_queues(self.cluster, self.options),
+            self.cluster,
+            brokers=self.cluster.brokers,
+            now_ms=_now_ms(),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        warn_of_losses(resolved.losses)
+        return self._moved(QueueOffsets(), resolved.offsets)
+
+    def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
+        changed = self._refresh() or self._frozen is not None
+        if not changed and start == self._caught_up:
+            if self._group is not None:
+                self._group.store(self._planned)
+            return start
+        self._caught_up = None
+        available = self._available()
+        if self._frozen is not None:
+            self._frozen.check_available(available)
+            available = dict(self._frozen.ends)
+        starts, broken = self._starts(start, available)
+        self._looked_up = start, starts
+        if broken:
+            self._reported = QueueOffsets()
+            self._unread.forget(broken)
+        if self._group is not None:
+            # Where a run of AvailableNow has nothing left to read, nobody asks again.
+            self._group.store(starts, at_once=self._frozen is not None and starts == available)
+        limits = self._limits(limit)
+        now_ms = _now_ms()
+        if is_delayed(starts, available, limits, now_ms=now_ms, last_batch_ms=self._last_batch_ms):
+            self._planned = starts
+            return start
+        self._last_batch_ms = now_ms
+        ends = self._planned = plan_end(starts, available, limits, self.cluster)
+        if ends == starts == start.next_offsets():
+            self._caught_up = start
+        return self._moved(start, ends, broken)
+
+    def _moved(
+        self, position: QueueOffsets, ends: Mapping[QueueId, int], broken: Collection[QueueId] = ()
+    ) -> QueueOffsets:
+        moved = {queue: end for queue, end in ends.items() if position.is_moved(queue, end) or queue in broken}
+        self.cluster.look_up(moved)
+        return position.moved_to(ends, self.cluster.record_before, broken=broken)
+
+    def _limits(self, limit: ReadLimit) -> ReadLimits:
+        if isinstance(limit, ReadAllAvailable):
+            return ReadLimits()
+        limits = self.options.read_limits
+        return limits if self._frozen is None else limits.without_minimum()
+
+    def _refresh(self) -> bool:
+        """Look at what the brokers did meanwhile; returns whether they did anything."""
+        changed = self.cluster.refresh()
+        if changed:
+            self._ends = None
+        return changed
+
+    def _available(self) -> dict[QueueId, int]:
+        """Where every queue of the query ends, by the last look."""
+        there = self.cluster.queues()
+        if self._selected is None or self._selected[0] is not there:
+            queues = self.options.subscription.select(
+                there, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
+            )
+            self._selected, self._ends = (there, queues), None
+        if self._ends is None:
+            self._ends = {queue: max(self.cluster.bounds(queue)) for queue in self._selected[1]}
+        return self._ends
+
+    def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
+        """Where each available queue is read from, and which queues stand for another topic than they did."""
+        starts: dict[QueueId, int] = {}
+        losses, broken = self._losses_of_missing(start, start.keys() - available.keys()), []
+        known = ((queue, position) for queue, position in start.items() if queue in available)
+        self.cluster.look_up({queue: position.next for queue, position in known if position.before is not None})
+        for queue in available:
+            if queue in start:
+                verdict = check_continuity(queue, start[queue], self.cluster.facts(queue))
+            else:
+                verdict = check_new_queue(queue, self.cluster.minimum(queue))
+            if verdict.loss is not None:
+                losses.append(verdict.loss)
+            if verdict.continuity in (Continuity.BEYOND_END, Continuity.REPLACED):
+                broken.append(queue)
+            starts[queue] = verdict.resume or 0
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(*losses)
+        warn_of_losses(losses)
+        return starts, broken
+
+    def _losses_of_missing(self, start: QueueOffsets, missing: Collection[QueueId]) -> list[str]:
+        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones, and
+        StoreNotFoundError where a store has its log and not a single queue: a topic may be deleted, but not all of them at once.
+        """
+        if not missing:
+            return []
+        for name in sorted({queue.broker_name for queue in missing} & self.cluster.stores.keys()):
+            self.cluster.refuse_lost_queues(name)
+        asked_for, brokers = self._asked_for(missing), self.cluster.brokers
+        if len(missing) == len(start):
+            refuse_other_checkpoint(missing, asked_for, brokers)
+        return [
+            loss_of(queue, start[queue].next, is_asked_for=queue in asked_for, brokers=brokers)
+            for queue in sorted(missing)
+        ]
+
+    def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:
+        """Which of the queues the options name, whether they are there or not."""
+        selected = self.options.subscription.select(
+            queues, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
+        )
+        return set(selected)
+
+    def _partitions(self, start: QueueOffsets, end: QueueOffsets) -> list[InputPartition]:
+        if start == end:
+            return []
+        changed = self._refresh()
+        if not self._planned:  # a batch of an earlier run, maybe of another query
+            refuse_other_checkpoint(end.keys(), self._asked_for(end.keys()), self.cluster.brokers)
+        ends = end.next_offsets()
+        before, starts = self._looked_up
+        if changed or before != start or self._planned != ends or starts.keys() != ends.keys():
+            starts, _ = self._starts(start, ends)
+            self._check_ends(ends)
+        ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
+        pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        splits = [self._split(piece) for piece in pieces]
+        return list(into_partitions(splits, self.options.min_partitions, self.options.max_records_per_partition))
+
+    def _check_ends(self, ends: dict[QueueId, int]) -> None:
+        """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
+        losses = [
+            f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
+            "the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in path. "
+            "Set failOnDataLoss to false to run the batch with what is there"
+            for queue, end in ends.items()
+            if queue.broker_name in self.cluster.stores
+            and end > max(self.cluster.bounds(queue))
+            and self.cluster.facts(queue) is not None
+        ]
+        if losses and self.options.fail_on_data_loss:
+            raise DataLossError(*losses)
+        warn_of_losses(losses)
+
+    def _split(self, piece: QueueRange) -> QueueSplit:
+        queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
+        ranges = ((piece.start, piece.end),)
+        return QueueSplit(
+            store.layout,
+            store.log_end,
+            queue,
+            self.cluster.rank(queue.broker_name),
+            ranges,
+            self._request,
+            self.cluster.proof(queue, piece.end),
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,131 @@
+"""Intents: what a commit has decided to append, so that it is done, or done again, whatever happens in between.
+
+ROOT/spark_mq/intents/SINK-BATCH.json is two lines: the intent as JSON, and the CRC-32 of the first line in hex. Written as NAME.tmp,
+synced, renamed, directory synced: the rename is the commit point of a batch. From then on the batch will be in the log, if need
+be at a later opening; before it, nothing of it is. A `.tmp` that a crash left was never decided.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from isal import isal_zlib
+
+from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.staged_segment import StagedSegment, sink_digest
+from storage.errors import StateFileError
+from storage.files.file_system import LocalFileSystem
+
+_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
+_TEMPORARY = ".tmp"
+_KINDS = {
+    **dict.fromkeys(("sink_id", "query_id"), str),
+    **dict.fromkeys(("batch_id", "lower_bound", "decided_ms"), int),
+    "mirrored": bool,
+}
+
+
+class Intent(NamedTuple):
+    """One batch of one sink, decided. It names no place in the log: who else writes before it is done does not matter."""
+
+    sink_id: str
+    query_id: str
+    batch_id: int
+    lower_bound: int
+    """The log's end when it was decided; nothing of the batch lies before."""
+    segments: tuple[StagedSegment, ...]
+    """In the order in which they are appended."""
+    dead_letters: tuple[DeadLetterFile, ...] = ()
+    """Files to be renamed."""
+    mirrored: bool = True
+    """Whether the sink's last batch is also kept as a consumer offset."""
+    decided_ms: int = 0
+
+    @property
+    def row_count(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+
+def save_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
+    """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells."""
+    for directory in (
+        f"{root}/spark_mq",
+        intent_directory(root),
+    ):  # a process that was killed may have made them, unsynced
+        file_system.make_directories(directory)
+    line = json.dumps(intent._asdict(), ensure_ascii=True).encode()
+    file_system.replace(intent_path(root, intent), line + b"\n" + f"{isal_zlib.crc32(line):08x}\n".encode())
+
+
+def load_intents(file_system: LocalFileSystem, root: str) -> list[Intent]:
+    """All that are open, in the order in which they were decided. Raises StateFileError for a file that is no intent of ours."""
+    directory = intent_directory(root)
+    found = []
+    for entry in file_system.list_directory(directory):
+        path = f"{directory}/{entry.name}"
+        if not entry.name.endswith(_TEMPORARY):
+            content = file_system.read_file(path)
+            if content is not None:
+                intent = _decode(content, path)
+                if path != intent_path(root, intent):
+                    raise StateFileError(path, 0, 0, f"it holds the intent of {intent_path(root, intent)}")
+                found.append(intent)
+    return sorted(found, key=lambda intent: (intent.lower_bound, intent.sink_id, intent.query_id, intent.batch_id))
+
+
+def drop_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
+    """Forget one that is done: its batch is on the disk. Durable when this returns, so that its segments may be used again."""
+    file_system.unlink(intent_path(root, intent))
+    file_system.sync(intent_directory(root))
+
+
+def remove_undecided(file_system: LocalFileSystem, root: str) -> None:
+    """Delete what writers that died before their commit point have left. The caller holds the store's lock."""
+    directory = intent_directory(root)
+    for entry in file_system.list_directory(directory):
+        if entry.name.endswith(_TEMPORARY):
+            file_system.unlink(f"{directory}/{entry.name}")
+
+
+def intent_directory(root: str) -> str:
+    return f"{root}/spark_mq/intents"
+
+
+def intent_path(root: str, intent: Intent) -> str:
+    """Where an intent stands."""
+    return f"{intent_directory(root)}/{sink_digest(intent.sink_id, intent.query_id).hex()}-{intent.batch_id}.json"
+
+
+def _decode(content: bytes, path: str) -> Intent:
+    line, _, checksum = content.partition(b"\n")
+    if not _NAME.fullmatch(path.rpartition("/")[2]):
+        raise StateFileError(path, 0, 0, "no intent has this name, and nothing else belongs here")
+    if checksum != f"{isal_zlib.crc32(line):08x}\n".encode():
+        raise StateFileError(path, 2, 1, "the checksum is not that of the first line; the file was changed or torn")
+    try:
+        return _from_document(json.loads(line))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StateFileError(path, 1, 1, f"it is no intent of this version: {error}") from error
+
+
+def _from_document(document: dict[str, Any]) -> Intent:
+    if set(document) != set(Intent._fields):
+        raise ValueError(f"its fields are {sorted(document)}")
+    for name, kind in _KINDS.items():
+        if type(document[name]) is not kind:
+            raise ValueError(f"{name} is {document[name]!r:.40}")
+    return Intent(
+        sink_id=document["sink_id"],
+        query_id=document["query_id"],
+        batch_id=document["batch_id"],
+        lower_bound=document["lower_bound"],
+        segments=tuple(StagedSegment.from_json(segment) for segment in document["segments"]),
+        dead_letters=tuple(
+            DeadLetterFile.from_json(values, document["sink_id"], document["query_id"], document["batch_id"])
+            for values in document["dead_letters"]
+        ),
+        mirrored=document["mirrored"],
+        decided_ms=document["decided_ms"],
+    )

@@ -1,0 +1,303 @@
+"""The ledger: which batches of which sinks the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0, two messages a batch.
+
+    BEGIN  {"sink", "query", "batch", "rows", "from"}    the rows from number `from` on follow it directly
+    END    {"sink", "query", "batch", "rows", "last"}    all rows stand before it; `last` is the last one's place and unique key
+
+TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's clean-ups away, and no entry in topics.json is
+needed. Any client may send to the topic through a broker, so a message counts only if its record is, byte for byte but for its
+stamps, the one that this package makes of that body (`own_record`). No broker writes such a record:
+
+    preparedTransactionOffset is MARK, and sysFlag's transaction bits are 0: a broker sets the field in commits only, which have bits
+    the born host is the store host: a broker writes the client's address
+    there are no other properties than TAGS and KEYS: a broker adds UNIQ_KEY and CLUSTER, among others
+
+One of them would not do. A client that lies about the address bits of sysFlag shifts the record's last fields by 12 or 24 bytes, so
+that a broker stores a record whose preparedTransactionOffset, body, topic and properties are the client's (seen with 5.3.3). Versions
+before the mark wrote 0 instead: what they left counts up to the place that `ledger_notes.py` has noted.
+
+An END counts only if the last row that it names stands where it says, or has expired. A cut of the log takes the END with the rows
+before it, so an END in the log means that its rows are there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.ends.hint import LedgerEnds
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.index import index_key
+from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.properties import decode_property_maps
+from storage.format.record import Message
+from storage.format.record_batch import Records
+from storage.format.record_block import OutgoingMessages, encode_block, read_stamps, stamp, stamp_crcs
+from storage.format.sys_flag import TRANSACTION_MASK
+from storage.log.commit_log import CommitLog
+from storage.queues.consume_queue import ConsumeQueue, valid_entries
+
+TOPIC = "rmq_sys_spark_mq_ledger"
+QUEUE_ID = 0
+BEGIN = "BEGIN"
+END = "END"
+GROUP_PREFIX = "CID_RMQ_SYS_SPARK_"
+UNNAMED_PREFIX = "|"
+"""How the id of a sink begins that writes one batch and is never asked for again; no user's begins so."""
+MARK = int.from_bytes(b"SPARKMQ1", "big")
+"""The preparedTransactionOffset of our messages; no place in any log."""
+UNMARKED = 0
+"""The same of messages that versions before the mark wrote."""
+_SLICE_ENTRIES = 8_192
+_LOOPBACK_V6 = bytes(15) + b"\x01"
+
+
+class Batch(NamedTuple):
+    """What one batch is called: a sink's id, the query that feeds it, and the batch's number in the query."""
+
+    sink_id: str
+    query_id: str
+    batch_id: int
+
+
+class LedgerMessage(NamedTuple):
+    """A BEGIN or an END, as somebody wrote it."""
+
+    kind: str
+    batch: Batch
+    row_count: int
+    first_row: int
+    """Of a BEGIN: how many rows stood in the log before it."""
+    last: tuple[int, str] | None
+    """Of an END: place and unique key of the batch's last row."""
+    commitlog_offset: int
+    end: int
+    """Where its record ends."""
+
+
+def outgoing_ledger_message(
+    kind: str,
+    batch: Batch,
+    row_count: int,
+    *,
+    first_row: int = 0,
+    last: tuple[int, str] | None = None,
+    now_ms: int,
+    mark: int = MARK,
+) -> OutgoingMessages:
+    """A ledger message for `encode_block`."""
+    document: dict[str, object] = {
+        "sink": batch.sink_id,
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "rows": row_count,
+    }
+    if kind == BEGIN:
+        document["from"] = first_row
+    else:
+        document["last"] = list(last) if last is not None else None
+    keys = _keys_of(batch)
+    properties = f"TAGS\x01{kind}\x02KEYS\x01{_keys_text(batch)}\x02"
+    return OutgoingMessages(
+        ((TOPIC, QUEUE_ID),),
+        np.zeros(1, np.int32),
+        pa.array([json.dumps(document, separators=(",", ":")).encode()], pa.binary()),
+        pa.array([properties.encode()], pa.binary()),
+        np.zeros(1, np.int32),
+        np.zeros(1, np.int32),
+        np.array([now_ms], np.int64),
+        np.array([string_hash(kind)], np.int64),
+        np.array([len(keys)], np.int32),
+        np.array([index_key_hash(index_key(TOPIC, key)) for key in keys], np.int32),
+        prepared_transaction_offsets=mark,
+    )
+
+
+def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMessage | None:
+    """What a ledger message says; None where it does not say what one says."""
+    try:
+        document = json.loads(body)
+        kind = BEGIN if "from" in document else END
+        last = document.get("last") if kind == END else None
+        batch = Batch(str(document["sink"]), str(document["query"]), int(document["batch"]))
+        _keys_text(batch).encode()  # half a surrogate names nobody
+        return LedgerMessage(
+            kind,
+            batch,
+            int(document["rows"]),
+            int(document.get("from", 0)),
+            None if last is None else (int(last[0]), str(last[1])),
+            commitlog_offset,
+            end,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+        return None  # anybody may send to the topic
+
+
+class OwnRecord(NamedTuple):
+    """A record of the ledger's that this package has written, up to its body at least."""
+
+    message: LedgerMessage
+    logged: np.ndarray
+    """Its bytes as they stand in the log."""
+    whole: np.ndarray
+    """As this package makes them, with the stamps of `logged`."""
+
+
+def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarked: bool) -> OwnRecord | None:
+    """What the record at `start` of a buffer is if header and body are those of a ledger message of ours; None if somebody else's.
+
+    Its topic and properties may be torn: `logged` and `whole` differ then. `unmarked`: whether a version before the mark may have
+    written it.
+    """
+    record = Records(buffer, np.array([start]))
+    size = int(record.column("size_bytes")[0])
+    mark, host = int(record.column("prepared_transaction_offset")[0]), record.column("store_host")[0].tobytes()
+    if mark != MARK and not (unmarked and mark == UNMARKED):
+        return None
+    if len(host) == 20 and not any(host[:8]) and host[:16] != _LOOPBACK_V6:
+        return None  # fields of another record, read as a host
+    body_start, body_end = int(record.body_starts[0]), int(record.body_ends[0])
+    message = parse_ledger_body(buffer[body_start:body_end].tobytes(), commitlog_offset, commitlog_offset + size)
+    if message is None:
+        return None
+    outgoing = outgoing_ledger_message(
+        message.kind,
+        message.batch,
+        message.row_count,
+        first_row=message.first_row,
+        last=message.last,
+        now_ms=int(record.column("born_time_ms")[0]),
+        mark=mark,
+    )
+    block = encode_block(outgoing, host)
+    if len(block.data) != size:
+        block = encode_block(outgoing.with_crc_room(), host)
+    if len(block.data) != size:
+        return None
+    logged, whole, at = buffer[start : start + size], block.data.copy(), np.zeros(1, np.int64)
+    offsets, times = read_stamps(logged, at, len(host))
+    stamp(whole, at, offsets, np.array([commitlog_offset]), times, len(host))
+    if block.columns.has_crc:
+        stamp_crcs(whole, at, block.columns.sizes_bytes)
+    body_size = body_end - start
+    return OwnRecord(message, logged, whole) if np.array_equal(logged[:body_size], whole[:body_size]) else None
+
+
+def _keys_of(batch: Batch) -> list[str]:
+    return list(dict.fromkeys((batch.sink_id, batch.query_id)))
+
+
+def _keys_text(batch: Batch) -> str:
+    return " ".join(_keys_of(batch))
+
+
+class BatchLedger:
+    """Reads the ledger's queue: what this package has written of it, and nothing else.
+
+    `end` is the queue offset behind its last message, `log_end` where the valid log ends, `unmarked_end` the place in the log before
+    which messages without a mark count too.
+    """
+
+    def __init__(
+        self, log: CommitLog, queue: ConsumeQueue | None, end: int, log_end: int, *, unmarked_end: int
+    ) -> None:
+        self._log = log
+        self._queue = queue
+        self._end = end
+        self._log_end = log_end
+        self._unmarked_end = unmarked_end
+
+    @property
+    def log_minimum(self) -> int:
+        """Where the log begins; ENDs that stood before have expired."""
+        return self._log.minimum
+
+    def newest_ends(self) -> LedgerEnds:
+        """For every sink and query the newest END that counts."""
+        ends: LedgerEnds = {}
+        for message in self.newest_end_messages():
+            ends.setdefault(message.batch.sink_id, {}).setdefault(message.batch.query_id, message.batch.batch_id)
+        return ends
+
+    def newest_end_messages(self) -> Iterator[LedgerMessage]:
+        """The newest END that counts of every sink and query, newest first. Looks at the whole ledger, but decodes little of it."""
+        found: set[str] = set()
+        for places, kinds, keys in self._slices_backwards():
+            rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, END), False).to_numpy(zero_copy_only=False))[::-1]
+            pairs = keys.take(pa.array(rows)).fill_null("").dictionary_encode()
+            open_pairs = np.array([pair not in found for pair in pairs.dictionary.to_pylist()] or [False])
+            codes = pairs.indices.to_numpy(zero_copy_only=False)
+            for row, code in zip(rows.tolist(), codes.tolist(), strict=True):
+                if not open_pairs[code]:
+                    continue
+                if pairs.dictionary[code].as_py().startswith(UNNAMED_PREFIX):
+                    continue  # nobody asks for it again
+                message = self._read(int(places[row]))
+                pair = pairs.dictionary[code].as_py()
+                if message is not None and pair == _keys_text(message.batch) and self._counts(message):
+                    yield message
+                    found.add(pair)
+                    open_pairs[code] = False
+
+    def messages_from(self, commitlog_offset: int) -> Iterator[LedgerMessage]:
+        """The ledger's messages at or behind a place in the log, oldest first."""
+        if self._queue is None:
+            return
+        first = self._queue.first_offset_at(commitlog_offset, self._end)
+        for start in range(first, self._end, _SLICE_ENTRIES):
+            for place in self._places(start, min(self._end, start + _SLICE_ENTRIES)).tolist():
+                if (message := self._read(place)) is not None:
+                    yield message
+
+    def _places(self, start: int, end: int) -> np.ndarray:
+        assert self._queue is not None
+        entries = self._queue.entries(start, end)
+        valid = valid_entries(entries, TOPIC, QUEUE_ID, self._log, self._log_end)
+        return entries["commitlog_offset"][valid].astype(np.int64)
+
+    def _slices_backwards(self) -> Iterator[tuple[np.ndarray, pa.Array, pa.Array]]:
+        """Places, TAGS and KEYS of messages: ascending within a part, the newest part first."""
+        if self._queue is None:
+            return
+        end = self._end
+        minimum = self._queue.first_file_offset
+        while end > minimum:
+            start = max(minimum, end - _SLICE_ENTRIES)
+            places = self._places(start, end)
+            parts = list(self._log.records(places, np.full(len(places), 4096)))  # one for each log file
+            for part, records in reversed(parts):
+                rows = np.flatnonzero(self._may_be_own(records, places[part]))
+                properties = decode_property_maps(records.take(rows).raw_properties())
+                yield places[part][rows], properties.values_of("TAGS"), properties.values_of("KEYS")
+            end = start
+
+    def _may_be_own(self, records: Records, places: np.ndarray) -> np.ndarray:
+        """Of many records which to look at; a flood of others' costs no decoding."""
+        marks, flags = records.column("prepared_transaction_offset"), records.column("sys_flag")
+        is_marked = (marks == MARK) | ((marks == UNMARKED) & (places < self._unmarked_end))
+        return np.asarray(is_marked & (flags & TRANSACTION_MASK == 0))
+
+    def _read(self, commitlog_offset: int) -> LedgerMessage | None:
+        """The message there; None where this package did not write it."""
+        message = self._log.message_at(commitlog_offset, self._log_end)
+        data = np.frombuffer(self._log.bytes_at(commitlog_offset, message.size_bytes), np.uint8)
+        own = own_record(data, 0, commitlog_offset, unmarked=commitlog_offset < self._unmarked_end)
+        return own.message if own is not None and np.array_equal(own.logged, own.whole) else None
+
+    def _counts(self, end: LedgerMessage) -> bool:
+        """Whether the last row that an END names stands there."""
+        if end.last is None:
+            return False
+        place, unique_key = end.last
+        if 0 <= place < self._log.minimum:
+            return True  # expired
+        try:
+            message: Message = self._log.message_at(place, end.commitlog_offset)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            return False
+        return (message.unique_key or "") == unique_key

@@ -1,0 +1,358 @@
+"""What the log holds of a batch that was decided: compared with its segments row by row, and mended where a power loss tore it.
+
+The rows of a batch follow their BEGIN without a gap, because a commit holds the lock; so the log behind a BEGIN is compared with the
+segments byte by byte, but for what places make known (`record_block.stamp`). No unique key is asked, so rows may have keys of
+their own. A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
+that a power loss took reads as zeros, and recovery, like a broker's, would take the row for a message without topic or tags. So
+before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`StoreWriter.mend`).
+
+A row that has its bytes again looks like any other, and its entry may still be wrong. So where the torn rows stand is noted, in
+ROOT/spark_mq/torn_rows.json, before the first of them is written, and forgotten when entries and keys are on the disk: whoever
+opens the store after a crash in between goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.batch.intent import Intent, load_intents
+from storage.batch.ledger import BEGIN, Batch, LedgerMessage, OwnRecord, own_record
+from storage.batch.staged_segment import SegmentReader
+from storage.errors import StateFileError, StorageError
+from storage.files.file_system import LocalFileSystem
+from storage.format.layout import view_at, words_of
+from storage.format.record_batch import Records
+from storage.format.record_block import (
+    BlockColumns,
+    RecordRun,
+    copy_halves,
+    read_stamps,
+    stamp,
+    stamp_crcs,
+)
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.log.commit_log import CommitLog
+from storage.log.placement import place, slices
+from storage.log.torn_row import TornRow
+from storage.put.half_ends import HalfPlaces
+from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
+
+_COMPARED_BYTES = 4 << 20
+_LEDGER_BODY = b'{"sink":'  # how every ledger message's body begins
+_LEDGER_BODY_LIMIT = 4_096
+
+
+class Progress(NamedTuple):
+    """How much of a batch the log holds, and where the last of these rows stands; −1 if none was seen."""
+
+    row_count: int
+    last_place: int
+
+
+NOTHING = Progress(0, -1)
+
+
+class _Difference(NamedTuple):
+    """A row that stands where it should and is not what was staged."""
+
+    commitlog_offset: int
+    logged: np.ndarray
+    staged: np.ndarray
+    """Stamped as the one in the log is."""
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether nothing but zeros behind the body are the difference."""
+        body_end = Records(self.staged, np.zeros(1, np.int64)).body_ends[0]
+        differs = self.logged != self.staged
+        return not differs[:body_end].any() and not self.logged[differs].any()
+
+
+def progress_behind(
+    log: CommitLog, log_end: int, file_size_bytes: int, begin: LedgerMessage, runs: Sequence[RecordRun]
+) -> Progress:
+    """How many rows of the batch the log holds, up to those that follow this BEGIN as they were staged."""
+    return _compare(log, log_end, file_size_bytes, begin, runs, lambda difference: False)
+
+
+def places_behind(
+    log: CommitLog, file_size_bytes: int, begun: Sequence[LedgerMessage], halves: Sequence[RecordRun], row_count: int
+) -> HalfPlaces:
+    """Where the batch's first rows stand, halves that the log holds: each behind the last BEGIN that is not for later rows."""
+    commitlog_offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    ends = [*(begin.first_row for begin in begun[1:]), row_count]
+    for begin, end in zip(begun, ends, strict=False):
+        at, left = begin.end, min(end, row_count) - begin.first_row
+        for run in runs_from(halves, begin.first_row):
+            columns = run.columns
+            no_offsets = np.zeros(len(columns.queues), np.int64)
+            file_end = log.file_end(at, file_size_bytes)
+            placed = place(columns.sizes_bytes, columns.queue_codes, no_offsets, at, file_end, file_size_bytes)
+            commitlog_offsets.append(placed.commitlog_offsets[: max(left, 0)])
+            sizes.append(columns.sizes_bytes[: max(left, 0)].astype(np.int64))
+            at, left = placed.end, left - columns.row_count
+    places = np.concatenate(commitlog_offsets)
+    queue_offsets = np.zeros(len(places), np.int64)
+    for rows, records in log.records(places, np.concatenate(sizes)):
+        queue_offsets[rows] = records.column("queue_offset")
+    return HalfPlaces(places, queue_offsets)
+
+
+def commit_places(log: CommitLog, start: int, log_end: int, half_offsets: np.ndarray) -> np.ndarray:
+    """Where the log, from `start` on, holds a commit of the halves at these places, whoever wrote it; −1 where none."""
+    found = np.full(len(half_offsets), -1, np.int64)
+    order = np.argsort(half_offsets)
+    ascending = half_offsets[order]
+    for offsets, records in log.walk(max(start, log.minimum), check_crc=False):
+        flags = records.column("sys_flag").astype(np.int64)
+        rows = np.flatnonzero((flags & TRANSACTION_MASK == TRANSACTION_COMMIT) & (offsets < log_end))
+        named = records.column("prepared_transaction_offset").astype(np.int64)[rows]
+        places = np.searchsorted(ascending, named)
+        ours = ascending[np.minimum(places, len(ascending) - 1)] == named
+        found[order[places[ours]]] = offsets[rows[ours]]
+        if offsets[-1] >= log_end:
+            break
+    return found
+
+
+def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int) -> None:
+    """Write rows of all open intents again, in their places, and note those that were torn. `abort` stands, nothing was recovered yet.
+
+    Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
+    disk. All of it is synced on return. An intent whose segments are not as they were is left to who needs them.
+    """
+    intents = load_intents(file_system, root)
+    unmarked_end = unmarked_end_of(load_ledger_notes(file_system, root) if intents else None, log_end)
+    for intent in intents:
+        with ExitStack() as resources:
+            try:
+                readers = [resources.enter_context(SegmentReader(file_system, root, part)) for part in intent.segments]
+                for reader in readers:
+                    reader.verify_data()
+            except StorageError:
+                continue
+            looking = _Looking()
+            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, looking)
+            if looking.torn:
+                _save_torn_rows(file_system, root, {*load_torn_rows(file_system, root), *looking.torn})
+            mending = _Mending(file_system, log)
+            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, mending)
+            mending.sync()
+
+
+def load_torn_rows(file_system: LocalFileSystem, root: str) -> list[TornRow]:
+    """Rows whose entries and keys may be wrong, in log order. Raises StateFileError for a file that is no note of ours."""
+    path = _torn_rows_path(root)
+    content = file_system.read_file(path)
+    try:
+        rows = np.array(json.loads(content or b"[]"), np.int64).reshape(-1, 2)
+        return [TornRow(*row) for row in sorted(rows.tolist())]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise StateFileError(path, 1, 1, f"it is no note of torn rows of this version: {error}") from error
+
+
+def drop_torn_rows(file_system: LocalFileSystem, root: str) -> None:
+    """Their entries and keys are on the disk. Not synced: to mend them again changes nothing."""
+    file_system.unlink(_torn_rows_path(root))
+
+
+def _save_torn_rows(file_system: LocalFileSystem, root: str, rows: set[TornRow]) -> None:
+    file_system.replace(_torn_rows_path(root), json.dumps(sorted(rows)).encode())
+
+
+def _torn_rows_path(root: str) -> str:
+    return f"{root}/spark_mq/torn_rows.json"
+
+
+class _Looking:
+    """Finds torn rows and changes nothing."""
+
+    def __init__(self) -> None:
+        self.torn: list[TornRow] = []
+
+    def mend(self, difference: _Difference) -> bool:
+        """Returns whether it could be mended."""
+        if is_torn := difference.is_torn:
+            self.torn.append(TornRow(difference.commitlog_offset, len(difference.staged)))
+        return is_torn
+
+    def write(self, commitlog_offset: int, data: np.ndarray) -> None:
+        """Bytes that are as they should be."""
+
+
+class _Mending:
+    """Writes rows again, torn ones too, which are noted by then."""
+
+    def __init__(self, file_system: LocalFileSystem, log: CommitLog) -> None:
+        self._file_system = file_system
+        self._log = log
+        self._paths: set[str] = set()
+
+    def sync(self) -> None:
+        self._file_system.sync_all(self._paths)
+
+    def mend(self, difference: _Difference) -> bool:
+        """Write the row again if it is torn; returns whether it was."""
+        if is_torn := difference.is_torn:
+            self.write(difference.commitlog_offset, difference.staged)
+        return is_torn
+
+    def write(self, commitlog_offset: int, data: np.ndarray) -> None:
+        """Also bytes that are as they should be: onto dirty pages again."""
+        file = self._log.files[self._log.file_index(commitlog_offset)]
+        self._paths.add(file.path)
+        self._file_system.write(file.path, commitlog_offset - file.start, data.copy())
+
+
+def _visit(
+    log: CommitLog,
+    log_end: int,
+    file_size_bytes: int,
+    own: Iterable[OwnRecord],
+    readers: Sequence[SegmentReader],
+    visitor: _Looking | _Mending,
+) -> None:
+    """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each BEGIN."""
+    for record in own:
+        place_of_record = record.message.commitlog_offset
+        if (record.logged != record.whole).any():
+            visitor.mend(_Difference(place_of_record, record.logged, record.whole))
+        else:
+            visitor.write(place_of_record, record.logged)
+        if record.message.kind == BEGIN:
+            _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write)
+
+
+def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:
+    """Our BEGINs and ENDs of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
+    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    start = max(intent.lower_bound, log.minimum)
+    for offsets, records in log.walk(start, check_crc=False) if start < log_end else ():
+        sizes = records.column("body_size_bytes")
+        rows = np.flatnonzero((sizes > len(_LEDGER_BODY)) & (sizes < _LEDGER_BODY_LIMIT))
+        at, word = words_of(_LEDGER_BODY)[0]
+        rows = rows[view_at(records.buffer, records.body_starts[rows] + at, word.dtype) == word]
+        for row in rows.tolist():
+            place_of_row = int(offsets[row])
+            if place_of_row >= log_end:
+                return
+            is_before = place_of_row < unmarked_end
+            own = own_record(records.buffer, int(records.positions[row]), place_of_row, unmarked=is_before)
+            if own is not None and own.message.batch == batch:
+                yield own
+
+
+def _compare(
+    log: CommitLog,
+    log_end: int,
+    file_size_bytes: int,
+    begin: LedgerMessage,
+    runs: Sequence[RecordRun],
+    mend: Callable[[_Difference], bool],
+    equal: Callable[[int, np.ndarray], None] = lambda place, data: None,
+) -> Progress:
+    """Walk the rows behind a BEGIN as long as they are what was staged, or `mend` makes them so."""
+    there, at = Progress(begin.first_row, -1), begin.end
+    for run in runs_from(runs, begin.first_row):
+        columns = run.columns
+        no_offsets = np.zeros(len(columns.queues), np.int64)
+        file_end = log.file_end(at, file_size_bytes)
+        placed = place(columns.sizes_bytes, columns.queue_codes, no_offsets, at, file_end, file_size_bytes)
+        count = _equal_rows(log, log_end, run, placed.commitlog_offsets, mend, equal)
+        if count:
+            there = Progress(there.row_count + count, int(placed.commitlog_offsets[count - 1]))
+        if count < columns.row_count:
+            break
+        at = placed.end
+    return there
+
+
+def _equal_rows(
+    log: CommitLog,
+    log_end: int,
+    run: RecordRun,
+    commitlog_offsets: np.ndarray,
+    mend: Callable[[_Difference], bool],
+    equal: Callable[[int, np.ndarray], None],
+) -> int:
+    """How many rows of a run, from its first, stand at these places."""
+    sizes, host_size = run.columns.sizes_bytes, run.columns.host_size
+    sources = np.cumsum(sizes, dtype=np.int64) - sizes
+    inside = int(np.searchsorted(commitlog_offsets + sizes, log_end, side="right"))
+    for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
+        start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
+        if not log.has_file_of(start, end):  # a power loss took it, and left a later one
+            return first
+        logged = np.frombuffer(log.bytes_at(start, end - start), np.uint8)
+        staged = np.empty(end - start, np.uint8)
+        run.read(int(sources[first]), int(sources[first]) + len(staged), staged)
+        positions = commitlog_offsets[first:last] - start
+        queue_offsets, store_times = read_stamps(logged, positions, host_size)
+        stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
+        copy_halves(logged, staged, positions)
+        if run.columns.has_crc:
+            stamp_crcs(staged, positions, sizes[first:last])
+        differing = np.flatnonzero(logged != staged)
+        for row in np.unique(np.searchsorted(positions, differing, side="right") - 1).tolist():
+            place_of_row, begin = start + int(positions[row]), int(positions[row])
+            record = slice(begin, begin + int(sizes[first + row]))
+            if not mend(_Difference(place_of_row, logged[record], staged[record])):
+                return first + row
+        equal(start, staged)
+    return inside
+
+
+class _Stretch(NamedTuple):
+    """Some rows of a run that stand side by side."""
+
+    run: RecordRun
+    columns: BlockColumns
+    start: int
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        self.run.read(self.start + start, self.start + end, into)
+
+
+def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
+    """The runs without the batch's first rows; empty ones are left out."""
+    rest: list[RecordRun] = []
+    for run in runs:
+        count = run.columns.row_count
+        if first_row < count:
+            rest.append(_rows_between(run, max(first_row, 0), count))
+        first_row -= count
+    return rest
+
+
+def rows_of(runs: Sequence[RecordRun], wanted: np.ndarray) -> list[RecordRun]:
+    """The rows of the runs that a mask over all of them wants, as stretches in their order."""
+    found: list[RecordRun] = []
+    first = 0
+    for run in runs:
+        count = run.columns.row_count
+        edges = np.flatnonzero(np.diff(wanted[first : first + count].astype(np.int8), prepend=0, append=0)).tolist()
+        found += [_rows_between(run, start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        first += count
+    return found
+
+
+def _rows_between(run: RecordRun, first: int, last: int) -> RecordRun:
+    columns = run.columns
+    if last - first == columns.row_count:
+        return run
+    rows = slice(first, last)
+    first_key, last_key = int(columns.key_counts[:first].sum()), int(columns.key_counts[:last].sum())
+    part = columns._replace(
+        queue_codes=columns.queue_codes[rows],
+        sizes_bytes=columns.sizes_bytes[rows],
+        tags_codes=columns.tags_codes[rows],
+        key_counts=columns.key_counts[rows],
+        key_hashes=columns.key_hashes[first_key:last_key],
+        transaction_states=None if columns.transaction_states is None else columns.transaction_states[rows],
+    )
+    return _Stretch(run, part, int(columns.sizes_bytes[:first].sum(dtype=np.int64)))

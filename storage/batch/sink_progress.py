@@ -1,0 +1,217 @@
+"""How far a sink is: what the ledger, the notes and the mirror say of its batches, and whom to believe.
+
+    ledger     ENDs in the log, ours by their mark (`ledger.py`): decides
+    notes      the last batch of each sink beside the log (`ledger_notes.py`): decides where retention has deleted its END
+    mirror     the sink's next batch as a consumer offset: slaves copy it, tools show it, and any client may set it
+
+So the mirror is never a reason to take a batch for done. If it says more than ledger and notes, then somebody has set it, or the log
+has lost its end: SinkProgressError, for a person to decide (`spark-mq confirm-sink`). If it says less, the next commit corrects it.
+Where neither ledger nor notes know the sink (a copy without spark_mq/, with expired ENDs), batches from the mirror's on are written.
+"""
+
+from __future__ import annotations
+
+from storage.batch.intent import Intent, intent_path
+from storage.batch.ledger import END, GROUP_PREFIX, QUEUE_ID, TOPIC, Batch, BatchLedger, LedgerMessage
+from storage.errors import SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
+from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.put.store_writer import StoreWriter
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.ledger_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
+
+_SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
+_FORGOTTEN_QUERY = "one whose ledger entries have expired"
+
+
+def ledger_of(writer: StoreWriter) -> BatchLedger:
+    """The ledger of an open store."""
+    return _ledger(writer, notes_of(writer).unmarked_end)
+
+
+def notes_of(writer: StoreWriter) -> LedgerNotes:
+    """The notes of an open store. Where it has none, its ledger is that of a version before the mark, and is taken over, durably."""
+    if writer.ends.ledger_notes is None:
+        notes = load_ledger_notes(writer.file_system, writer.root)
+        writer.ends.ledger_notes = notes if notes is not None else _taken_over(writer)
+    return writer.ends.ledger_notes
+
+
+def claim_ledger(writer: StoreWriter) -> None:
+    """Before a store's first batch: from here on nothing counts without a mark."""
+    notes = notes_of(writer)
+    if load_ledger_notes(writer.file_system, writer.root) is None:
+        save_ledger_notes(writer.file_system, writer.root, notes)
+
+
+def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
+    """Whether the store holds the batch. Raises SinkTakenError, unless `takeover`, and SinkProgressError."""
+    known = _known_batches(writer, batch.sink_id)
+    mirrored = _next_mirrored(writer, batch.sink_id) - 1
+    if not known:
+        _refuse_what_only_the_mirror_says(writer, batch, mirrored, takeover)
+        return False
+    owner, last = next(iter(known.items()))
+    if mirrored > last:
+        raise SinkProgressError(writer.root, batch.sink_id, mirrored, last, batch.query_id)
+    if owner != batch.query_id and not takeover:
+        raise SinkTakenError(writer.root, batch.sink_id, owner, batch.query_id)
+    return batch.batch_id <= known.get(batch.query_id, -1)
+
+
+def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
+    """Where the END of this very batch stands behind the bound, or stood before it expired; None = the batch is to be written.
+
+    Raises StoreNotWritableError where it may have expired and only the mirror says so.
+    """
+    last_key = intent.segments[-1].last_unique_key
+    messages = messages_of(writer, intent)
+    for message in messages:
+        is_end = (message.kind, message.row_count) == (END, intent.row_count)
+        if is_end and message.last is not None and message.last[1] == last_key:
+            return message.commitlog_offset
+    if messages or not intent.mirrored or not _has_expired(writer, intent):  # no END expires before its BEGIN
+        return None
+    note = notes_of(writer).expired(intent.sink_id, writer.log.minimum)
+    if note is not None and note.query_id == intent.query_id and note.batch_id >= intent.batch_id:
+        return note.end_place
+    if intent.batch_id < _next_mirrored(writer, intent.sink_id):
+        group = GROUP_PREFIX + intent.sink_id
+        raise StoreNotWritableError(
+            writer.root,
+            f"batch {intent.batch_id} of sink {intent.sink_id} is decided; the part of the log that may have held it has expired, and "
+            f"only the consumer offset of group {group}, which any client may set, says that it was there",
+            f"delete {intent_path(writer.root, intent)} if the rows of the batch were in the store; if not, delete the entry of that "
+            f"group in {_offsets_path(writer)}, and the next opening writes them",
+        )
+    return None
+
+
+def messages_of(writer: StoreWriter, intent: Intent) -> list[LedgerMessage]:
+    """What the ledger says of an intent's batch behind its bound, oldest first."""
+    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    return [message for message in ledger_of(writer).messages_from(intent.lower_bound) if message.batch == batch]
+
+
+def keep_progress(writer: StoreWriter, sink_id: str, query_id: str, batch_id: int, end_place: int) -> None:
+    """Mirror durably that this batch is the sink's last, and note it. `end_place` as in `SinkNote`.
+
+    The mirror first, so that a crash in between leaves one that the former note explains. One that says more than this batch and
+    the former note is left as it is, for `is_done` to refuse.
+    """
+    former = notes_of(writer).sinks.get(sink_id)
+    explained = max(batch_id, former.batch_id if former is not None else -1)
+    if _next_mirrored(writer, sink_id) <= explained + 1:
+        _mirror(writer, sink_id, batch_id)
+    _note(writer, sink_id, SinkNote(query_id, batch_id, end_place))
+
+
+def _mirror(writer: StoreWriter, sink_id: str, batch_id: int) -> None:
+    table = _consumer_offsets(writer)
+    changed = table.with_offsets(GROUP_PREFIX + sink_id, {(TOPIC, QUEUE_ID): batch_id + 1}, now_ms=writer.clock())
+    if changed is not table:
+        write_with_backup(_offsets_path(writer), changed.to_text(), writer.file_system)
+
+
+def _note(writer: StoreWriter, sink_id: str, note: SinkNote) -> None:
+    before = notes_of(writer)
+    notes = before.with_sink(sink_id, note)
+    if notes is not before:
+        save_ledger_notes(writer.file_system, writer.root, notes)
+        writer.ends.ledger_notes = notes
+
+
+def confirm_progress(writer: StoreWriter, sink_id: str, query_id: str, last_batch: int | None) -> int | None:
+    """A person's word that ends a SinkProgressError; returns the sink's last batch from now on.
+
+    Where ledger or notes know it, the mirror is set to that, and `last_batch` must be it or None. Else `last_batch` (−1 = none) of
+    `query_id` is noted and mirrored. Returns None, with nothing changed, where nobody knows or the two differ.
+    """
+    known = _known_batches(writer, sink_id)
+    if known:
+        last = next(iter(known.values()))
+        if last_batch not in (None, last):
+            return None
+        _mirror(writer, sink_id, last)
+        return last
+    if last_batch is None:
+        return None
+    _note(writer, sink_id, SinkNote(query_id, last_batch, -1))
+    _mirror(writer, sink_id, last_batch)
+    return last_batch
+
+
+def _ledger(writer: StoreWriter, unmarked_end: int) -> BatchLedger:
+    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
+    queue = writer.queues.get(TOPIC, QUEUE_ID)
+    return BatchLedger(writer.log, queue, end, writer.log_end, unmarked_end=unmarked_end)
+
+
+def _taken_over(writer: StoreWriter) -> LedgerNotes:
+    if not writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0):
+        return LedgerNotes(0)
+    notes = LedgerNotes(writer.log_end, sinks_of(_ledger(writer, writer.log_end)))
+    save_ledger_notes(writer.file_system, writer.root, notes)
+    return notes
+
+
+def sinks_of(ledger: BatchLedger) -> dict[str, SinkNote]:
+    """The last batch of each sink of which the ledger holds an END."""
+    sinks: dict[str, SinkNote] = {}
+    for message in ledger.newest_end_messages():
+        batch = message.batch
+        sinks.setdefault(batch.sink_id, SinkNote(batch.query_id, batch.batch_id, message.commitlog_offset))
+    return sinks
+
+
+def _known_batches(writer: StoreWriter, sink_id: str) -> dict[str, int]:
+    """Queries of the sink with their last batches, the one that wrote last first; empty where nothing but the mirror may know it."""
+    if writer.ends.ledger is None:
+        writer.ends.ledger = ledger_of(writer).newest_ends()
+    if known := writer.ends.ledger.get(sink_id):
+        return known
+    note = notes_of(writer).expired(sink_id, writer.log.minimum)
+    return {} if note is None else {note.query_id: note.batch_id}
+
+
+def _refuse_what_only_the_mirror_says(writer: StoreWriter, batch: Batch, mirrored: int, takeover: bool) -> None:
+    """Raises SinkProgressError for a batch that the mirror alone takes for done, SinkTakenError for one that is another query's.
+
+    A sink that is named after its query has no other. For a given name, a batch that goes on where the mirror ends is taken for the
+    same query's, and so is the last one itself, which Spark may not know to be done; an earlier one for another's.
+    """
+    if mirrored < 0:
+        return
+    was_cut = batch.sink_id in notes_of(writer).sinks  # with an END that has not expired, and is not there
+    if not was_cut and batch.sink_id != batch.query_id and batch.batch_id < max(1, mirrored):
+        if not takeover:
+            raise SinkTakenError(writer.root, batch.sink_id, _FORGOTTEN_QUERY, batch.query_id)
+    elif was_cut or batch.batch_id <= mirrored:
+        raise SinkProgressError(writer.root, batch.sink_id, mirrored, None, batch.query_id)
+
+
+def _next_mirrored(writer: StoreWriter, sink_id: str) -> int:
+    return _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + sink_id, QUEUE_ID) or 0
+
+
+def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
+    read = writer.file_system.read_file
+    loaded = read_with_backup(_offsets_path(writer), ConsumerOffsets.load, read_bytes=read)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    return loaded.value or ConsumerOffsets()
+
+
+def _offsets_path(writer: StoreWriter) -> str:
+    return f"{writer.root}/config/{OFFSETS_FILE}"
+
+
+def _has_expired(writer: StoreWriter, intent: Intent) -> bool:
+    """Whether retention has deleted what stood behind the bound; a power loss can take a file too, but leaves nothing much younger."""
+    if intent.lower_bound >= writer.log.minimum:
+        return False
+    try:
+        oldest = writer.log.message_at(writer.log.minimum, writer.log_end)
+    except StorageError:
+        return False
+    return oldest.store_time_ms - intent.decided_ms >= _SHORTEST_RETENTION_MS

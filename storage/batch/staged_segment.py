@@ -1,0 +1,396 @@
+"""Staged segments: records that a task has written beside the log, for one commit to take over.
+
+    0                data_size_bytes   + columns_size_bytes
+    | records        | columns         | what an earlier use of the file left |
+
+    columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
+             key_counts · key_hashes · transaction_states, of half messages; all little-endian
+
+Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
+of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
+commit message and stands in the intent. A finished segment is on the disk, its directory entry too. Nothing here is RocketMQ's;
+no broker looks into ROOT/spark_mq/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from isal import isal_zlib
+
+from storage.errors import CorruptRecordError, StagedRowsGoneError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
+from storage.format.record import Message, decode_record
+from storage.format.record_block import BlockColumns, RecordBlock
+from storage.place.own_directory import own_directory, refuse_links
+
+SUFFIX = ".segment"
+POOL_FILES = 64
+POOL_BYTES = 4 << 30
+"""What the pool keeps at most; beyond either, files given back are deleted."""
+
+_STAGED = "spark_mq/staged"
+_POOL = "pool"
+_PATH = re.compile(r"[0-9a-f]{16}/[0-9]+-[0-9a-zA-Z-]{1,200}\.segment")
+_ALIGNMENT = 8
+_CHECK_CHUNK = 4 << 20
+
+
+class StagedSegment(NamedTuple):
+    """All that one must know of a finished segment; small, and as JSON a list."""
+
+    path: str
+    """SINK/BATCH-….segment, relative to ROOT/spark_mq/staged."""
+    rows: int
+    data_size_bytes: int
+    columns_size_bytes: int
+    data_crc: int
+    columns_crc: int
+    first_unique_key: str
+    last_unique_key: str
+
+    @classmethod
+    def from_json(cls, values: Any) -> StagedSegment:
+        """From the list of its values; ValueError where it is none, or where its path leads elsewhere."""
+        kinds = (str, int, int, int, int, int, str, str)
+        if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+            raise ValueError(f"a staged segment is a list of {len(kinds)} values, found {values!r:.200}")
+        segment = cls(*values)
+        if not _PATH.fullmatch(segment.path):
+            raise ValueError(f"{segment.path!r:.200} is no path of a staged segment")
+        if min(segment[1:4]) < 0:
+            raise ValueError(f"{segment.path}: a size is negative")
+        return segment
+
+
+def sink_digest(sink_id: str, query_id: str) -> bytes:
+    """8 bytes that name a sink and its query: as hex its directory and the start of its intents' names."""
+    return hashlib.sha256(json.dumps([sink_id, query_id]).encode()).digest()[:8]
+
+
+def staged_directory(root: str) -> str:
+    return f"{root}/{_STAGED}"
+
+
+def list_segments(
+    file_system: LocalFileSystem, root: str, sink_directory: str | None = None
+) -> Iterator[tuple[str, int]]:
+    """Path (as in `StagedSegment`) and length of every file that some task, of one sink or of any, has staged or is staging."""
+    directory = staged_directory(root)
+    for sink in file_system.list_directory(directory):
+        if sink.is_directory and sink.name != _POOL and sink_directory in (None, sink.name):
+            for entry in file_system.list_directory(f"{directory}/{sink.name}"):
+                yield f"{sink.name}/{entry.name}", entry.size_bytes
+
+
+def check_staged(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
+    """Raises StagedRowsGoneError for the first of the files that is not there. Their names are such as nobody else ever makes."""
+    for path in paths:
+        if not file_system.exists(path):
+            raise StagedRowsGoneError(path)
+
+
+def delete_orphans(
+    file_system: LocalFileSystem, root: str, sink_directory: str, batch_id: int, keep: Collection[str]
+) -> int:
+    """Delete what attempts at this batch and earlier ones have left, but for the paths in `keep`. Returns how many.
+
+    For when the batch is done and its sink's attempts are of no use any more. They do not go to the pool: a forgotten attempt may
+    still be writing.
+    """
+    count = 0
+    for path, _ in list_segments(file_system, root, sink_directory):
+        if _PATH.fullmatch(path) and batch_of(path) <= batch_id and path not in keep:
+            with suppress(FileNotFoundError):
+                file_system.unlink(f"{staged_directory(root)}/{path}")
+                count += 1
+    return count
+
+
+def remove_directory(file_system: LocalFileSystem, root: str, sink_directory: str) -> None:
+    """Delete the directory of a sink that stages nothing more; it stays if something is left in it."""
+    file_system.remove_directory(f"{staged_directory(root)}/{sink_directory}")
+
+
+def remove_staging(file_system: LocalFileSystem, root: str) -> None:
+    """Delete what tasks leave in ROOT/spark_mq where no store was made: the pool, and directories with nothing in them."""
+    staged = staged_directory(root)
+    for entry in file_system.list_directory(f"{staged}/{_POOL}"):
+        with suppress(FileNotFoundError):
+            file_system.unlink(f"{staged}/{_POOL}/{entry.name}")
+    for entry in file_system.list_directory(staged):
+        file_system.remove_directory(f"{staged}/{entry.name}")
+    for directory in (staged, own_directory(root)):
+        file_system.remove_directory(directory)
+
+
+def batch_of(path: str) -> int:
+    """The batch id in a segment's path."""
+    return int(path.rpartition("/")[2].partition("-")[0])
+
+
+class SegmentPool:
+    """Files whose content nobody needs, to be written over. Any number of processes may take and give back at once."""
+
+    def __init__(self, file_system: LocalFileSystem, root: str) -> None:
+        self._file_system = file_system
+        self._staged = staged_directory(root)
+        self.directory = f"{self._staged}/{_POOL}"
+
+    def take(self, path: str) -> bool:
+        """Make a used file, the longest there is, the one at `path`, relative to the staged directory; False if there is none."""
+        pooled = self._file_system.list_directory(self.directory)
+        for entry in sorted(pooled, key=lambda entry: -entry.size_bytes):
+            with suppress(FileNotFoundError):  # somebody else was faster
+                self._file_system.rename(f"{self.directory}/{entry.name}", f"{self._staged}/{path}")
+                # Else a power loss could leave both names, and the pool's would be written over.
+                self._file_system.sync(self.directory)
+                return True
+        return False
+
+    def give_back(self, path: str) -> None:
+        """Take a file that no intent names, on the disk, any more. Does nothing if it is gone already."""
+        source = f"{self._staged}/{path}"
+        if not self._file_system.exists(source):
+            return
+        with suppress(FileNotFoundError):
+            pooled = self._file_system.list_directory(self.directory)
+            if len(pooled) >= POOL_FILES or sum(entry.size_bytes for entry in pooled) >= POOL_BYTES:
+                self._file_system.unlink(source)
+                return
+            self._file_system.make_directories(self.directory)
+            self._file_system.rename(source, f"{self.directory}/{path.replace('/', '-')}")
+
+
+class SegmentWriter:
+    """Writes one segment. The file appears with the first block; `finish` or `discard` ends it."""
+
+    def __init__(self, file_system: LocalFileSystem, root: str, sink_directory: str, name: str) -> None:
+        """`sink_directory` is the hex `sink_digest`, `name` BATCH-… and such as no other attempt ever has, without suffix."""
+        self._file_system = file_system
+        self._root = root
+        self._directory = f"{staged_directory(root)}/{sink_directory}"
+        self.path = f"{sink_directory}/{name}{SUFFIX}"
+        if not _PATH.fullmatch(self.path):
+            raise ValueError(f"{self.path!r} is no path of a staged segment")
+        self._full_path = f"{staged_directory(root)}/{self.path}"
+        self._pool = SegmentPool(file_system, root)
+        self._file: LocalWriter | None = None
+        self._columns: list[BlockColumns] = []
+        self._size = 0
+        self._crc = 0
+        self._first: np.ndarray | None = None
+        self._last: np.ndarray | None = None
+
+    @property
+    def row_count(self) -> int:
+        return sum(columns.row_count for columns in self._columns)
+
+    def append(self, block: RecordBlock) -> None:
+        """Write the block's records behind those before."""
+        if not block.columns.row_count:
+            return
+        if self._file is None:
+            self._file = self._open()
+        self._file.write(self._size, block.data)
+        reach("amid-staging")
+        self._crc = isal_zlib.crc32(block.data, self._crc)
+        self._size += len(block.data)
+        self._columns.append(block.columns)
+        if self._first is None:
+            self._first = block.data[: int(block.columns.sizes_bytes[0])].copy()
+        self._last = block.data[len(block.data) - int(block.columns.sizes_bytes[-1]) :].copy()
+
+    def finish(self) -> StagedSegment | None:
+        """Put the segment on the disk and say what it holds; None, and no file, if nothing was appended."""
+        if self._file is None or self._first is None or self._last is None:
+            return None
+        columns = encode_columns(_concatenated(self._columns))
+        self._file.write(self._size, columns)
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        self._file_system.sync(self._directory)
+        reach("after-staging")
+        return StagedSegment(
+            self.path,
+            self.row_count,
+            self._size,
+            len(columns),
+            self._crc,
+            isal_zlib.crc32(columns),
+            _unique_key(self._first),
+            _unique_key(self._last),
+        )
+
+    def discard(self) -> None:
+        """Give up what was written; the file goes to the pool."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._pool.give_back(self.path)
+
+    def _open(self) -> LocalWriter:
+        refuse_links(self._file_system, self._root)
+        if self._file_system.exists(self._full_path):
+            raise FileExistsError(f"{self._full_path} is another attempt's")
+        for directory in (
+            self._directory.rpartition("/")[0],
+            self._directory,
+        ):  # maybe made by a process that was killed
+            self._file_system.make_directories(directory)
+        if not self._pool.take(self.path):
+            self._file_system.create_file(self._full_path, 0)
+        return self._file_system.open_for_writing(self._full_path)
+
+
+class SegmentReader:
+    """One finished segment as a `RecordRun`. Opening it reads and checks the columns, `verify_data` the records.
+
+    Who reads the records from the first to the last is told if they have changed since: `read` sums them up once more.
+    """
+
+    def __init__(self, file_system: LocalFileSystem, root: str, segment: StagedSegment) -> None:
+        """Raises StagedRowsGoneError if the file is not there, CorruptRecordError if it is not what the segment says."""
+        self.segment = segment
+        self._read_end = self._read_crc = 0
+        path = f"{staged_directory(root)}/{segment.path}"
+        try:
+            self._file: ReadableFile = file_system.open_file(path)
+        except FileNotFoundError as error:
+            raise StagedRowsGoneError(path, segment.rows) from error
+        try:
+            encoded = self._file.view(segment.data_size_bytes, segment.columns_size_bytes)
+            if len(encoded) != segment.columns_size_bytes:
+                missing = segment.data_size_bytes + segment.columns_size_bytes
+                raise CorruptRecordError("file length", 0, f"at least {missing}", self._file.size_bytes, path)
+            self._check_columns(encoded)
+            self._columns = decode_columns(encoded)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def columns(self) -> BlockColumns:
+        return self._columns
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        """Copy bytes [start, end) of the records, not stamped yet.
+
+        Raises CorruptRecordError at the end of a reading from 0 on in which the segment was not what it was when it was staged.
+        """
+        into[:] = self._file.view(start, end - start)
+        if not start:
+            self._read_end = self._read_crc = 0
+        if start == self._read_end:
+            self._read_end, self._read_crc = end, isal_zlib.crc32(into, self._read_crc)
+            if end == self.segment.data_size_bytes:
+                self._check_data(self._read_crc)
+                self._check_columns(self._file.view(end, self.segment.columns_size_bytes))
+
+    def verify_data(self) -> None:
+        """Read all records; raises CorruptRecordError if they are not those that were staged."""
+        crc, size = 0, self.segment.data_size_bytes
+        for start in range(0, size, _CHECK_CHUNK):
+            crc = isal_zlib.crc32(self._file.view(start, min(_CHECK_CHUNK, size - start)), crc)
+        self._check_data(crc)
+
+    def _check_data(self, found: int) -> None:
+        if found != self.segment.data_crc:
+            raise CorruptRecordError("data CRC", 0, self.segment.data_crc, found, self._file.path)
+
+    def _check_columns(self, encoded: np.ndarray) -> None:
+        expected, found = self.segment.columns_crc, isal_zlib.crc32(encoded)
+        if found != expected:
+            raise CorruptRecordError("columns CRC", self.segment.data_size_bytes, expected, found, self._file.path)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def encode_columns(columns: BlockColumns) -> bytes:
+    """The columns as a segment holds them behind its records."""
+    document = {
+        "rows": columns.row_count,
+        "keys": len(columns.key_hashes),
+        "hostSize": columns.host_size,
+        "queues": columns.queues,
+        "halves": columns.transaction_states is not None,
+        "crc": columns.has_crc,
+    }
+    head = json.dumps(document).encode()
+    head += b" " * (-(4 + len(head)) % _ALIGNMENT)
+    arrays = [getattr(columns, name).astype(dtype, copy=False).tobytes() for name, dtype in _arrays(document)]
+    return b"".join((len(head).to_bytes(4, "little"), head, *arrays))
+
+
+def decode_columns(encoded: np.ndarray) -> BlockColumns:
+    """The inverse, without copying. Raises CorruptRecordError for what this version has not written."""
+    try:
+        head_end = 4 + int.from_bytes(encoded[:4].tobytes(), "little")
+        head = json.loads(encoded[4:head_end].tobytes())
+        arrays: dict[str, Any] = {}
+        position = head_end
+        for name, dtype in _arrays(head):
+            count = head["keys"] if name == "key_hashes" else head["rows"]
+            arrays[name] = np.frombuffer(encoded, dtype, count, position)
+            position += arrays[name].nbytes
+        queues = tuple((topic, queue_id) for topic, queue_id in head["queues"])
+        return BlockColumns(queues=queues, host_size=head["hostSize"], has_crc=bool(head.get("crc")), **arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptRecordError("columns", 0, "those of a staged segment of this version", error) from error
+
+
+_ARRAYS = (
+    ("tags_codes", "<i8"),
+    ("queue_codes", "<i4"),
+    ("sizes_bytes", "<i4"),
+    ("key_counts", "<i4"),
+    ("key_hashes", "<i4"),
+)
+
+
+def _arrays(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (*_ARRAYS, ("transaction_states", "<i1")) if head.get("halves") else _ARRAYS
+
+
+def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
+    """The columns of blocks one after the other; each block has queue codes of its own."""
+    codes: dict[tuple[str, int], int] = {}
+    queue_codes = []
+    for block in blocks:
+        of_block = [codes.setdefault(queue, len(codes)) for queue in block.queues]
+        queue_codes.append(np.array(of_block, np.int32)[block.queue_codes])
+    return BlockColumns(
+        tuple(codes),
+        np.concatenate(queue_codes),
+        np.concatenate([block.sizes_bytes for block in blocks]),
+        np.concatenate([block.tags_codes for block in blocks]),
+        np.concatenate([block.key_counts for block in blocks]),
+        np.concatenate([block.key_hashes for block in blocks]),
+        blocks[0].host_size,
+        blocks[0].is_queued,
+        None
+        if blocks[0].transaction_states is None
+        else np.concatenate([block.transaction_states for block in blocks]),
+        blocks[0].has_crc,
+    )
+
+
+def _unique_key(record: np.ndarray) -> str:
+    message = decode_record(record.tobytes(), check_crc=False)
+    assert isinstance(message, Message), "a block holds whole records"
+    return message.unique_key or ""

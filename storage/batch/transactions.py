@@ -1,0 +1,47 @@
+"""The rows of a batch of transactions on their way into the log: halves, then the commits that name them.
+
+What an earlier attempt has left is not written again: halves by comparison with what was staged, commits by the halves that they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from storage.batch.ledger import LedgerMessage
+from storage.batch.redo import Progress, commit_places, places_behind, rows_of, runs_from
+from storage.failpoints import reach
+from storage.format.record_block import RecordRun
+from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.put.half_ends import HalfPlaces, commit_runs, states_of
+from storage.put.store_writer import StoreWriter
+
+
+def append_transactions(
+    writer: StoreWriter,
+    halves: Sequence[RecordRun],
+    commits: Sequence[RecordRun],
+    there: Progress,
+    begun: Sequence[LedgerMessage],
+) -> tuple[int, HalfPlaces]:
+    """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves.
+
+    A half that is committed already stays so, whoever did it: a broker that was started in between may have asked its producer.
+    """
+    half_count = sum(run.columns.row_count for run in halves)
+    file_size = writer.settings.log_file_size_bytes
+    places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
+    if rest := runs_from(halves, there.row_count):
+        places = places.followed_by(HalfPlaces.of(writer.append(rest)))
+        reach("after-halves")
+    runs = commit_runs(halves, commits, places)
+    half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
+    committed = np.full(len(half_offsets), -1, np.int64)
+    if begun and len(half_offsets):
+        committed = commit_places(writer.log, begun[0].commitlog_offset, writer.log_end, half_offsets)
+    if (missing := committed < 0).any():
+        placements = writer.append(rows_of(runs, missing))
+        committed[missing] = np.concatenate([placement.commitlog_offsets for placement in placements])
+    last = committed if len(committed) else places.commitlog_offsets
+    return int(last[-1]), places

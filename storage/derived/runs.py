@@ -1,0 +1,78 @@
+"""What records that are being appended say to queues and index, as the columns of their runs tell it. Pure.
+
+The same as `dispatch.py` says of records that are read from the log. Java: DispatchRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.ends.store_ends import QueueName
+from storage.format.consume_queue import ENTRY
+from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
+from storage.log.dispatch import IndexKeys, QueueEntries
+from storage.log.placement import Placement, sorted_by_code
+
+DISPATCH_ROWS = 1 << 20
+
+
+class AppendedRun(NamedTuple):
+    """Records that stand in the log and in no queue yet."""
+
+    columns: BlockColumns
+    placement: Placement
+    store_time_ms: int
+
+
+def groups_of_runs(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
+    """Runs by about DISPATCH_ROWS rows: what is kept in memory between log and queues. Empty runs are left out."""
+    group: list[RecordRun] = []
+    rows = 0
+    for run in runs:
+        if run.columns.row_count:
+            group.append(run)
+            rows += run.columns.row_count
+        if rows >= DISPATCH_ROWS:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
+
+
+def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]:
+    """The entries of all runs that enter queues, a queue at a time."""
+    runs = [run for run in runs if run.columns.is_queued]
+    if not runs:
+        return
+    codes_by_name: dict[QueueName, int] = {}
+    codes = []
+    for run in runs:
+        known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int64)
+        codes.append(known[run.columns.queue_codes])
+    code_of_row = np.concatenate(codes)
+    order = sorted_by_code(code_of_row, len(codes_by_name))
+    entries = np.empty(len(order), ENTRY)
+    entries["commitlog_offset"] = np.concatenate([run.placement.commitlog_offsets for run in runs])[order]
+    entries["size_bytes"] = np.concatenate([run.columns.sizes_bytes for run in runs])[order]
+    tags_codes = [resolved_tags_codes(run.columns.tags_codes, run.store_time_ms) for run in runs]
+    entries["tags_code"] = np.concatenate(tags_codes)[order]
+    queue_offsets = np.concatenate([run.placement.queue_offsets for run in runs])[order]
+    times = np.concatenate([np.full(run.columns.row_count, run.store_time_ms, np.int64) for run in runs])[order]
+    ends = np.cumsum(np.bincount(code_of_row, minlength=len(codes_by_name)))
+    start = 0
+    for (topic, queue_id), end in zip(codes_by_name, ends.tolist(), strict=True):
+        if end > start:
+            rows = slice(start, end)
+            yield QueueEntries(topic, queue_id, queue_offsets[rows], entries[rows], times[rows])
+        start = end
+
+
+def index_keys_of_runs(runs: Sequence[AppendedRun]) -> IndexKeys:
+    """The keys of all runs, in log order."""
+    places = [np.repeat(run.placement.commitlog_offsets, run.columns.key_counts) for run in runs]
+    times = [np.full(len(run.columns.key_hashes), run.store_time_ms, np.int64) for run in runs]
+    hashes = np.concatenate([run.columns.key_hashes for run in runs])
+    return IndexKeys(hashes, np.concatenate(places), np.concatenate(times))

@@ -1,0 +1,131 @@
+"""Entering records into queues and index, which are derived from the log, as they are appended. Java: ReputMessageService."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from storage.derived.runs import AppendedRun, index_keys_of_runs, queue_entries_of_runs
+from storage.derived.sync import DerivedSync, begin_sync, end_sync, unsynced_directories
+from storage.ends.store_ends import QueueName, StoreEnds
+from storage.errors import StoreNotWritableError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem
+from storage.files.sync_gate import SyncGate
+from storage.index.store import IndexStore
+from storage.index.writer import IndexWriter
+from storage.log.dispatch import IndexKeys, QueueEntries
+from storage.names import validate_path_element
+from storage.queues.store import ConsumeQueueStore
+from storage.queues.writer import ConsumeQueueWriter
+
+_LONG_MAX = 2**63 - 1
+
+
+class DerivedWriter:
+    """The writers of one store's queues and index; `index` is None where there is none. Not thread-safe."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        queues: ConsumeQueueStore,
+        index: IndexStore | None,
+        ends: StoreEnds,
+        queue_file_size_bytes: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self._file_system = file_system
+        self._queues = queues
+        self._index = index
+        self._ends = ends
+        self._begun_at = ends.log_end
+        self._gate = SyncGate()
+        self._queue_file_size_bytes = queue_file_size_bytes
+        self._clock = clock
+        self._index_writer: IndexWriter | None = None
+        self._queue_writers: dict[QueueName, ConsumeQueueWriter] = {}
+
+    def enter(self, runs: Sequence[AppendedRun]) -> None:
+        """Queue entries, then keys, of runs in log order."""
+        for entries in queue_entries_of_runs(runs):
+            self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
+        reach("after-queues")
+        self.enter_keys(index_keys_of_runs(runs))
+        reach("after-index")
+
+    def enter_keys(self, keys: IndexKeys) -> None:
+        """Keys that can be found when this returns. The checkpoint's index time must be ahead of theirs."""
+        if self._index is not None:
+            self._indexer().append(keys)
+            self._indexer().flush()
+            self._ends.index_is_sound = True
+
+    def mend_entries(self, right: QueueEntries) -> None:
+        """The tags codes of a queue's entries, of those that are there."""
+        name = right.topic, right.queue_id
+        if queue := self._queues.get(*name):
+            writer = self._queue_writer(*name, self._ends.queue_ends.get(name, 0))
+            for row, queue_offset in enumerate(right.queue_offsets.tolist()):
+                entry = right.entries[row : row + 1]
+                [there], [whole] = queue.entries(queue_offset, queue_offset + 1).tolist(), entry.tolist()
+                if there[:2] == whole[:2] and there != whole:  # the same record's
+                    writer.rewrite(queue_offset, entry)
+
+    def missing_keys(self, keys: IndexKeys) -> IndexKeys:
+        """Those of the keys that the index lacks."""
+        claims = zip(keys.key_hashes.tolist(), keys.commitlog_offsets.tolist(), strict=True)
+        missing = np.array([not self._is_entered(*claim) for claim in claims], bool)
+        return IndexKeys(*(column[missing] for column in keys))
+
+    def _is_entered(self, key_hash: int, commitlog_offset: int) -> bool:
+        hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()
+        return self._index is None or any(hit.commitlog_offset == commitlog_offset for hit in hits)
+
+    def _queue_writer(self, topic: str, queue_id: int, end: int) -> ConsumeQueueWriter:
+        name = topic, queue_id
+        if name not in self._queue_writers:
+            queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
+            if end and not queue.first_file_offset < end <= queue.last_file_end_offset:
+                reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
+                raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
+            size = queue.file_size_bytes or self._queue_file_size_bytes
+            writer = ConsumeQueueWriter(self._file_system, queue, end, size)
+            # A last entry that points further is wrong, and must not make new records look old.
+            writer.greatest_end = min(writer.greatest_end, self._begun_at)
+            self._queue_writers[name] = writer
+        return self._queue_writers[name]
+
+    def _indexer(self) -> IndexWriter:
+        assert self._index is not None
+        if self._index_writer is None:
+            sound = self._ends.index_is_sound
+            self._index_writer = IndexWriter(self._file_system, self._index, self._clock, trust_slots=sound)
+        return self._index_writer
+
+    def begin_sync(self, least_pages: int, store_time_ms: int) -> DerivedSync:
+        """A sync of queues with so many pages to be synced; for 0 of everything. `store_time_ms` is the last entered record's."""
+        return begin_sync(
+            self._file_system,
+            self._queues.directory,
+            self._queue_writers.values(),
+            self._index_writer,
+            self._ends.unsynced,
+            self._gate,
+            least_pages=least_pages,
+            store_time_ms=store_time_ms,
+        )
+
+    def end_sync(self, sync: DerivedSync) -> None:
+        """Take note that it is done."""
+        end_sync(sync, self._index_writer)
+        if sync.is_thorough:
+            self._ends.unsynced.clear()
+
+    def unsynced_paths(self) -> set[str]:
+        """Files and directories that hold what is not synced, those of an earlier writer among them."""
+        writers = self._queue_writers.values()
+        paths = {path for writer in writers for path in writer.paths} | unsynced_directories(
+            writers, self._queues.directory
+        )
+        return self._ends.unsynced | paths | (self._index_writer.unsynced_paths if self._index_writer else set())

@@ -1,0 +1,154 @@
+"""Where log, queues and index ended when this package last let go of a store: ROOT/spark_mq/hint.json.
+
+Between two commits the store is not closed: `abort` stands, and without a hint every opening would be a recovery. The hint spares
+it, if everything around the ends is as it says: nobody has set `abort` anew, the machine has not been started again (what was
+written is there, synced or not), no queue was made or deleted, the last files of log and index are the same, the last record stands
+where it stood and free space behind it. It is written without a sync: after a power loss it does not count anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from storage.errors import StorageError
+from storage.files.file_system import LocalFileSystem
+from storage.format.record import BLANK_SIZE
+from storage.index.store import IndexStore
+from storage.log.commit_log import CommitLog
+from storage.log.tail import RecordIdentity
+
+LedgerEnds = dict[str, dict[str, int]]
+"""Sink id → query id → its last batch id; the query that wrote last comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The ends of a store that is open for nobody but not closed."""
+
+    abort: str
+    """What `abort` holds."""
+    boot_id: str
+    log_end: int
+    last_record: RecordIdentity | None
+    log_file: tuple[str, tuple[int, int, int]] | None
+    """Path and identity of the last file that holds records."""
+    index_file: tuple[str, int, int] | None
+    """Name, item count and end place of the last index file."""
+    queue_directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Of consumequeue/ ("") and each topic in it: device, number, time of the last change of its entries (ms)."""
+    queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    unsynced: tuple[str, ...] = ()
+    """Paths that a checkpoint must sync first."""
+    checkpointed_ms: int = 0
+    marked_ends: LedgerEnds | None = None
+    """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
+
+
+def _path(root: str) -> str:
+    return f"{root}/spark_mq/hint.json"
+
+
+def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
+    """Replace the hint; not durable, and need not be."""
+    path = _path(root)
+    content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
+    temporary = f"{path}.tmp"
+    file_system.make_directories(f"{root}/spark_mq")
+    if file_system.exists(temporary):
+        file_system.unlink(temporary)
+    file_system.create_file(temporary, 0)
+    file_system.write(temporary, 0, b"%08x" % zlib.crc32(content) + content)
+    file_system.rename(temporary, path)
+
+
+def drop_hint(file_system: LocalFileSystem, root: str) -> None:
+    if file_system.exists(_path(root)):
+        file_system.unlink(_path(root))
+
+
+def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
+    """The hint as it was written; None if there is none, half of one, or one that another version wrote."""
+    content = file_system.read_file(_path(root)) or b""
+    if content[:8] != b"%08x" % zlib.crc32(content[8:]):
+        return None
+    try:
+        return _from_document(json.loads(content[8:]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _from_document(document: dict[str, Any]) -> Hint:
+    last, log_file, index_file = document["last_record"], document["log_file"], document["index_file"]
+    return Hint(
+        abort=document["abort"],
+        boot_id=document["boot_id"],
+        log_end=document["log_end"],
+        last_record=None if last is None else RecordIdentity(*last),
+        log_file=None if log_file is None else (log_file[0], tuple(log_file[1])),
+        index_file=None if index_file is None else tuple(index_file),
+        queue_directories={topic: tuple(found) for topic, found in document["queue_directories"].items()},
+        queue_ends={
+            topic: {int(queue): end for queue, end in ends.items()} for topic, ends in document["queue_ends"].items()
+        },
+        unsynced=tuple(document["unsynced"]),
+        checkpointed_ms=document["checkpointed_ms"],
+        marked_ends=document.get("marked_ends"),
+    )
+
+
+def index_end(index: IndexStore | None) -> tuple[str, int, int] | None:
+    """Name, item count and end place of the last index file."""
+    files = index.files() if index is not None else []
+    if not files:
+        return None
+    header = files[-1].header()
+    return files[-1].name, header.index_count, header.end_commitlog_offset
+
+
+def queue_directories(file_system: LocalFileSystem, root: str) -> dict[str, tuple[int, int, int]]:
+    """What tells whether queues were made or deleted since."""
+    directory = f"{root}/consumequeue"
+    names = ["", *(entry.name for entry in file_system.list_directory(directory) if entry.is_directory)]
+    found = {}
+    for name in names:
+        path = f"{directory}/{name}".rstrip("/")
+        identity, modified_ms = file_system.identity(path), file_system.modified_ms(path)
+        if identity is not None and modified_ms is not None:
+            found[name] = identity[0], identity[1], modified_ms
+    return found
+
+
+def holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, index: IndexStore | None) -> bool:
+    """Whether the store is as the hint says."""
+    if (file_system.read_file(f"{root}/abort") or b"").decode(errors="replace") != hint.abort:
+        return False
+    if hint.boot_id != file_system.boot_id() or not hint.boot_id:
+        return False
+    if hint.log_file is not None and file_system.identity(hint.log_file[0]) != hint.log_file[1]:
+        return False
+    if queue_directories(file_system, root) != hint.queue_directories:
+        return False
+    return index_end(index) == hint.index_file and _ends_there(hint, log)
+
+
+def _ends_there(hint: Hint, log: CommitLog) -> bool:
+    if hint.last_record is not None:
+        try:
+            message = log.message_at(hint.last_record.commitlog_offset, hint.log_end, check_crc=True)
+        except StorageError:
+            return False
+        if message.store_time_ms != hint.last_record.store_time_ms:
+            return False
+        if message.commitlog_offset + message.size_bytes != hint.log_end:
+            return False
+    elif any(log.bytes_at(file.start, BLANK_SIZE).strip(b"\0") for file in log.files):
+        return False
+    number = log.file_index(hint.log_end)
+    if number >= 0 and hint.log_end < log.files[number].end:
+        head = log.bytes_at(hint.log_end, min(BLANK_SIZE, log.files[number].end - hint.log_end))
+        if head.strip(b"\0"):
+            return False
+    return not any(log.bytes_at(file.start, BLANK_SIZE).strip(b"\0") for file in log.files[number + 1 :])

@@ -1,0 +1,27 @@
+"""Where an open store ends: the state that its writer moves on, and that a hint hands to the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from storage.ends.hint import LedgerEnds
+from storage.log.tail import RecordIdentity
+from storage.tables.ledger_notes import LedgerNotes
+
+QueueName = tuple[str, int]
+
+
+@dataclass(slots=True)
+class StoreEnds:
+    """Where a store ends, as recovery or the hint found it."""
+
+    log_end: int
+    last_record: RecordIdentity | None
+    queue_ends: dict[QueueName, int]
+    unsynced: set[str] = field(default_factory=set)
+    checkpointed_ms: int = 0
+    ledger: LedgerEnds | None = None
+    ledger_notes: LedgerNotes | None = None
+    """None = not read yet."""
+    index_is_sound: bool = False
+    """Whether the slots of the last index file were seen to be whole."""

@@ -1,0 +1,229 @@
+"""Entering keys into index files: many at once, new files as old ones fill up. Java: IndexService.buildIndex, IndexFile.putKey.
+
+Items go to the disk as they come; header and slots at `flush`, or when the file is full. Until then a reader sees the file as
+it was before. The header goes first: with slots that point behind the header's count Apache's classes would lose the older keys
+of these slots, while items that no slot points to yet are merely not found. A broker that goes on with such a file passes them
+over, so that only `mend_chains` brings them back, with whatever has been entered behind them. Of slots and items that stand
+there already only the pages that changed are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
+from datetime import datetime
+
+import numpy as np
+
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem
+from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
+from storage.index.store import IndexFile, IndexHeader, IndexStore
+from storage.log.dispatch import IndexKeys
+
+_PAGE_ROWS = 1024
+_MANY_PAGES = 512
+
+
+def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """For each new item the one before it in its slot, 0 = none; moves `slots` on to the newest items. `numbers` ascend."""
+    # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
+    ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
+    order = ranked & 0xFFFFFFFF
+    in_order = np.right_shift(ranked, 32, out=ranked)  # a full file has 20 million items
+    numbers_in_order = numbers[order]
+    follows = np.zeros(len(order), bool)
+    follows[1:] = in_order[1:] == in_order[:-1]
+    previous = np.empty(len(order), np.int32)
+    previous[order] = np.where(follows, np.roll(numbers_in_order, 1), slots[in_order])
+    slots[in_order] = numbers_in_order  # of equal slots the last, the newest item, stays
+    return previous
+
+
+def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
+    """Make slots and `previous_item` of a file what the keys of its items say, as if one writer had entered them all; sync it.
+
+    Needed where a writer was killed between its header and its slots, also if a broker has entered keys behind them since.
+    Killed in between or looked into meanwhile, no key is lost that was found before: the items go first, then the slots.
+    """
+    header, items, found = file.header(), file.items(), file.slots()
+    slots = np.zeros(len(found), np.int32)
+    previous = link_items(items["key_hash"] % len(slots), np.arange(1, len(items) + 1, dtype=np.int32), slots)
+    differing = np.flatnonzero(previous != items["previous_item"])
+    for rows in _runs_of_pages(np.unique(differing // _PAGE_ROWS)):
+        mended = items[rows].copy()
+        mended["previous_item"] = previous[rows]
+        position = index_file_size(len(slots), 1 + rows.start)
+        file_system.write(file.path, position, mended.view(np.uint8))
+    _write_slots(file_system, file.path, slots, np.unique(np.flatnonzero(slots != found) // _PAGE_ROWS))
+    used_slot_count = int(np.count_nonzero(slots))
+    if header.used_slot_count != used_slot_count:
+        _write_header(file_system, file.path, replace(header, used_slot_count=used_slot_count))
+    file_system.sync(file.path)
+
+
+class IndexWriter:
+    """Appends to the last index file of a store, and to new ones behind it."""
+
+    def __init__(
+        self, file_system: LocalFileSystem, store: IndexStore, clock: Callable[[], int], *, trust_slots: bool = False
+    ) -> None:
+        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first."""
+        self._file_system = file_system
+        self._store = store
+        self._clock = clock
+        self.unsynced: set[str] = set()
+        """Files that hold what is not synced."""
+        self.has_new_file = False
+        self.key_count = 0
+        self._path: str | None = None
+        self._slots = np.empty(0, np.int32)
+        self._dirty_pages = np.empty(0, bool)
+        self._header = IndexHeader(0, 0, 0, 0, 0, 1)
+        files = store.files()
+        self._last_name = files[-1].name if files else ""
+        if files:
+            if not trust_slots:
+                mend_chains(file_system, files[-1])
+            self._header = files[-1].header()
+            if not files[-1].is_full:
+                self._path = files[-1].path
+                self._slots = files[-1].slots()
+                self._dirty_pages = self._no_pages()
+
+    @property
+    def end_commitlog_offset(self) -> int:
+        """The place of the last record that was entered; −1 if none was."""
+        return (
+            self._header.end_commitlog_offset
+            if self._header.index_count > 1 or (self._path is None and self._last_name)
+            else -1
+        )
+
+    @property
+    def end_time_ms(self) -> int:
+        return self._header.end_time_ms
+
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """Files, and the directory with a new one, that hold what is not synced."""
+        return self.unsynced | ({self._store.directory} if self.has_new_file else set())
+
+    def append(self, keys: IndexKeys) -> None:
+        """Enter keys in log order. Behind keys of later records they leave the file's end where it is."""
+        start = 0
+        while start < len(keys.key_hashes):
+            if self._path is None:
+                self._create()
+            room = self._store.item_count - self._header.index_count
+            part = IndexKeys(*(column[start : start + room] for column in keys))
+            if len(part.key_hashes):
+                self._append_part(part)
+            start += len(part.key_hashes)
+            if self._header.index_count >= self._store.item_count:
+                self._close_file()
+        self.key_count += len(keys.key_hashes)
+
+    def flush(self) -> None:
+        """Header, then slots, of the open file: what was entered can be found from now on. Syncs nothing."""
+        if self._path is None or not self._dirty_pages.any():
+            return
+        _write_header(self._file_system, self._path, self._header)
+        reach("amid-index")
+        _write_slots(self._file_system, self._path, self._slots, np.flatnonzero(self._dirty_pages))
+        self._dirty_pages[:] = False
+
+    def sync(self) -> None:
+        """Everything flushed onto the disk, the entries of new files too."""
+        for path in sorted(self.unsynced):
+            self._file_system.sync(path)
+        if self.has_new_file:
+            self._file_system.sync(self._store.directory)
+        self.unsynced.clear()
+        self.has_new_file = False
+
+    def finish(self) -> None:
+        """Flush and sync."""
+        self.flush()
+        self.sync()
+
+    def _create(self) -> None:
+        """A new file, which takes over the end of the one before (Java: IndexFile's constructor)."""
+        moment = datetime.fromtimestamp(self._clock() / 1_000)
+        name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1_000:03d}"
+        if name <= self._last_name:
+            name = str(int(self._last_name) + 1)
+        self._path = f"{self._store.directory}/{name}"
+        self._last_name = name
+        self._file_system.create_file(self._path, index_file_size(self._store.slot_count, self._store.item_count))
+        reach("index-file-made")
+        before = self._header
+        self._header = IndexHeader(
+            before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
+        )
+        self._slots = np.zeros(self._store.slot_count, np.int32)
+        self._dirty_pages = self._no_pages()
+        _write_header(self._file_system, self._path, self._header)
+        self.unsynced.add(self._path)
+        self.has_new_file = True
+
+    def _append_part(self, keys: IndexKeys) -> None:
+        assert self._path is not None
+        header, count = self._header, len(keys.key_hashes)
+        numbers = header.index_count + np.arange(count, dtype=np.int32)
+        slots = keys.key_hashes % self._store.slot_count
+        items = np.empty(count, ITEM)
+        items["key_hash"] = keys.key_hashes
+        items["commitlog_offset"] = keys.commitlog_offsets
+        items["previous_item"] = link_items(slots, numbers, self._slots)
+        self._dirty_pages[slots // _PAGE_ROWS] = True
+        begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
+        differences = np.zeros(count, np.int64)
+        if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
+            if begin_ms > 0:
+                differences[0] = (keys.store_times_ms[0] - begin_ms) // 1_000
+            begin_ms, begin_offset = int(keys.store_times_ms[0]), int(keys.commitlog_offsets[0])
+            differences[1:] = (keys.store_times_ms[1:] - begin_ms) // 1_000
+        elif begin_ms > 0:
+            differences[:] = (keys.store_times_ms - begin_ms) // 1_000
+        items["time_difference_s"] = np.clip(differences, 0, 2**31 - 1)
+        position = index_file_size(self._store.slot_count, header.index_count)  # behind the items that stand there
+        self._file_system.write(self._path, position, items.view(np.uint8))
+        self.unsynced.add(self._path)
+        end_ms, end_offset = int(keys.store_times_ms[-1]), int(keys.commitlog_offsets[-1])
+        if end_offset < header.end_commitlog_offset:
+            end_ms, end_offset = header.end_time_ms, header.end_commitlog_offset
+        self._header = IndexHeader(
+            begin_ms,
+            end_ms,
+            begin_offset,
+            end_offset,
+            header.used_slot_count + int(np.count_nonzero(items["previous_item"] == 0)),  # its slot was free
+            header.index_count + count,
+        )
+
+    def _close_file(self) -> None:
+        """A full file is on the disk before the next one begins, as in Java."""
+        self.finish()
+        self._path = None
+
+    def _no_pages(self) -> np.ndarray:
+        return np.zeros(-(-self._store.slot_count // _PAGE_ROWS), bool)
+
+
+def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
+    file_system.write(path, 0, HEADER_STRUCT.pack(*astuple(header)))
+
+
+def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, pages: np.ndarray) -> None:
+    if len(pages) > _MANY_PAGES:
+        pages = np.arange(-(-len(slots) // _PAGE_ROWS))
+    for rows in _runs_of_pages(pages):
+        file_system.write(path, HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8))
+
+
+def _runs_of_pages(pages: np.ndarray) -> Iterator[slice]:
+    """The rows of neighbouring pages, which ascend; a page is that many rows, whatever their size."""
+    first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+    for run in np.split(pages, first_of_run[1:]) if len(pages) else ():
+        yield slice(int(run[0]) * _PAGE_ROWS, (int(run[-1]) + 1) * _PAGE_ROWS)

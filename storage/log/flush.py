@@ -1,0 +1,135 @@
+"""When what was put is written out and synced, as values: no disk, no thread, no clock. Java: CommitLog.DefaultFlushManager.
+
+    SYNC_FLUSH      a put waits until a sync has reached behind it; one sync serves all that wait (GroupCommitService)
+    ASYNC_FLUSH     a put is acknowledged when it is written; syncs come in turns (FlushRealTimeService)
+      with a pool   it is acknowledged when it is in memory; writes come in turns too (CommitRealTimeService)
+
+Under SYNC_FLUSH the pool of `transientStorePoolEnable` is not used: who waits for the disk waits for the write before it. Java keeps
+it, and loses to a killed process the messages for which nobody waits. A slave, for which Java uses none either, is not written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage.settings.nouns import FlushConfig
+
+PAGE_BYTES = 4096
+"""Java: MappedFile.OS_PAGE_SIZE, whatever the machine's pages are."""
+_LONGEST_HOLD_MS = 10_000_000
+"""Java: DefaultMessageStore.isOSPageCacheBusy takes a longer one for a clock that was set."""
+
+
+class FlushTurn(NamedTuple):
+    """What one turn does: everything if `least_pages` is 0, else what has so many pages. `thorough_ms` is the last such turn's time."""
+
+    least_pages: int
+    thorough_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRule:
+    """Something is looked at every `interval_ms`, and done if it is worth it; every `thorough_interval_ms` it is done in any case."""
+
+    interval_ms: int
+    least_pages: int
+    thorough_interval_ms: int
+
+    def turn(self, thorough_ms: int, now_ms: int) -> FlushTurn:
+        """The turn that is due now; `thorough_ms` is when the last thorough one was, 0 = never."""
+        if now_ms >= thorough_ms + self.thorough_interval_ms:
+            return FlushTurn(0, now_ms)
+        return FlushTurn(self.least_pages, thorough_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFlush:
+    """SYNC_FLUSH: acknowledged when synced, or after `timeout_ms` as FLUSH_DISK_TIMEOUT."""
+
+    timeout_ms: int
+
+    def readable_end(self, written_end: int, synced_end: int) -> int:
+        """Up to where queues and index may speak of the log. Java: CommitLog.getConfirmOffset, with apache/rocketmq#8239."""
+        return synced_end
+
+
+@dataclass(frozen=True, slots=True)
+class StorePool:
+    """Memory in which puts wait for the next write; `room_bytes` of it. Java: TransientStorePool."""
+
+    rule: FlushRule
+    room_bytes: int
+    is_woken_by_puts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncFlush:
+    """ASYNC_FLUSH: acknowledged when written, or with a pool when it is in there."""
+
+    rule: FlushRule
+    is_woken_by_puts: bool = False
+    """Java: wakeFlushWhenPutMessage, which wakes nobody under flushCommitLogTimed."""
+    pool: StorePool | None = None
+
+    def readable_end(self, written_end: int, synced_end: int) -> int:
+        """Up to where queues and index may speak of the log; with a pool, what was not written out is not readable."""
+        return written_end
+
+
+FlushPolicy = SyncFlush | AsyncFlush
+
+
+def flush_policy(config: FlushConfig, *, is_sync: bool, log_file_size_bytes: int) -> FlushPolicy:
+    """The policy for a store; `is_sync` says which of both, as an option may have overruled the configuration."""
+    if is_sync:
+        return SyncFlush(config.sync_flush_timeout)
+    pool = None
+    if config.transient_store_pool_enable:
+        rule = FlushRule(
+            config.commit_interval_commit_log,
+            config.commit_commit_log_least_pages,
+            config.commit_commit_log_thorough_interval,
+        )
+        room_bytes = config.transient_store_pool_size * log_file_size_bytes
+        pool = StorePool(rule, room_bytes, config.wake_commit_when_put_message)
+    return AsyncFlush(
+        FlushRule(
+            config.flush_interval_commit_log,
+            config.flush_commit_log_least_pages,
+            config.flush_commit_log_thorough_interval,
+        ),
+        # with a pool a put wakes the pool's turn, and that one this
+        (config.wake_flush_when_put_message or pool is not None) and not config.flush_commit_log_timed,
+        pool,
+    )
+
+
+def queue_flush_rule(config: FlushConfig) -> FlushRule:
+    """How often consume queues are synced; a thorough turn writes the checkpoint. Java: FlushConsumeQueueService."""
+    return FlushRule(
+        config.flush_interval_consume_queue,
+        config.flush_consume_queue_least_pages,
+        config.flush_consume_queue_thorough_interval,
+    )
+
+
+def is_worth_it(done: int, until: int, least_pages: int, file_start: int, file_size_bytes: int) -> bool:
+    """Whether bytes [done, until) are to be written out or synced. Java: DefaultMappedFile.isAbleToFlush, isAbleToCommit.
+
+    `done` lies in the file that begins at `file_start`. A full file always is; else so many pages must have been begun, or
+    for 0 a byte.
+    """
+    until = min(until, file_start + file_size_bytes)
+    if until <= done:
+        return False
+    if until == file_start + file_size_bytes:
+        return True
+    if least_pages > 0:
+        return (until - file_start) // PAGE_BYTES - (done - file_start) // PAGE_BYTES >= least_pages
+    return True
+
+
+def is_page_cache_busy(held_since_ms: int | None, now_ms: int, timeout_ms: int) -> bool:
+    """Whether one put has held the log for too long; None while none does. Java: DefaultMessageStore.isOSPageCacheBusy."""
+    return held_since_ms is not None and timeout_ms < now_ms - held_since_ms < _LONGEST_HOLD_MS

@@ -1,0 +1,287 @@
+"""Appending to the commit log: stamp records, write them in slices that fit the cache, roll to new files, sync. Java: CommitLog.
+
+    end            where the next record goes
+    written_end    up to where records are in the files; those behind it are held in memory (Java: committedWhere)
+    synced_end     up to where they are on the disk (Java: flushedWhere)
+
+A file appears at its full length, sparse, as a broker expects it; room on the disk is reserved before a commit begins, so that
+a full disk is an error then and not half-way. Nothing else may have touched the last file meanwhile: a broker that is
+*started* on this store recovers, and deletes files, before it finds the lock held.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import StoreNotWritableError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
+from storage.files.sync_gate import SyncGate
+from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
+from storage.format.record_block import RecordRun, stamp, stamp_crcs
+from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
+from storage.log.placement import Placement, place, slices
+
+SLICE_BYTES = 4 << 20
+_FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
+
+
+@contextmanager
+def _room_for(path: str, size_bytes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"there is no room for {size_bytes} more bytes of log: {error.strerror}"
+        raise StoreNotWritableError(path, reason, "make room on the disk; nothing of this was written") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogSync:
+    """A sync of what stood in the log at one moment. It may run while the log grows; `CommitLogWriter.begin_sync` makes it."""
+
+    end: int
+    paths: tuple[str, ...]
+    writer: LocalWriter | None
+    """Of the last file, if that is among them."""
+    file_system: LocalFileSystem
+    gate: SyncGate
+
+    def run(self) -> None:
+        """Returns when everything before `end` is on the disk. Raises OSError; then nobody knows what is."""
+        self.gate.run(self._sync)
+
+    def _sync(self) -> None:
+        if self.writer is not None:
+            self.writer.sync()
+        for path in self.paths:
+            if self.writer is None or path != self.writer.path:
+                with suppress(FileNotFoundError):  # it has expired
+                    self.file_system.sync(path)
+
+
+class CommitLogWriter:
+    """The end of the log. Not thread-safe, but for a `LogSync` that runs beside it."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        log: CommitLog,
+        end: int,
+        file_size_bytes: int,
+        directories: tuple[str, ...],
+        unsynced: Iterable[str] = (),
+    ) -> None:
+        """`unsynced` are files of the log that another writer has left so."""
+        self._file_system = file_system
+        self._log = log
+        self.end = end
+        self.written_end = end
+        self.file_size_bytes = file_size_bytes
+        self._directories = directories
+        self._scratch = Scratch(), Scratch()
+        self._writer: LocalWriter | None = None
+        self._identity: tuple[int, int, int] | None = None
+        self._lent: list[LocalWriter] = []
+        """Those of syncs that run."""
+        self._held: list[tuple[int, bytes]] = []
+        """What is to be written and where, in order."""
+        self._unsynced = dict.fromkeys(unsynced, 0)
+        """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
+        self.synced_end = 0 if self._unsynced else end
+        self._gate = SyncGate()
+
+    def append(
+        self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
+    ) -> Placement:
+        """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
+
+        With `hold` they stay in memory until `write_held`.
+        Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
+        """
+        columns = run.columns
+        placement = place(
+            columns.sizes_bytes,
+            columns.queue_codes,
+            next_queue_offsets,
+            self.end,
+            self._file_end(self.end),
+            self.file_size_bytes,
+        )
+        if not run.columns.is_queued:
+            placement = placement._replace(queue_offsets=np.zeros(run.columns.row_count, np.int64))
+        pieces = self._stamped(run, placement, store_time_ms)
+        if hold:
+            self._held += ((start, bytes(data)) for start, data in pieces)
+            self.end = placement.end
+            return placement
+        self.write_held()
+        if placement.end - self.end <= SLICE_BYTES:
+            for number, (start, data) in enumerate(pieces):
+                if number:
+                    reach("amid-records")
+                self._write(start, data)
+        else:
+            self._write_while_stamping(pieces)
+        self.end = self.written_end = placement.end
+        return placement
+
+    @property
+    def unsynced(self) -> set[str]:
+        """Files that hold what is not synced."""
+        return set(self._unsynced)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.end - self.written_end
+
+    def write_held(self) -> None:
+        """Write out what is held in memory. Java: MappedFileQueue.commit."""
+        if self._held:
+            reach("before-pool-write")
+        for start, data in self._held:
+            self._write(start, data)
+        self._held.clear()
+        self.written_end = self.end
+
+    def _stamped(
+        self, run: RecordRun, placement: Placement, store_time_ms: int
+    ) -> Iterator[tuple[int, bytes | np.ndarray]]:
+        """What is to be written and where, in order. A piece is good until the next but one is asked for."""
+        sizes = run.columns.sizes_bytes
+        sources = np.cumsum(sizes, dtype=np.int64) - sizes
+        fillers = list(placement.fillers)
+        for number, (first, last) in enumerate(slices(placement.commitlog_offsets, sizes, SLICE_BYTES)):
+            offsets = placement.commitlog_offsets[first:last]
+            start = int(offsets[0])
+            while fillers and fillers[0].commitlog_offset < start:
+                filler = fillers.pop(0)
+                yield filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK)
+            data = self._scratch[number % 2].take(int(offsets[-1]) + int(sizes[last - 1]) - start)
+            run.read(int(sources[first]), int(sources[first]) + len(data), data)
+            stamp(
+                data,
+                offsets - start,
+                placement.queue_offsets[first:last],
+                offsets,
+                store_time_ms,
+                run.columns.host_size,
+            )
+            if run.columns.has_crc:
+                stamp_crcs(data, offsets - start, sizes[first:last])
+            yield start, data
+
+    def _write_while_stamping(self, pieces: Iterator[tuple[int, bytes | np.ndarray]]) -> None:
+        """One piece is written while the next is read and stamped: the copies into page cache and scratch use a core each."""
+        with ThreadPoolExecutor(1) as writing:
+            written: Future[None] | None = None
+            for start, data in pieces:
+                if written is not None:
+                    written.result()
+                    reach("amid-records")
+                written = writing.submit(self._write, start, data)
+            if written is not None:
+                written.result()
+
+    def reserve(self, size_bytes: int, largest_bytes: int) -> None:
+        """Make the files that so many more bytes need, with room on the disk for them. `largest_bytes` is the largest record's size.
+
+        Raises StoreNotWritableError where the disk is full; nothing was written then. OSError where a new file may not be durable:
+        then nobody knows what is.
+        """
+        start, left = self.end, size_bytes
+        while left > 0:
+            file_end = self._file_end(start)
+            path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
+            if start + left > file_end - BLANK_SIZE:
+                # The log will roll, and leave less unused than a record and a blank take; of whole files at most every second half.
+                rest = file_end - start
+                left += min(largest_bytes + BLANK_SIZE, rest if rest < self.file_size_bytes else rest // 2)
+            room_end = min(file_end, start + left)
+            with _room_for(path, size_bytes):
+                is_new = not self._is_there(path)
+                if is_new:
+                    self._file_system.create_file(path, self.file_size_bytes)
+            if is_new:
+                self._keep(path)
+            with _room_for(path, size_bytes):
+                self._file_system.reserve(path, start - file_start, room_end - start)
+            left -= room_end - start
+            start = room_end
+
+    def sync(self) -> None:
+        """Everything written so far onto the disk."""
+        sync = self.begin_sync()
+        try:
+            sync.run()
+        except BaseException:
+            self.end_sync(sync, is_done=False)
+            raise
+        self.end_sync(sync, is_done=True)
+
+    def begin_sync(self) -> LogSync:
+        """A sync of everything written so far, to be ended by `end_sync`."""
+        writer = self._writer if self._writer is not None and self._writer.path in self._unsynced else None
+        if writer is not None:
+            self._lent.append(writer)
+        return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system, self._gate)
+
+    def end_sync(self, sync: LogSync, *, is_done: bool) -> None:
+        """Take note of how a sync ended."""
+        if sync.writer is not None:
+            self._lent.remove(sync.writer)
+            if sync.writer is not self._writer and sync.writer not in self._lent:
+                sync.writer.close()
+        if is_done:
+            self.synced_end = max(self.synced_end, sync.end)
+            for path in sync.paths:
+                if self._unsynced.get(path, 0) <= sync.end:  # nothing was written to it meanwhile
+                    self._unsynced.pop(path, None)
+
+    def close(self) -> None:
+        """Let go of the last file; a sync that runs keeps it until it ends."""
+        if self._writer is not None and self._writer not in self._lent:
+            self._writer.close()
+        self._writer = None
+
+    def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
+        start = self._file_end(commitlog_offset) - self.file_size_bytes
+        path = self._path(start)
+        if self._writer is None or self._writer.path != path:
+            self.close()
+            if not self._is_there(path):
+                self._file_system.create_file(path, self.file_size_bytes)
+                self._keep(path)
+            self._writer = self._file_system.open_for_writing(path)
+            self._identity = self._file_system.identity(path)
+        if self._file_system.identity(path) != self._identity:
+            raise StoreNotWritableError(path, "another process replaced or deleted the log's last file", _FOREIGN)
+        self._unsynced[path] = commitlog_offset + len(data)
+        self._writer.write(commitlog_offset - start, data)
+
+    def _keep(self, path: str) -> None:
+        """Make a new file durable with its length, before a later one is made: a power loss leaves no gap between files."""
+        reach("log-file-made")
+        self._file_system.sync(path)
+        self._file_system.sync(posixpath.dirname(path))
+        self._log.list_files()
+
+    def _is_there(self, path: str) -> bool:
+        found = self._file_system.identity(path)
+        return found is not None and found[2] > 0
+
+    def _file_end(self, commitlog_offset: int) -> int:
+        return self._log.file_end(commitlog_offset, self.file_size_bytes)
+
+    def _path(self, start: int) -> str:
+        """Where the file that begins at `start` lies, or will lie. Java: MultiPathMappedFileQueue."""
+        number = self._log.file_index(start)
+        if number >= 0 and self._log.files[number].start == start:
+            return self._log.files[number].path
+        directory = self._directories[start // self.file_size_bytes % len(self._directories)]
+        return f"{directory}/{start:0{FILE_NAME_DIGITS}d}"

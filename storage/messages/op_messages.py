@@ -1,0 +1,88 @@
+"""Op messages: which halves are ended. Body: their queue offsets, each with a comma behind it; tag `d`.
+
+    half queue   0 1 2 3 4 …          op queue   "0,2," "1," …
+
+Java: TransactionalMessageServiceImpl.deletePrepareMessage, getOpMessage, batchSendOpMessage; TransactionalMessageUtil.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.texts import bytes_and_offsets
+from storage.messages.half_messages import QUEUE_ID
+from storage.messages.inner_messages import InnerMessage
+
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ENDED_TAG = "d"
+_PROPERTIES = {"WAIT": "true", "TAGS": ENDED_TAG}
+
+
+def op_bodies(half_queue_offsets: np.ndarray, max_size_bytes: int) -> list[bytes]:
+    """The bodies that name these halves, in order. Java: getOpMessage, which ends a body with the offset that fills it.
+
+    With a size of 0 each body is one offset without a comma: as releases before 5.1 write them, and the only form that these read.
+    """
+    numbers = pa.array(half_queue_offsets, pa.int64()).cast(pa.large_string())
+    if max_size_bytes == 0:
+        return [number.encode() for number in numbers.to_pylist()]
+    entries = pc.binary_join_element_wise(numbers, pa.scalar(",", pa.large_string()), pa.scalar("", pa.large_string()))
+    data, places = bytes_and_offsets(entries)
+    bodies = []
+    first = 0
+    while first < len(entries):
+        last = int(np.searchsorted(places, places[first] + max_size_bytes))
+        last = min(max(last, first + 1), len(entries))
+        bodies.append(data[places[first] : places[last]].tobytes())
+        first = last
+    return bodies
+
+
+def op_messages(half_queue_offsets: np.ndarray, max_size_bytes: int, now_ms: int) -> list[InnerMessage]:
+    """The messages that end these halves.
+
+    Java: TransactionalMessageBridge.makeOpMessageInner, whose unique key never reaches the record.
+    """
+    return [
+        InnerMessage(topic=OP_TOPIC, queue_id=QUEUE_ID, body=body, properties=_PROPERTIES, born_time_ms=now_ms)
+        for body in op_bodies(half_queue_offsets, max_size_bytes)
+    ]
+
+
+class OpBatch:
+    """Ended halves that no op message names yet: one is due when they fill it, or some time after the last. Java:
+    MessageQueueOpContext.
+
+    They live in memory, and a crash loses them. Of a commit its record tells the same, so nothing is committed twice; a
+    rollback is known only here, so whoever acknowledges one writes at once.
+    """
+
+    def __init__(self, max_size_bytes: int, interval_ms: int, now_ms: int) -> None:
+        self._max_size_bytes = max_size_bytes
+        self._interval_ms = interval_ms
+        self._last_write_ms = now_ms
+        self._offsets: list[int] = []
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, half_queue_offset: int) -> None:
+        """One more half that is ended."""
+        self._offsets.append(half_queue_offset)
+        self._size_bytes += len(str(half_queue_offset)) + 1
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to write now. Java: batchSendOpMessage."""
+        waited = now_ms - self._last_write_ms >= self._interval_ms
+        return bool(self._offsets) and (waited or self._size_bytes >= self._max_size_bytes)
+
+    def messages(self, now_ms: int) -> list[InnerMessage]:
+        """The op messages of all that wait. `written` says that they stand in the log."""
+        return op_messages(np.array(self._offsets, np.int64), self._max_size_bytes, now_ms)
+
+    def written(self, now_ms: int) -> None:
+        """Begin anew."""
+        self._offsets, self._size_bytes, self._last_write_ms = [], 0, now_ms

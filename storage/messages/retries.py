@@ -1,0 +1,123 @@
+"""Failed consumptions: which of a group's topics a message goes to next, at which delay level, with which properties. Pure.
+
+    sent back (a consumer gives a message back)      times >= maximum or level < 0 ─▶ %DLQ%GROUP, DELAY 0
+                                                     else ─▶ %RETRY%GROUP, DELAY level, or 3 + times where it is 0
+    sent (a client puts it into %RETRY%GROUP itself) times >  maximum or the group holds a lock ─▶ %DLQ%GROUP, DELAY −1
+
+The rules take numbers as well as arrays of them, so that a message and a table of rows are judged by the same lines.
+Java: AbstractSendMessageProcessor.consumerSendMsgBack, SendMessageProcessor.handleRetryAndDLQ,
+SubscriptionGroupManager.findSubscriptionGroupConfig, TopicConfigManager.createTopicInSendMessageBackMethod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.errors import NameIllegalError
+from storage.names import RETRY_PREFIX, dead_letter_topic, is_system_group, retry_topic, validate_group
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
+
+DEAD_LETTER_QUEUE_COUNT = 1
+FIRST_RETRY_LEVEL = 3
+"""Added to the times that consumption failed before, where the consumer names no level."""
+DEAD_LETTER_LEVEL = 0
+"""DELAY of a dead letter that was sent back: a positive one would send it to its topic by way of the schedule topic."""
+SENT_DEAD_LETTER_LEVEL = -1
+"""DELAY of a dead letter that a client sent to the retry topic once too often."""
+UNIT_SUBSCRIBED = 2
+"""Bit of a topic's flag: consumers of another unit read it (Java: TopicSysFlag.FLAG_UNIT_SUB)."""
+
+_POP_RETRY_SEPARATOR = "+"
+_GREATEST = 2**31 - 1
+
+
+class Destinations(NamedTuple):
+    """Where sent back messages go; arrays, or what NumPy makes of single numbers."""
+
+    dead: np.ndarray
+    """bool: to the dead letters, else to the retry topic."""
+    levels: np.ndarray
+    """int32: the DELAY that the record gets."""
+
+
+def sent_back_to(
+    reconsume_times: np.ndarray | int, asked_levels: np.ndarray | int, max_reconsume_times: int
+) -> Destinations:
+    """Where messages go that failed `reconsume_times` before this time, whose consumer asks for a level: 0 leaves it to the broker,
+    a negative one asks for the dead letters.
+    """
+    times, asked = np.asarray(reconsume_times, np.int64), np.asarray(asked_levels, np.int64)
+    dead = (times >= max_reconsume_times) | (asked < 0)
+    levels = np.where(asked == 0, np.minimum(FIRST_RETRY_LEVEL + times, _GREATEST), asked)
+    return Destinations(dead, np.where(dead, DEAD_LETTER_LEVEL, levels).astype(np.int32))
+
+
+def next_reconsume_times(reconsume_times: np.ndarray | int) -> np.ndarray:
+    """int32: how often messages failed, with this time. A client may say any number; Java's sum wraps round, and they begin anew."""
+    return np.minimum(np.asarray(reconsume_times, np.int64) + 1, _GREATEST).astype(np.int32)
+
+
+def is_sent_too_often(reconsume_times: np.ndarray | int, max_reconsume_times: int) -> np.ndarray:
+    """Which messages that clients send to the retry topic become dead letters: one more try than of those sent back."""
+    return np.asarray(np.asarray(reconsume_times) > max_reconsume_times)
+
+
+def sent_back_properties(properties: Mapping[str, str], topic: str, msg_id: str, level: int) -> dict[str, str]:
+    """The properties of a message that is sent back from `topic`, where it has `msg_id`: its own, and where it first came from."""
+    made = {"WAIT": "false", "DELAY": str(level)}
+    if "RETRY_TOPIC" not in properties:
+        made["RETRY_TOPIC"] = topic
+    if not properties.get("ORIGIN_MESSAGE_ID", "").strip():
+        made["ORIGIN_MESSAGE_ID"] = msg_id
+    return {**properties, **made}
+
+
+def find_group(
+    group: str, groups: Mapping[str, SubscriptionGroupConfig], *, auto_create: bool, create_system_groups: bool = True
+) -> SubscriptionGroupConfig | None:
+    """The group's entry: as it is, or, where the broker may make it, a new one (which is not in `groups`); else None.
+
+    Departure: a blank name is no group; Java makes an entry for it.
+    """
+    found = groups.get(group)
+    if found is not None or not (auto_create or (create_system_groups and is_system_group(group))):
+        return found
+    try:
+        return SubscriptionGroupConfig(validate_group(group))
+    except NameIllegalError:
+        return None
+
+
+def group_of_retry_topic(topic: str) -> str:
+    """The group of a `%RETRY%` topic, also of a pop consumer's, `%RETRY%GROUP+TOPIC`. Java: KeyBuilder.parseGroup."""
+    parts = topic.rstrip(_POP_RETRY_SEPARATOR).split(_POP_RETRY_SEPARATOR)
+    return (parts[0] if len(parts) == 2 else topic).removeprefix(RETRY_PREFIX)
+
+
+def retry_topic_config(
+    config: SubscriptionGroupConfig, topics: Mapping[str, TopicConfig], *, unit_mode: bool = False
+) -> TopicConfig:
+    """The entry that the group's retry topic must have; equal to the one in `topics` where nothing is to be changed."""
+    flag = UNIT_SUBSCRIBED if unit_mode else 0
+    return group_topic_config(retry_topic(config.group), config.retry_queue_count, flag, topics)
+
+
+def dead_letter_topic_config(group: str, topics: Mapping[str, TopicConfig]) -> TopicConfig:
+    """The entry that the group's dead-letter topic must have; equal to the one in `topics` where nothing is to be changed."""
+    return group_topic_config(dead_letter_topic(group), DEAD_LETTER_QUEUE_COUNT, 0, topics)
+
+
+def group_topic_config(topic: str, queue_count: int, sys_flag: int, topics: Mapping[str, TopicConfig]) -> TopicConfig:
+    """The entry that a group's topic must have: as it is but for its order, or a new one.
+
+    Java: TopicConfigManager.createTopicInSendMessageBackMethod.
+    """
+    present = topics.get(topic)
+    if present is not None:
+        return replace(present, order=False) if present.order else present
+    return TopicConfig(topic, queue_count, queue_count, PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag)

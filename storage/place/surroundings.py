@@ -1,0 +1,179 @@
+"""Looks at a store's directory and at the places that its configuration names, for the decision of `log_place.py`.
+
+Every way into a store asks here where its log lies: opening, creating, jobs, commands, the tasks of a sink.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from storage.errors import ForeignLogError
+from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem
+from storage.files.mounts import MOUNTS, Mount, other_names, parse_mounts
+from storage.log.checkpoint import read_checkpoint
+from storage.place.binding import load_binding
+from storage.place.log_place import LogDirectory, LogPlace, Surroundings, decide
+from storage.queues.store import has_queue_file
+from storage.settings.load import StoreConfig, configured_log_directories
+
+_MADE_BY_BROKERS = {"abort", "checkpoint", "config", "consumequeue", "index"}
+_PARTS = (
+    "abort",
+    "checkpoint",
+    "config",
+    "consumequeue",
+    "consumequeue_ext",
+    "index",
+    "lock",
+    "timerlog",
+    "timerwheel",
+)
+
+
+def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
+    """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
+    return decide(look_around(root, config, file_system))
+
+
+def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
+    """`log_place` for a caller that is going to write anything in ROOT. Raises ForeignLogError."""
+    place = log_place(root, config, file_system)
+    if place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
+
+
+def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
+    """What is to be seen. A remote file system has no links, mounts and inodes: there, names decide."""
+    look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
+    own = look.directory(f"{root.rstrip('/')}/commitlog")
+    configured = tuple(look.directory(path) for path in configured_log_directories(config))
+    names = {entry.name for entry in file_system.list_directory(root)}
+    is_history_asked = bool(configured) and not own.has_files
+    return Surroundings(
+        root,
+        look.root,
+        own,
+        configured,
+        _source(config),
+        is_store=bool(names & _MADE_BY_BROKERS),
+        has_history=is_history_asked and _has_history(root, file_system),
+        binding=load_binding(root, file_system),
+        strays=look.strays(names),
+    )
+
+
+def _source(config: StoreConfig) -> str:
+    return f"storePathCommitLog in {config.file or 'the configuration'}"
+
+
+def _has_history(root: str, file_system: FileSystem) -> bool:
+    return has_queue_file(root, file_system) or read_checkpoint(file_system, root).physic_msg_timestamp > 0
+
+
+class _Look:
+    """Where paths lie, by their names alone."""
+
+    def __init__(self, root: str, file_system: FileSystem) -> None:
+        self.root = (root, 0)
+        self._file_system = file_system
+
+    def directory(self, path: str) -> LogDirectory:
+        entries = _log_files(self._file_system.list_directory(path))
+        parent, _, name = path.rpartition("/")
+        beside = self._file_system.list_directory(parent or "/")
+        is_there = bool(entries) or any(entry.name == name and entry.is_directory for entry in beside)
+        return LogDirectory(
+            path, path, is_there=is_there, has_files=bool(entries), is_inside=_is_below(path, self.root[0])
+        )
+
+    def strays(self, names: set[str]) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
+class _LocalLook:
+    """Where paths really lie: links are followed, and other mounts of the same directory are looked at."""
+
+    def __init__(self, root: str, file_system: LocalFileSystem) -> None:
+        self._given = root
+        self._file_system = file_system
+        real = file_system.real_path(root)
+        self._root_number = file_system.directory_number(real)
+        self.root = (real, self._root_number[1] if self._root_number is not None else 0)
+        self._mounts: list[Mount] = parse_mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
+
+    def directory(self, path: str) -> LogDirectory:
+        """A directory of which nothing can be told (another user's, a broken mount) is there: who opens it gets the system's error."""
+        files = self._file_system
+        real = files.real_path(path)
+        try:
+            number = files.directory_number(real)
+        except OSError:
+            return LogDirectory(path, real, is_inside=self._is_inside(real))
+        names = [real]
+        if number is not None:
+            names += (name for name in other_names(real, self._mounts) if self._number(name) == number)
+        entries = _log_files(files.list_directory(real)) if number is not None else []
+        last = f"{real}/{entries[-1].name}" if entries else None
+        return LogDirectory(
+            path,
+            real,
+            number,
+            is_there=number is not None,
+            has_files=bool(entries),
+            is_inside=any(self._is_inside(name) for name in names),
+            owner=next((owner for name in names if (owner := self._owner(name)) is not None), None),
+            linked_file=last if last is not None and files.link_count(last) > 1 else None,
+        )
+
+    def strays(self, names: set[str]) -> tuple[tuple[str, str], ...]:
+        """Parts of ROOT that are links into another store."""
+        found = []
+        for name in sorted(names.intersection(_PARTS)):
+            real = self._file_system.real_path(f"{self._given}/{name}")
+            if real != f"{self.root[0].rstrip('/')}/{name}" and (owner := self._owner(real)) is not None:
+                found.append((name, owner))
+        return tuple(found)
+
+    def _number(self, path: str) -> tuple[int, int] | None:
+        """None also where this user may not look."""
+        try:
+            return self._file_system.directory_number(path)
+        except OSError:
+            return None
+
+    def _is_inside(self, real: str) -> bool:
+        if _is_below(real, self.root[0]):
+            return True
+        return self._root_number is not None and any(
+            self._number(parent) == self._root_number for parent in _parents(real)
+        )
+
+    def _owner(self, real: str) -> str | None:
+        """The nearest directory at or around a place that is another store than ROOT."""
+        exists = self._file_system.exists
+        for parent in (real, *_parents(real)):
+            number = self._number(parent)
+            if number is None:  # not there yet, or not to be looked at
+                continue
+            if number == self._root_number:
+                return None
+            if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
+                return parent
+        return None
+
+
+def _parents(path: str) -> list[str]:
+    """The directories around an absolute path, the nearest first, without the root of all."""
+    found = []
+    while (path := posixpath.dirname(path)) not in ("/", ""):
+        found.append(path)
+    return found
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _log_files(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    return [entry for entry in entries if not entry.is_directory and entry.size_bytes > 0]

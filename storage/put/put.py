@@ -1,0 +1,262 @@
+"""Putting messages into an open store, one or a table of them. Java: DefaultMessageStore.putMessage, putMessages.
+
+A call is appended whole or not at all, as far as the process lives; after a crash a part of it may stand in the log, in order. What
+is to be there exactly once goes through staged segments and an intent (`storage/batch/commit.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import MessageIllegalError, RowIllegalError
+from storage.format.message_id import hex_strings
+from storage.format.properties import decode_property_maps
+from storage.format.record import BLANK_SIZE
+from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
+from storage.log.placement import Placement
+from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
+from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, with_states
+from storage.put.settings import PutSettings
+from storage.put.store_writer import StoreWriter
+from storage.rows.messages import MessageRows, Prepared
+from storage.rows.rules import DEFAULT_QUEUE_COUNT, MessageRules, RetryRules, TransactionRules
+from storage.rows.schema import check_columns
+from storage.tables.topics import TopicConfig, TopicTable
+
+INDEX_LEASE_MS = 1_000
+"""How far the checkpoint's index time runs ahead, so that not every put writes it."""
+
+
+class PutResult(NamedTuple):
+    """Where a message stands. Java: PutMessageResult, SendResult."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    commitlog_offset: int
+    msg_id: str
+    """The offset message id."""
+    unique_key: str
+    store_time_ms: int
+
+
+def message_rules(
+    settings: PutSettings,
+    *,
+    topic: str | None = None,
+    queue_count: int | None = None,
+    growing: frozenset[str] = frozenset(),
+    create_topic: bool = True,
+    compress_body_over: int | None = None,
+    keep_unique_key: bool = False,
+    strict_properties: bool = False,
+    transactional: bool = False,
+    producer_group: str | None = None,
+    marks: tuple[tuple[str, str], ...] = (),
+    retries: RetryRules | None = None,
+) -> MessageRules:
+    """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`.
+
+    A topic that is made gets `queue_count` queues (None: 8), or as many as its rows name. A given `queue_count` also allows a topic
+    that is there to get as many, where rows name them.
+    """
+    transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
+    return MessageRules(
+        topic=topic,
+        topics=settings.topics.topics,
+        create_topic=create_topic,
+        queue_count=DEFAULT_QUEUE_COUNT if queue_count is None else queue_count,
+        grow_to=queue_count or 0,
+        growing=growing,
+        broker_name=settings.broker_name,
+        cluster_name=settings.cluster,
+        region=settings.region,
+        trace_on=settings.trace_on,
+        max_message_size=settings.max_message_size,
+        log_file_size=settings.log_file_size_bytes,
+        host_size=len(settings.host),
+        appends_crc=settings.appends_crc,
+        compress_body_over=compress_body_over,
+        keep_unique_key=keep_unique_key,
+        strict_properties=strict_properties,
+        delays_ms=settings.delays_ms,
+        timer=settings.timer,
+        transaction=transaction,
+        retries=retries or RetryRules(),
+    )
+
+
+class Append(Protocol):
+    """`StoreWriter.append`, or what stands for it where somebody else syncs and dispatches."""
+
+    def __call__(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]: ...
+
+
+class Putter:
+    """Makes messages of rows and appends them. Keys and turns go on from call to call while the rules stay the same."""
+
+    def __init__(self, writer: StoreWriter, append: Append | None = None) -> None:
+        self._writer = writer
+        self._append = append or writer.append
+        self._lock = threading.Lock()
+        self._rules: MessageRules | None = None
+        self._rows: MessageRows | None = None
+
+    def put(self, batch: pa.RecordBatch, **rules: object) -> pa.RecordBatch:
+        """Append the rows; returns for each, in their order, the fields of `PutResult`: where they stand, wait, or are prepared.
+
+        Columns are those of `rows.columns.COLUMNS`; `rules` the options of `message_rules`.
+        Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
+        appended; StoreNotWritableError, OSError.
+        """
+        return self.prepare(batch, **rules)()
+
+    def prepare(self, batch: pa.RecordBatch, **rules: object) -> Callable[[], pa.RecordBatch]:
+        """The part of `put` that needs the store for itself; the rest is done on return, and may be done by many threads beside it.
+
+        Raises ColumnIllegalError, RowIllegalError. So may the other part: where a topic has changed in between, it prepares again.
+        """
+        check_columns(batch.schema)
+        first = self._prepare(batch, rules)
+
+        def append() -> pa.RecordBatch:
+            put = first if first.suits(self._writer.settings.topics) else self._prepare(batch, rules)
+            return put.append_to(self._writer, self._append)
+
+        return append
+
+    def _prepare(self, batch: pa.RecordBatch, options: Mapping[str, object]) -> _RowPut:
+        with self._lock:
+            settings = self._writer.settings
+            wanted = message_rules(settings, **options)  # type: ignore[arg-type]
+            if self._rows is None or wanted != self._rules:
+                prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
+                self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))
+            prepared = self._rows.prepare(batch, self._writer.clock())
+        return _RowPut(settings, prepared)
+
+
+class _RowPut:
+    """Rows made into records. Raises RowIllegalError for the first that is no message."""
+
+    def __init__(self, settings: PutSettings, prepared: Prepared) -> None:
+        if prepared.rejected:
+            first = prepared.rejected[0]
+            raise RowIllegalError(
+                int(prepared.rejected_indices[0]), first.column, first.rule, len(prepared.rejected) - 1
+            )
+        there = settings.topics.topics
+        self._topics = {
+            topic: there.get(topic) or TopicConfig(topic, count, count) for topic, count in prepared.topics.items()
+        }
+        self._prepared, self._host = prepared, settings.host
+        self._block = settings.encode(prepared.messages)
+        self._commits = None if prepared.commits is None else settings.encode(prepared.commits.messages)
+
+    def suits(self, table: TopicTable) -> bool:
+        """Whether the topics are still what the rows were made for, or to be made so."""
+        return all(table.topics.get(name, topic) == topic for name, topic in self._topics.items())
+
+    def append_to(self, writer: StoreWriter, append: Append) -> pa.RecordBatch:
+        messages, block = self._prepared.messages, self._block
+        if not len(messages.queue_codes):
+            return _results(messages, None, self._host, 0)
+        writer.reserve(len(block.data), _largest_record(block))
+        writer.ensure_topics(self._prepared.topics, self._prepared.grown)
+        placement = append([block], index_lease_ms=INDEX_LEASE_MS)[0]
+        self._end_halves(placement, writer, append)
+        last = writer.ends.last_record
+        assert last is not None, "something was appended"
+        return _results(messages, placement, self._host, last.store_time_ms)
+
+    def _end_halves(self, placement: Placement, writer: StoreWriter, append: Append) -> None:
+        if self._prepared.commits is None or self._commits is None:
+            return
+        halves, places = with_states(self._block, self._prepared.commits.states), HalfPlaces.of([placement])
+        runs = commit_runs([halves], [self._commits], places)
+        if runs[0].columns.row_count:
+            append(runs, index_lease_ms=INDEX_LEASE_MS)
+        if ops := op_runs([halves], places, writer.settings, writer.clock()):
+            append(ops, index_lease_ms=INDEX_LEASE_MS)
+
+
+class InnerPut:
+    """Messages that are put as they are, made into records. Raises MessageIllegalError for what no record can hold."""
+
+    def __init__(
+        self,
+        settings: PutSettings,
+        messages: InnerMessages | Sequence[InnerMessage],
+        delays_ms: tuple[int, ...],
+    ) -> None:
+        inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
+        limit, appends_crc = settings.max_message_size, settings.appends_crc
+        self._host = settings.host
+        self._parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
+        self._blocks = [settings.encode(part) for part in self._parts]
+        limit, largest = settings.log_file_size_bytes - BLANK_SIZE, max(map(_largest_record, self._blocks), default=0)
+        if largest > limit:
+            raise MessageIllegalError("record", limit, largest)
+
+    def append_to(self, writer: StoreWriter, append: Append | None = None) -> pa.RecordBatch:
+        """Append them; returns for each, in their order, the fields of `PutResult`. All or none, as far as the process lives.
+
+        Raises StoreNotWritableError, OSError.
+        """
+        if not self._parts:
+            return NO_RESULTS
+        writer.reserve(sum(len(block.data) for block in self._blocks), max(map(_largest_record, self._blocks)))
+        placements = (append or writer.append)(self._blocks, index_lease_ms=INDEX_LEASE_MS)
+        last = writer.ends.last_record
+        assert last is not None, "something was appended"
+        results = [
+            _results(part, placement, self._host, last.store_time_ms)
+            for part, placement in zip(self._parts, placements, strict=True)
+        ]
+        return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
+
+
+def _largest_record(block: RecordBlock) -> int:
+    return int(block.columns.sizes_bytes.max())
+
+
+def _results(
+    messages: OutgoingMessages, placement: Placement | None, host: bytes, store_time_ms: int
+) -> pa.RecordBatch:
+    count = len(messages.queue_codes)
+    codes = pa.array(messages.queue_codes)
+    nothing = np.empty(0, np.int64)
+    offsets = nothing if placement is None else placement.commitlog_offsets
+    ids = np.empty((count, len(host) + 8), np.uint8)
+    ids[:, : len(host)] = np.frombuffer(host, np.uint8)
+    ids[:, len(host) :] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    columns = (
+        pa.array([topic for topic, _ in messages.queues], pa.string()).take(codes),
+        pa.array([queue_id for _, queue_id in messages.queues], pa.int32()).take(codes),
+        pa.array(nothing if placement is None else placement.queue_offsets),
+        pa.array(offsets),
+        hex_strings(ids),
+        decode_property_maps(messages.properties.cast(pa.binary())).values_of("UNIQ_KEY"),
+        pa.array(np.full(count, store_time_ms)),
+    )
+    return pa.record_batch(list(columns), names=list(PutResult._fields))
+
+
+NO_RESULTS = pa.record_batch(
+    {
+        "topic": pa.array([], pa.string()),
+        "queue_id": pa.array([], pa.int32()),
+        "queue_offset": pa.array([], pa.int64()),
+        "commitlog_offset": pa.array([], pa.int64()),
+        "msg_id": pa.array([], pa.string()),
+        "unique_key": pa.array([], pa.string()),
+        "store_time_ms": pa.array([], pa.int64()),
+    }
+)

@@ -1,0 +1,172 @@
+"""What a put needs to know of a store before it looks at a message: whose records they are, their limits, the topics there are.
+
+Read by the tasks that encode records and by the process that appends them. Java: BrokerConfig, MessageStoreConfig, TopicConfigManager.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass, replace
+
+from storage.errors import ConfigurationError, PutRefusedError
+from storage.files.atomic_file import read_with_backup
+from storage.files.file_system import LocalFileSystem
+from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
+from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.log.commit_log import CommitLog
+from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.place.surroundings import refuse_foreign_log
+from storage.put_status import PutStatus
+from storage.queues.store import queue_file_size
+from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
+from storage.settings.load import StoreConfig
+from storage.settings.nouns import TimerConfig, TransactionConfig
+from storage.tables.broker_names import broker_names
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
+
+DEFAULT_STORE_HOST = "127.0.0.1:10911"
+DEFAULT_LOG_FILE_SIZE = 1 << 30
+_STORE_HOST = 11  # of a record's fixed fields
+
+
+@dataclass(frozen=True, slots=True)
+class PutSettings:
+    """The same for every message of a put or a task."""
+
+    host: bytes
+    """Address (4 or 16 bytes) and port (4) at which the store is served, or will be."""
+    broker_name: str | None
+    cluster: str
+    region: str
+    trace_on: bool
+    max_message_size: int
+    log_file_size_bytes: int
+    queue_file_size_bytes: int
+    log_directories: tuple[str, ...]
+    """Where new log files go."""
+    flush: FlushPolicy
+    topics: TopicTable
+    delays_ms: tuple[int, ...]
+    """The delay of each level, from level 1."""
+    timer: TimerConfig
+    transaction: TransactionConfig
+    takes_transactions: bool
+    appends_crc: bool = False
+    """Whether records end in a sum over themselves."""
+    version: BrokerVersion = DEFAULT_VERSION
+    """The release of the broker that reads the records."""
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether a put counts only when it is on the disk."""
+        return isinstance(self.flush, SyncFlush)
+
+    def with_topics(self, topics: TopicTable) -> PutSettings:
+        return replace(self, topics=topics)
+
+    def encode(self, messages: OutgoingMessages) -> RecordBlock:
+        """The messages as records of this store. PutRefusedError for a topic that its broker cannot read."""
+        for topic, _ in messages.queues:
+            if (refusal := self.version.refusal_of_topic(topic)) is not None:
+                raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, refusal)
+        return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
+
+
+def put_settings(
+    root: str,
+    config: StoreConfig,
+    file_system: LocalFileSystem,
+    store_host: str | None = None,
+    broker_name: str | None = None,
+    flush_disk_type: str | None = None,
+) -> PutSettings:
+    """The settings for the store at ROOT, which need not exist yet.
+
+    The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
+    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`.
+    Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
+    `store_host` that is not the store's; StateFileError where
+    topics.json cannot be read.
+    """
+    directories = refuse_foreign_log(root, config, file_system).directories
+    log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
+    try:
+        own = _host_of_configuration(config) or _host_of_log(log)
+        log_file_size = log.file_size_bytes or DEFAULT_LOG_FILE_SIZE
+    finally:
+        log.close()
+    asked = None if store_host is None else parse_host(store_host, "storeHost")
+    if own is not None and asked is not None and own != asked:
+        rule = f"the store is {host_text(own)}'s, as brokerIP1 or its records say; leave the option away"
+        raise ConfigurationError(config.file, None, "storeHost", rule)
+    read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
+    loaded = read_with_backup(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read_bytes=file_system.read_file)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    topics = loaded.value or TopicTable()
+    names = broker_names(config, topics, broker_name)
+    return PutSettings(
+        host=own or asked or parse_host(DEFAULT_STORE_HOST, "storeHost"),
+        broker_name=names.broker,
+        cluster=names.cluster,
+        region=config.send.region_id,
+        trace_on=config.send.trace_on,
+        max_message_size=config.commit_log.max_message_size,
+        log_file_size_bytes=log_file_size,
+        queue_file_size_bytes=queue_file_size(file_system, root, config.consume_queue.mapped_file_size_consume_queue),
+        log_directories=tuple(sorted(path for path in directories if path not in read_only)) or directories,
+        flush=flush_policy(
+            config.flush,
+            is_sync=(flush_disk_type or config.flush.flush_disk_type) == "SYNC_FLUSH",
+            log_file_size_bytes=log_file_size,
+        ),
+        topics=topics,
+        delays_ms=config.delay.delays_ms,
+        timer=config.timer,
+        transaction=config.transaction,
+        takes_transactions=not config.send.reject_transaction_message,
+        appends_crc=config.commit_log.appends_crc,
+        version=config.version,
+    )
+
+
+def parse_host(text: str, setting: str) -> bytes:
+    """`address:port`, `[v6]:port` or `name:port` as a record holds it. ConfigurationError where it can be nobody's address."""
+    name, _, port_text = text.strip().rpartition(":")
+    if not name or not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65_536:
+        raise ConfigurationError(None, None, setting, f"expected address:port, found {text!r}")
+    return host_bytes(name.strip("[]"), int(port_text), setting)
+
+
+def host_bytes(name: str, port: int, setting: str) -> bytes:
+    """An address or host name, and a port, as a record holds them."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            address = ipaddress.ip_address(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise ConfigurationError(None, None, setting, f"no address is known for {name!r}: {error}") from error
+    if address.is_unspecified or address.is_multicast:
+        rule = f"{name} is no address at which a broker can be reached: message ids hold it"
+        raise ConfigurationError(None, None, setting, rule)
+    return address.packed + port.to_bytes(4, "big")
+
+
+def _host_of_configuration(config: StoreConfig) -> bytes | None:
+    if config.identity.broker_ip1 is None:
+        return None
+    return host_bytes(config.identity.broker_ip1, config.identity.listen_port, "brokerIP1")
+
+
+def _host_of_log(log: CommitLog) -> bytes | None:
+    """The store host of the first record of the last file that has one."""
+    for file in reversed(log.files):
+        head = log.open_file(file).view(0, HEADER_STRUCTS[HOST_FLAGS].size).tobytes()
+        if int.from_bytes(head[4:8], "big") in (MAGIC_V1, MAGIC_V2):
+            flags = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big") & HOST_FLAGS
+            host: bytes = HEADER_STRUCTS[flags].unpack_from(head)[_STORE_HOST]
+            return host
+    return None

@@ -1,0 +1,398 @@
+"""What a put and a commit share: records appended, entered into queues and index, checkpointed. Java: CommitLog.asyncPutMessages,
+ReputMessageService, StoreCheckpoint.
+
+The order is the contract (DESIGN 4): the index time in the checkpoint · records · their sync under SYNC_FLUSH · queue entries ·
+index. `append` does all of it. `append_records` leaves off behind the records, for a sync that serves many puts
+(`put_service.py`); `dispatch` goes on with what the flush policy lets readers see by then, and with nothing else. After an error
+half-way nobody knows what stands on the disk, so the writer takes nothing more: opening the store again recovers it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.derived.runs import AppendedRun, groups_of_runs
+from storage.derived.sync import DerivedSync
+from storage.derived.writer import DerivedWriter
+from storage.ends.store_ends import StoreEnds
+from storage.errors import StoreNotWritableError
+from storage.failpoints import reach
+from storage.files.atomic_file import write_with_backup
+from storage.files.failed_sync import note_failed_sync
+from storage.files.file_system import LocalFileSystem
+from storage.format.record_block import RecordRun
+from storage.index.store import IndexStore
+from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import CommitLog
+from storage.log.dispatch import dispatch, index_keys, queue_entries
+from storage.log.placement import Placement
+from storage.log.tail import RecordIdentity
+from storage.log.torn_row import TornRow
+from storage.log.writer import CommitLogWriter, LogSync
+from storage.put.settings import PutSettings
+from storage.queues.store import ConsumeQueueStore
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
+
+CHECKPOINT_INTERVAL_MS = 60_000
+"""Java: flushConsumeQueueThoroughInterval."""
+
+
+class RunningSync(NamedTuple):
+    """A sync of the log, and the store time of the last record that it brings to the disk."""
+
+    log: LogSync
+    store_time_ms: int
+
+
+class StoreWriter:
+    """The writing end of one open store. The caller holds the store's lock, and `abort` stands. Not thread-safe."""
+
+    def __init__(
+        self,
+        root: str,
+        file_system: LocalFileSystem,
+        log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexStore | None,
+        ends: StoreEnds,
+        settings: PutSettings,
+        clock: Callable[[], int],
+    ) -> None:
+        self.root = root
+        self.file_system = file_system
+        self.log = log
+        self.queues = queues
+        self.settings = settings
+        self.clock = clock
+        self.ends = ends
+        self._index = index
+        self._derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
+        of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
+        ends.unsynced -= of_log
+        self._log_writer = CommitLogWriter(
+            file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
+        )
+        self._undispatched: deque[AppendedRun] = deque()
+        last_ms = ends.last_record.store_time_ms if ends.last_record else 0
+        self._written_ms = self._dispatched_ms = last_ms
+        self.dispatched_end = ends.log_end
+        """Up to where queues and index know the log."""
+        self._synced_ms = 0 if of_log else last_ms
+        self._checkpoint = read_checkpoint(file_system, root)
+        self._trust_is_saved = False
+        self._failure: BaseException | None = None
+
+    @property
+    def log_end(self) -> int:
+        return self.ends.log_end
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why this writer takes nothing more; None = it does."""
+        return self._failure
+
+    # Topics
+
+    def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Topics that have no entry get one with so many queues, before their first record; those of `grown` get more where they have
+        fewer. Java: TopicConfigManager.
+        """
+        table = before = self.settings.topics
+        for topic, queue_count in (*wanted.items(), *grown.items()):
+            if topic not in table.topics or topic in grown:
+                table = table.ensure_topic(
+                    topic,
+                    queue_count,
+                    now_ms=self.clock(),
+                    broker_name=self.settings.broker_name,
+                    cluster_name=self.settings.cluster,
+                )
+        if table is not before:
+            self._save_topics(table)
+
+    def save_topic(self, topic: TopicConfig) -> None:
+        """An entry in topics.json, new or in place of the topic's old one; nothing where it says so already."""
+        if self.settings.topics.topics.get(topic.topic) != topic:
+            self._save_topics(self.settings.topics.with_topic(topic, now_ms=self.clock()))
+
+    def _save_topics(self, table: TopicTable) -> None:
+        self._refuse_after_failure()
+        path, text = f"{self.root}/config/{TOPICS_FILE}", table.to_text()
+        try:
+            write_with_backup(path, text, self.file_system)
+        except OSError as error:
+            if self._says(path, text):  # though nobody knows whether the disk does
+                self.fail(error)
+            raise
+        self.settings = self.settings.with_topics(table)
+
+    def _says(self, path: str, text: str) -> bool:
+        try:
+            return self.file_system.read_file(path) == text.encode()
+        except OSError:
+            return True
+
+    # Appending
+
+    def reserve(self, size_bytes: int, largest_bytes: int) -> None:
+        """Room in the log for so many bytes of records, the largest of that size, or StoreNotWritableError with nothing written."""
+        self._refuse_after_failure()
+        try:
+            self._log_writer.reserve(size_bytes, largest_bytes)
+        except OSError as error:
+            self.fail(error)
+            raise
+
+    def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
+        """Append the runs in order and dispatch them; returns their places. All records get one store time.
+
+        On return they are readable, and on the disk under SYNC_FLUSH. `index_lease_ms` is how far ahead the checkpoint's
+        index time may run, so that not every small append writes it.
+        Raises StoreNotWritableError, OSError; then this writer is at its end.
+        """
+        placements: list[Placement] = []
+        store_time_ms = self._next_store_time_ms()
+        for group in groups_of_runs(runs):
+            placements += self._append_group(group, store_time_ms, index_lease_ms)
+            if self.settings.sync_flush:
+                self._sync_records()
+            self.dispatch()
+        return placements
+
+    def append_records(
+        self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0, hold: bool = False
+    ) -> list[Placement]:
+        """Append the runs in order, without what `append` does behind the records. Returns and raises what `append` does.
+
+        With `hold` they stay in memory until `write_held` or any `append`.
+        """
+        placements: list[Placement] = []
+        store_time_ms = self._next_store_time_ms()
+        for group in groups_of_runs(runs):
+            placements += self._append_group(group, store_time_ms, index_lease_ms, hold=hold)
+        return placements
+
+    def dispatch(self) -> None:
+        """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`."""
+        self._refuse_after_failure()
+        try:
+            end = self.settings.flush.readable_end(self._log_writer.written_end, self._log_writer.synced_end)
+            runs = []
+            while self._undispatched and self._undispatched[0].placement.end <= end:
+                runs.append(self._undispatched.popleft())
+            if runs:
+                self._derived.enter(runs)
+                self._dispatched_ms = runs[-1].store_time_ms
+                self.dispatched_end = runs[-1].placement.end
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def mend(self, torn: Sequence[TornRow]) -> None:
+        """Tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn: as their records say."""
+        self._refuse_after_failure()
+        places, sizes = np.array(torn, np.int64).reshape(-1, 2).T
+        try:
+            for rows, records in self.log.records(places, sizes):
+                is_there = records.is_whole & (records.column("commitlog_offset") == places[rows])
+                there = np.flatnonzero(is_there & (records.column("size_bytes") == sizes[rows]))
+                if not len(there):  # a power loss took them, and they are written anew
+                    continue
+                batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
+                for entries in queue_entries(batch):
+                    self._derived.mend_entries(entries)
+                if len((missing := self._derived.missing_keys(index_keys(batch))).key_hashes):
+                    self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
+                    self._derived.enter_keys(missing)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _next_store_time_ms(self) -> int:
+        return max(self.clock(), self.ends.last_record.store_time_ms if self.ends.last_record else 0)
+
+    def _append_group(
+        self, runs: Sequence[RecordRun], store_time_ms: int, index_lease_ms: int, *, hold: bool = False
+    ) -> list[Placement]:
+        self._refuse_after_failure()
+        try:
+            self._claim_index_time(store_time_ms, index_lease_ms)
+            reach("before-records")
+            placements = [self._append_run(run, store_time_ms, hold) for run in runs]
+            reach("after-records")
+            return placements
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _append_run(self, run: RecordRun, store_time_ms: int, hold: bool) -> Placement:
+        names = run.columns.queues
+        next_offsets = np.array([self.ends.queue_ends.get(name, 0) for name in names], np.int64)
+        placement = self._log_writer.append(run, next_offsets, store_time_ms, hold=hold)
+        if run.columns.is_queued:
+            self.ends.queue_ends.update(zip(names, placement.next_queue_offsets.tolist(), strict=True))
+        self.ends.log_end = self._log_writer.end
+        self.ends.last_record = RecordIdentity(int(placement.commitlog_offsets[-1]), store_time_ms)
+        self._written_ms = self._written_ms if hold else store_time_ms
+        self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
+        return placement
+
+    def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
+        if self._index is None:
+            return
+        known = self._checkpoint.index_msg_timestamp
+        if not self._trust_is_saved and not has_index_trust(self.file_system, self.root):
+            ended = [file.header().end_time_ms for file in self._index.files()]
+            synced = max((end for end in ended if end <= known and end < store_time_ms), default=0)
+            save_index_trust(self.file_system, self.root, synced)
+        self._trust_is_saved = True
+        if known < store_time_ms:
+            self._save_checkpoint(index_msg_timestamp=store_time_ms + lease_ms)
+
+    def _save_checkpoint(self, **changes: int) -> None:
+        self._checkpoint = self._checkpoint._replace(**changes)
+        write_checkpoint(self.file_system, self.root, self._checkpoint)
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            reason = f"an earlier write failed ({self._failure}), and what stands on the disk is not known"
+            raise StoreNotWritableError(
+                self.root, reason, "open the store again: opening recovers it"
+            ) from self._failure
+
+    # Making durable
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of records that are in memory only."""
+        return self._log_writer.held_bytes
+
+    @property
+    def written_end(self) -> int:
+        """Up to where the log's records are in its files."""
+        return self._log_writer.written_end
+
+    @property
+    def synced_end(self) -> int:
+        """Up to where they are on the disk."""
+        return self._log_writer.synced_end
+
+    def fail(self, error: BaseException) -> None:
+        """Take nothing more, because of this; the first reason stays. Any OSError may be from a sync, also one that comes later."""
+        if self._failure is None:
+            self._failure = error
+        if isinstance(error, OSError):
+            note_failed_sync(self.file_system, self.root, self.unsynced_paths())
+
+    def write_held(self) -> None:
+        """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""
+        self._refuse_after_failure()
+        try:
+            self._log_writer.write_held()
+            self._written_ms = self.ends.last_record.store_time_ms if self.ends.last_record else 0
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def begin_log_sync(self) -> RunningSync:
+        """A sync of all that is written, whose `log.run` may run while this writer goes on; to be ended by `end_log_sync`."""
+        self._refuse_after_failure()
+        return RunningSync(self._log_writer.begin_sync(), self._written_ms)
+
+    def end_log_sync(self, sync: RunningSync, error: BaseException | None) -> None:
+        """Take note of how it ended. After an error nothing is known to be on the disk that was not before."""
+        self._log_writer.end_sync(sync.log, is_done=error is None)
+        if error is not None:
+            self.fail(error)
+        else:
+            self._synced_ms = max(self._synced_ms, sync.store_time_ms)
+
+    def sync_log(self) -> None:
+        """Every record appended so far, by this writer or by the one before it, onto the disk; readable then."""
+        self.write_held()
+        self._sync_records()
+        self.dispatch()
+
+    def _sync_records(self) -> None:
+        sync = self.begin_log_sync()
+        try:
+            sync.log.run()
+        except BaseException as error:
+            self.end_log_sync(sync, error)
+            raise
+        reach("log-synced")
+        self.end_log_sync(sync, None)
+
+    def begin_derived_sync(self, least_pages: int) -> DerivedSync:
+        """A sync of queues with so many pages to be synced, for 0 of all that is derived; to be ended by `end_derived_sync`."""
+        self._refuse_after_failure()
+        return self._derived.begin_sync(least_pages, self._dispatched_ms)
+
+    def end_derived_sync(self, sync: DerivedSync, error: BaseException | None) -> None:
+        """Take note of how it ended; if it was thorough, write the checkpoint: log and queues are on the disk up to its times.
+
+        The index may not be, up to the time that the checkpoint says; the trust file has the time up to which it is.
+        """
+        if error is not None:
+            self.fail(error)
+            return
+        self._refuse_after_failure()
+        self._derived.end_sync(sync)
+        if not sync.is_thorough or not (sync.paths or self._synced_ms > self._checkpoint.physic_msg_timestamp):
+            return
+        try:
+            if self._index is not None and sync.index_end_ms:
+                save_index_trust(self.file_system, self.root, sync.index_end_ms - 1)
+            self._save_checkpoint(
+                physic_msg_timestamp=max(self._synced_ms, self._checkpoint.physic_msg_timestamp),
+                logics_msg_timestamp=max(sync.store_time_ms, self._checkpoint.logics_msg_timestamp),
+            )
+            self.ends.checkpointed_ms = self.clock()
+        except BaseException as failed:
+            self.fail(failed)
+            raise
+
+    def checkpoint(self) -> None:
+        """Log, queues and index onto the disk, then the checkpoint's times, which now vouch for all of it."""
+        self.sync_log()
+        sync = self.begin_derived_sync(0)
+        try:
+            sync.run()
+            self._derived.end_sync(sync)
+            last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
+            files = self._index.files() if self._index is not None else []
+            index_time = files[-1].header().end_time_ms if files else 0
+            self._save_checkpoint(
+                physic_msg_timestamp=last,
+                logics_msg_timestamp=last,
+                index_msg_timestamp=index_time,
+            )
+            drop_index_trust(self.file_system, self.root)
+            self._trust_is_saved = False
+            self.ends.checkpointed_ms = self.clock()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def checkpoint_if_due(self) -> None:
+        """A checkpoint a minute bounds what a recovery must walk."""
+        if self.clock() - self.ends.checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
+            self.checkpoint()
+
+    def unsynced_paths(self) -> set[str]:
+        """Files and directories that hold what is not synced, the log's among them."""
+        return self._log_writer.unsynced | self._derived.unsynced_paths()
+
+    def close(self) -> None:
+        """Let go of descriptors; syncs nothing. Records that wait for their sync are left to the next opening, which recovers."""
+        if self._undispatched and self._failure is None:
+            reason = "it was let go of while records waited for their sync"
+            self.fail(StoreNotWritableError(self.root, reason))
+        self._log_writer.close()

@@ -1,0 +1,152 @@
+"""All consume queues of a store: which there are, and their ends. Java: ConsumeQueueStore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from storage.files.file_system import FileSystem
+from storage.format.consume_queue import ENTRY_SIZE
+from storage.names import can_be_path_element
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+
+DEFAULT_QUEUE_FILE_SIZE = 6_000_000
+"""Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
+
+
+def queue_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
+    """Bytes of a new queue's files: as configured, else those of any queue's file that there is, else Java's default.
+
+    All queues of a store have files of one length; a broker does not start on others.
+    """
+    return configured or _found_file_size(file_system, root) or DEFAULT_QUEUE_FILE_SIZE
+
+
+def has_queue_file(root: str, file_system: FileSystem) -> bool:
+    """Whether any queue of the store at ROOT has a file."""
+    return _found_file_size(file_system, root) is not None
+
+
+def _found_file_size(file_system: FileSystem, root: str) -> int | None:
+    directory = f"{root}/consumequeue"
+    for topic in file_system.list_directory(directory):
+        for queue in file_system.list_directory(f"{directory}/{topic.name}") if topic.is_directory else ():
+            for entry in file_system.list_directory(f"{directory}/{topic.name}/{queue.name}"):
+                if not entry.is_directory and entry.size_bytes and entry.size_bytes % ENTRY_SIZE == 0:
+                    return entry.size_bytes
+    return None
+
+
+class ConsumeQueueStore:
+    """The queues under ROOT/consumequeue, each opened when first needed. A queue is (topic, queue id)."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        root: str,
+        *,
+        file_size_bytes: int | None = None,
+        ext_file_size_bytes: int | None = None,
+    ) -> None:
+        self._file_system = file_system
+        self.directory = f"{root}/consumequeue"
+        self._ext_directory = f"{root}/consumequeue_ext"
+        self._batch_directory = f"{root}/batchconsumequeue"
+        self._file_size_bytes = file_size_bytes
+        self._ext_file_size_bytes = ext_file_size_bytes
+        self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self.batch_topics: frozenset[str] = frozenset()
+        self._topics_in_turn = 0
+        self.discover()
+
+    def discover(self, most_topics: int | None = None) -> list[tuple[str, int]]:
+        """Look again which queues there are; returns the new ones. Files and names that are no queue are ignored, as Java does.
+
+        Of topics that are known no more than `most_topics` are looked into, in turn.
+        """
+        new = []
+        before, self._topics = self._topics, {}
+        listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
+        for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
+            known = before.pop(topic, {})
+            queues = self._queues_of(topic, known) if is_in_turn or not known else known
+            new += [(topic, queue_id) for queue_id in queues if queue_id not in known]
+            if queues:
+                self._topics[topic] = queues
+        for gone in before.values():
+            _close(gone)
+        self.batch_topics = frozenset(
+            e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory
+        )
+        return new
+
+    def _in_turn(self, count: int, most: int | None) -> Sequence[bool]:
+        if most is None or count <= most:
+            return [True] * count
+        turns = np.zeros(count, bool)
+        turns[np.arange(self._topics_in_turn, self._topics_in_turn + most) % count] = True
+        self._topics_in_turn = (self._topics_in_turn + most) % count
+        found: list[bool] = turns.tolist()
+        return found
+
+    def _queues_of(self, topic: str, known: Mapping[int, ConsumeQueue]) -> dict[int, ConsumeQueue]:
+        """The queues of a topic that there are, by id; known ones are kept or closed."""
+        listed = self._file_system.list_directory(f"{self.directory}/{topic}")
+        ids = {int(e.name) for e in listed if e.is_directory and e.name.isascii() and e.name.isdigit()}
+        _close({queue_id: queue for queue_id, queue in known.items() if queue_id not in ids})
+        return {queue_id: known.get(queue_id) or self.make(topic, queue_id) for queue_id in sorted(ids)}
+
+    def look_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue that may have appeared since the last look at all of them; None if it has no file yet."""
+        queue = self.get(topic, queue_id)
+        if queue is None and can_be_path_element(topic):
+            made = self.make(topic, queue_id)
+            queue = self.get_or_make(topic, queue_id) if made.file_starts else None
+        return queue
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue at its place, whether it has files yet or not."""
+        directory = f"{self.directory}/{topic}/{queue_id}"
+        return ConsumeQueue(self._file_system, directory, topic, queue_id, self._file_size_bytes)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._topics.get(topic, {}).get(queue_id)
+
+    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self.get(topic, queue_id)
+        if queue is None:
+            queues = {**self._topics.get(topic, {}), queue_id: self.make(topic, queue_id)}
+            self._topics[topic] = dict(sorted(queues.items()))
+            queue = self._topics[topic][queue_id]
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """By topic, then queue id."""
+        return iter([queue for topic in self.topics() for queue in self._topics[topic].values()])
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return sorted(self._topics)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Of the topic's queues, sorted."""
+        return list(self._topics.get(topic, ()))
+
+    def names(self) -> list[tuple[str, int]]:
+        return [(topic, queue_id) for topic in self.topics() for queue_id in self._topics[topic]]
+
+    def ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
+        """The extension file that entries with an address for a tags code point into."""
+        directory = f"{self._ext_directory}/{topic}/{queue_id}"
+        return ConsumeQueueExt(self._file_system, directory, self._ext_file_size_bytes)
+
+    def close(self) -> None:
+        for queues in self._topics.values():
+            _close(queues)
+
+
+def _close(queues: Mapping[int, ConsumeQueue]) -> None:
+    for queue in queues.values():
+        queue.close()

@@ -1,0 +1,43 @@
+"""Making an empty store, which a broker would open as its own. Java: a broker's first start."""
+
+from __future__ import annotations
+
+from storage.errors import ForeignLogError
+from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.place.log_place import LogPlace
+from storage.place.store_signs import is_file, no_store
+from storage.place.surroundings import log_place
+from storage.settings.load import StoreConfig
+
+
+def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
+    """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
+
+    `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
+    store's lock, whose file may be all that is there.
+    """
+    for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
+        file_system.make_directories(directory)
+
+
+def is_empty_place(root: str, file_system: FileSystem) -> bool:
+    """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before."""
+    names = {entry.name for entry in file_system.list_directory(root)}
+    if not names and is_file(root, file_system):
+        return False
+    return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
+
+
+def find_log(
+    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
+) -> LogPlace:
+    """The log of the store at ROOT, or, with `may_be_empty`, of the one that could be made there. Changes nothing.
+
+    Raises StoreNotFoundError where neither is so; with `to_write` ForeignLogError where the log may be another store's.
+    """
+    place = log_place(root, config, file_system)
+    if place.missing and not (may_be_empty and is_empty_place(root, file_system)):
+        raise no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
+    if to_write and place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place

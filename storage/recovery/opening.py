@@ -1,0 +1,284 @@
+"""Opening a store for writing, letting go of it, closing it. Java: DefaultMessageStore.load, start and shutdown.
+
+    open:     the hint holds → its ends;  else the reading passes of recovery · `abort` · the writing passes · checkpoint
+    release:  hint written, `abort` stays: the store is between two commits
+    close:    log, queues, index synced · checkpoint · `abort` deleted
+
+The caller holds the store's lock from before the first to after the last.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from storage.batch.redo import mend_batches
+from storage.ends.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
+from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.ends.store_ends import StoreEnds
+from storage.errors import CorruptRecordError
+from storage.failpoints import reach
+from storage.files.failed_sync import noting_failed_syncs, write_again
+from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.format.checkpoint import Checkpoint
+from storage.format.delay_level import parse_delay_levels
+from storage.index.store import IndexStore
+from storage.index.trust import drop_index_trust, load_index_trust
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import CommitLog
+from storage.log.gaps import bridge
+from storage.place.own_directory import refuse_links
+from storage.put.store_writer import StoreWriter
+from storage.queues.store import ConsumeQueueStore, queue_file_size
+from storage.recovery.index import plan_index
+from storage.recovery.passes import (
+    apply_recovery,
+    count_successors,
+    plan_recovery,
+)
+from storage.recovery.quarantine import Quarantine, keep_what_is_cut
+from storage.settings.load import StoreConfig
+
+
+class Opening(NamedTuple):
+    """What opening for writing found, and what it mended: None where the hint held."""
+
+    plan: RecoveryPlan
+    report: RecoveryReport | None
+    ends: StoreEnds
+
+
+def read_plan(
+    root: str, config: StoreConfig, file_system: FileSystem, log: CommitLog, queues: ConsumeQueueStore
+) -> RecoveryPlan:
+    """The reading passes of recovery; changes nothing."""
+    return plan_recovery(
+        log,
+        queues,
+        read_checkpoint(file_system, root),
+        was_clean=file_system.read_file(_abort(root)) is None,
+        check_crc=config.commit_log.check_crc_on_recover,
+        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        from_greatest_end=not file_system.is_local,
+    )
+
+
+def open_for_writing(
+    root: str,
+    config: StoreConfig,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    clock: Callable[[], int],
+    *,
+    truncate_damage: bool,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Opening:
+    """Bring the store into a state to append to; `abort` stands then.
+
+    What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
+    LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
+    is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
+    """
+    refuse_links(file_system, root)
+    if file_system.exists(
+        f"{root}/config"
+    ):  # who renamed a table may have been killed, or have failed, before syncing that
+        file_system.sync(f"{root}/config")
+    hint = load_hint(file_system, root)
+    if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
+        drop_hint(file_system, root)  # it says nothing of what is written from now on
+        reach("hint-dropped")
+        return _opening_of_hint(hint)
+    plan = read_plan(root, config, file_system, log, queues)
+    if plan.gaps:
+        if not truncate_damage:
+            raise plan.gaps[0].error()
+        bridge(file_system, log, plan.gaps)
+        plan = read_plan(root, config, file_system, log, queues)
+    if plan.damage is not None and not truncate_damage:
+        raise plan.damage
+    if plan.was_clean:
+        _vouch_for_index(file_system, root, index)
+    quarantine = _keep_what_is_cut(root, file_system, log, queues, index, plan, clock)
+    _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
+    drop_hint(file_system, root)
+    file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    reach("abort-set")
+    write_again(file_system, root)
+    with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
+        if log.files:
+            mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
+        checkpoint = read_checkpoint(file_system, root)
+        report = apply_recovery(
+            plan,
+            file_system,
+            log,
+            queues,
+            index,
+            checkpoint,
+            delays_ms=parse_delay_levels(config.delay.message_delay_level),
+            queue_file_size_bytes=queue_file_size(
+                file_system, root, config.consume_queue.mapped_file_size_consume_queue
+            ),
+            clock=clock,
+            save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
+            trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
+            truncate_damage=truncate_damage,
+            quarantine=quarantine,
+            on_progress=on_progress,
+        )
+        ends = report.queue_ends
+        plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
+        _write_checkpoint(file_system, root, plan, index)
+        drop_index_trust(file_system, root)
+    return Opening(
+        plan,
+        report,
+        StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
+    )
+
+
+def _recovered_paths(
+    plan: RecoveryPlan, log: CommitLog, queues: ConsumeQueueStore, index: IndexStore | None
+) -> list[str]:
+    """The files that a recovery syncs."""
+    of_log = [file.path for file in log.files if file.end > plan.walk_start]
+    of_queues = [queue.path_of(start) for queue in queues for start in queue.file_starts[-1:]]
+    return of_log + of_queues + ([file.path for file in index.files()] if index is not None else [])
+
+
+def _keep_what_is_cut(
+    root: str,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    plan: RecoveryPlan,
+    clock: Callable[[], int],
+) -> Quarantine | None:
+    """A copy of what recovery will cut, if intact records are in it that may have followed the log's last one. None if none are.
+
+    Of a torn tail too: its bad record may be one that a disk spoilt after it was acknowledged.
+    """
+    if not log.files or (plan.damage is None and not count_successors(log, plan)):
+        return None
+    reason = plan.damage or plan.failure or _no_record(log, plan.log_end)
+    trust = load_index_trust(
+        file_system, root, read_checkpoint(file_system, root).index_msg_timestamp, was_clean=plan.was_clean
+    )
+    dropped = plan_index(index, plan.log_end, trust).dropped if index is not None else []
+    return keep_what_is_cut(
+        file_system,
+        root,
+        log,
+        plan.log_end,
+        queues,
+        plan.visible_ends,
+        [file.path for file in dropped],
+        reason=reason,
+        now_ms=clock(),
+    )
+
+
+def _no_record(log: CommitLog, log_end: int) -> CorruptRecordError:
+    file = log.files[max(0, log.file_index(log_end))]
+    return CorruptRecordError("magic", log_end - file.start, "a record, as others follow", "zeros", file=file.path)
+
+
+def _opening_of_hint(hint: Hint) -> Opening:
+    ends = {(topic, queue_id): end for topic, queues in hint.queue_ends.items() for queue_id, end in queues.items()}
+    plan = RecoveryPlan(False, hint.log_end, hint.log_end, hint.log_end, hint.last_record, None, None, ends, dict(ends))
+    found = StoreEnds(
+        hint.log_end,
+        hint.last_record,
+        dict(ends),
+        set(hint.unsynced),
+        hint.checkpointed_ms,
+        hint.marked_ends,
+        index_is_sound=True,
+    )
+    return Opening(plan, None, found)
+
+
+def release(writer: StoreWriter, index: IndexStore | None) -> None:
+    """Leave the store as it is, `abort` and all, with a hint for whoever opens it next. After a failed write without one."""
+    writer.close()
+    if writer.failure is not None:
+        return
+    files, ends = writer.file_system, writer.ends
+    queue_ends: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), end in ends.queue_ends.items():
+        queue_ends.setdefault(topic, {})[queue_id] = end
+    last_file = (
+        writer.log.files[max(0, writer.log.file_index(max(0, ends.log_end - 1)))].path if writer.log.files else None
+    )
+    identity = None if last_file is None else files.identity(last_file)
+    hint = Hint(
+        abort=(files.read_file(_abort(writer.root)) or b"").decode(errors="replace"),
+        boot_id=files.boot_id(),
+        log_end=ends.log_end,
+        last_record=ends.last_record,
+        log_file=None if last_file is None or identity is None else (last_file, identity),
+        index_file=index_end(index),
+        queue_directories=queue_directories(files, writer.root),
+        queue_ends=queue_ends,
+        unsynced=tuple(sorted(writer.unsynced_paths())),
+        checkpointed_ms=ends.checkpointed_ms,
+        marked_ends=ends.ledger,
+    )
+    try:
+        save_hint(files, writer.root, hint)
+    except OSError:  # a full disk: what was committed stays so, and the next opening recovers
+        drop_hint(files, writer.root)
+    reach("hint-saved")
+
+
+def close_cleanly(writer: StoreWriter) -> None:
+    """Everything onto the disk, then no `abort`. After a failed write `abort` stays, and the next opening recovers."""
+    if writer.failure is None:
+        writer.checkpoint()
+        drop_hint(writer.file_system, writer.root)
+        reach("before-abort-drop")
+        writer.file_system.unlink(_abort(writer.root))
+        reach("after-abort-drop")
+        writer.file_system.sync(writer.root)
+    writer.close()
+
+
+def _abort(root: str) -> str:
+    return f"{root}/abort"
+
+
+def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:
+    """Names without a length, which a power loss leaves of files just made. A broker does not start on an empty log file."""
+    for directory in directories:
+        for entry in file_system.list_directory(directory):
+            if not entry.is_directory and entry.size_bytes == 0 and entry.name.isdigit():
+                file_system.unlink(f"{directory}/{entry.name}")
+
+
+def _vouch_for_index(file_system: LocalFileSystem, root: str, index: IndexStore | None) -> None:
+    """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
+
+    A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
+    """
+    files = index.files() if index is not None else []
+    checkpoint = read_checkpoint(file_system, root)
+    if files and files[-1].header().end_time_ms > checkpoint.index_msg_timestamp:
+        index_time = files[-1].header().end_time_ms
+        write_checkpoint(file_system, root, checkpoint._replace(index_msg_timestamp=index_time))
+
+
+def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPlan, index: IndexStore | None) -> None:
+    """Log, queues and index are synced when this is called."""
+    before = read_checkpoint(file_system, root)
+    files = index.files() if index is not None else []
+    last = plan.last_store_time_ms
+    index_time = files[-1].header().end_time_ms if files else 0
+    checkpoint = Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset)
+    write_checkpoint(file_system, root, checkpoint)

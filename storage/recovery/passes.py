@@ -1,0 +1,338 @@
+"""What opening a store finds and mends. Java: DefaultMessageStore.load and recover, CommitLog.recoverNormally, recoverAbnormally.
+
+Passes, in order:
+  1. queues: where each one's entries end, and the greatest place in the log that one of them points to
+  2. log: from a file known to be dispatched, record by record with body CRC, to the first that is not valid: the log's end
+  3. damage: is the bad record a torn tail, or do intact records of before the last checkpoint stand behind it?
+     What is cut and may hold messages is copied first (`quarantine.py`); the caller does that
+  4. queues again: without entries at or behind the log's end, without stale ones
+`plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` goes on:
+  5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
+  6. dispatch: records that have no queue entry, or no index keys, yet
+  7. sync everything, then the checkpoint
+Where we leave Java's way: damage is refused (DESIGN 8); a record exactly at the queues' greatest end is dispatched on a clean
+load too; a queue that lost its first files is rebuilt whole; the index is complete and has no doubles.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.errors import CorruptRecordError, StoreDamagedError
+from storage.failpoints import reach
+from storage.files.file_system import LocalFileSystem, end_of_data
+from storage.format.checkpoint import Checkpoint
+from storage.format.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MINIMUM_RECORD_SIZE,
+    STORE_TIME_POSITION,
+    SYS_FLAG_POSITION,
+)
+from storage.format.sys_flag import BORN_HOST_V6
+from storage.index.store import IndexStore
+from storage.index.trust import IndexTrust
+from storage.log.commit_log import CommitLog, LogFile
+from storage.log.dispatch import DispatchBatch, dispatch
+from storage.log.gaps import find_gaps
+from storage.log.intact_records import intact_records
+from storage.log.tail import RecordIdentity
+from storage.queues.consume_queue import valid_entries
+from storage.queues.store import ConsumeQueueStore
+from storage.queues.tails import read_tails
+from storage.recovery.index import Indexer, plan_index
+from storage.recovery.quarantine import Quarantine
+from storage.recovery.queues import QueueWriters
+
+
+def plan_recovery(
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    checkpoint: Checkpoint,
+    *,
+    was_clean: bool,
+    check_crc: bool = True,
+    index_safe: bool = False,
+    from_greatest_end: bool = False,
+) -> RecoveryPlan:
+    """Where the log and each queue end, and whether the log is damaged. Reads only.
+
+    `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
+    is dear. Stale records of equal length behind a truncated log's end would not be told apart then.
+    """
+    tails = read_tails(list(queues))
+    written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
+    zero_until = tails.zero_until_by_name()
+    if not log.files:
+        return RecoveryPlan(
+            was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0), zero_until=zero_until
+        )
+    start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
+    if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
+        start = greatest
+    walk = log.walk(start, check_crc=check_crc)
+    last = None
+    for offsets, records in walk:
+        last = RecordIdentity(int(offsets[-1]), int(records.column("store_time_ms")[-1]))
+    damage = (
+        None
+        if from_greatest_end
+        else _find_damage(
+            log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint, was_clean=was_clean
+        )
+    )
+    # After a crash entries may have reached the disk whose records did not.
+    gaps = tuple(find_gaps(log, walk.end, greatest if was_clean else 0, is_local=not from_greatest_end))
+    visible = tails.visible(log, walk.end)
+    greatest = int(max(visible.greatest_ends(), default=-1))
+    visible_ends, last_places = visible.ends_by_name(), visible.places_by_name()
+    return RecoveryPlan(
+        was_clean,
+        start,
+        walk.end,
+        greatest,
+        last,
+        walk.failure,
+        damage,
+        written_ends,
+        visible_ends,
+        last_places,
+        frozenset() if was_clean else visible.maybe_torn(),
+        zero_until,
+        gaps,
+    )
+
+
+def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:
+    dispatched = log.files[max(0, log.file_index(greatest_end))].start
+    if was_clean:
+        return dispatched
+    limit = checkpoint.recovery_timestamp
+    if index_safe:
+        limit = min(limit, checkpoint.index_msg_timestamp)
+    for file in reversed(log.files):
+        store_time = _first_store_time(log, file)
+        if store_time is not None and 0 < store_time <= limit:
+            return min(file.start, dispatched)  # Java trusts the checkpoint even where queues are gone
+    return log.files[0].start
+
+
+def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
+    """Store time of a file's first record; None if it begins with none. Java: isMappedFileMatchedRecover."""
+    head = log.open_file(file).view(0, MINIMUM_RECORD_SIZE).tobytes()
+    if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+        return None
+    sys_flag = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")
+    position = STORE_TIME_POSITION[sys_flag & BORN_HOST_V6]
+    return int.from_bytes(head[position : position + 8], "big", signed=True)
+
+
+def _find_damage(
+    log: CommitLog,
+    end: int,
+    failure: CorruptRecordError | None,
+    last_store_time_ms: int,
+    checkpoint: Checkpoint,
+    *,
+    was_clean: bool,
+) -> StoreDamagedError | None:
+    """Damage: an intact record behind the bad one was stored between the last good record and the checkpoint's log time.
+
+    Records of a life before a truncation are older than the last good one, those of a torn tail younger than the checkpoint.
+    A record of the checkpoint's own millisecond is vouched for only after a clean stop: more may have come within it.
+    """
+    vouched_ms = checkpoint.physic_msg_timestamp
+    if last_store_time_ms > vouched_ms:
+        return None
+    intact, is_damage = 0, False
+    for times in _times_behind(log, end, last_store_time_ms):
+        intact += int(np.count_nonzero(times <= vouched_ms))
+        is_damage |= bool((times < vouched_ms + was_clean).any())
+    if not is_damage:
+        return None
+    number = log.file_index(end)
+    file = log.files[number]
+    return StoreDamagedError(file.path, end - file.start, failure.field if failure else "magic", intact, end)
+
+
+def count_successors(log: CommitLog, plan: RecoveryPlan) -> int:
+    """How many intact records behind the log's end are not older than its last one: messages that may have followed it."""
+    return sum(len(times) for times in _times_behind(log, plan.log_end, plan.last_store_time_ms))
+
+
+def _times_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[np.ndarray]:
+    for file in log.files[max(0, log.file_index(end)) :]:
+        for records in intact_records(log.open_file(file), file.start, max(0, end - file.start)):
+            times = records.column("store_time_ms")
+            yield times[times >= after_ms]
+
+
+def apply_recovery(
+    plan: RecoveryPlan,
+    file_system: LocalFileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    index: IndexStore | None,
+    checkpoint: Checkpoint,
+    *,
+    delays_ms: tuple[int, ...],
+    queue_file_size_bytes: int,
+    clock: Callable[[], int],
+    save_checkpoint: Callable[[Checkpoint], None],
+    trust: IndexTrust,
+    truncate_damage: bool = False,
+    quarantine: Quarantine | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> RecoveryReport:
+    """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
+
+    `trust` says which index files may be kept, after a clean stop too.
+    Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
+    checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
+    `quarantine` holds what is cut, for the report. `on_progress` is told how many bytes of how many are dispatched. Raises the plan's
+    StoreDamagedError, before anything is changed, unless `truncate_damage`.
+    """
+    if plan.damage is not None and not truncate_damage:
+        raise plan.damage
+    report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
+    report.queue_ends, report.dispatched_end = dict(plan.visible_ends), plan.greatest_end
+    if quarantine is not None:
+        report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
+    index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
+    data_ends = _data_ends(plan, queues)
+    interrupted = _interrupted(plan, queues, log, data_ends)
+    wrongly_cut = _wrongly_cut(plan, queues) | interrupted
+    report.rebuilt_queues.extend(sorted(interrupted))
+    honest = checkpoint._replace(
+        logics_msg_timestamp=0
+        if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
+        else checkpoint.logics_msg_timestamp,
+        index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
+    )
+    if honest != checkpoint:
+        save_checkpoint(honest)
+    reach("before-cut")
+    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
+    reach("log-cut")
+    if not plan.was_clean:  # before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)
+        for file in log.files:
+            if file.end > plan.walk_start:
+                file_system.sync(file.path)
+        file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
+    writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report, data_ends)
+    indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
+    dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
+    index_start = indexer.start(log) if indexer is not None else plan.log_end
+    if wrongly_cut:
+        start = max(log.minimum, min(wrongly_cut.values()))
+        for batch in _batches(log, start, plan.log_end, delays_ms):
+            writers.append(batch, start, wrongly_cut)
+        writers.enter_held()
+    for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms, on_progress):
+        writers.append(batch, dispatch_start)
+        if indexer is not None:
+            indexer.append(batch)
+    writers.enter_held()
+    if writers.broken:
+        save_checkpoint(honest._replace(logics_msg_timestamp=0))
+        writers.rebuild_broken_queues(_batches(log, log.minimum, plan.log_end, delays_ms))
+    writers.finish()
+    reach("queues-recovered")
+    if indexer is not None:
+        report.indexed_keys = indexer.finish()
+        report.removed_files += indexer.removed
+    reach("index-recovered")
+    if not plan.was_clean:
+        _sync_unflushed(plan, file_system, queues)
+    return report
+
+
+def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
+    """What a killed writer left of queues in the page cache: the checkpoint to come vouches for all of it."""
+    paths = set()
+    for name, place in plan.last_places.items():
+        queue = queues.get(*name) if place > plan.walk_start else None
+        if queue is not None and queue.file_starts:
+            paths |= {queue.path_of(queue.file_starts[-1]), queue.directory, posixpath.dirname(queue.directory)}
+    file_system.sync_all(paths | {queues.directory} if paths else ())
+
+
+def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
+    """Queues that lose entries though the log has lost no record of theirs: bits of an entry are wrong, or it is stale.
+
+    With the place in the log where the last entry that each of them keeps ends, −1 for none: what they lose stands behind it. After a
+    clean stop that is any entry; after an unclean one those that point behind the log's end are what the end of the log took along.
+    """
+    found = {}
+    for name, end in plan.visible_ends.items():
+        queue = queues.get(*name) if plan.written_ends[name] > end else None
+        if queue is not None:
+            cut = queue.blocks(end, plan.written_ends[name])
+            if plan.was_clean or any((block["commitlog_offset"] < plan.log_end).any() for block in cut):
+                found[name] = queue.greatest_end(end)
+    return found
+
+
+def _data_ends(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
+    """Queues behind whose end anything stands, and the queue offset behind the last of it."""
+    return {
+        name: data_end
+        for name, start in plan.zero_until.items()
+        if (queue := queues.get(*name)) is not None and (data_end := queue.data_end(start)) > start
+    }
+
+
+def _interrupted(
+    plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog, data_ends: dict[tuple[str, int], int]
+) -> dict[tuple[str, int], int]:
+    """Queues that go on behind their end with entries of the log's records: those in between are wrong or lost. With the place in the
+    log where the last entry before them ends. Else a new message would get the queue offset of one that is there.
+
+    After a clean stop also those where anything stands right at the end: their last entry is wrong.
+    """
+    found = {}
+    for name, data_end in data_ends.items():
+        start, queue = plan.zero_until[name], queues.get(*name)
+        if queue is not None and (
+            (plan.was_clean and start == plan.written_ends[name])
+            or any(valid_entries(block, *name, log, plan.log_end).any() for block in queue.blocks(start, data_end))
+        ):
+            found[name] = queue.greatest_end(plan.visible_ends[name])
+    return found
+
+
+def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
+    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted."""
+    cut_bytes, removed = 0, []
+    for file in reversed(log.files[max(0, log.file_index(end)) :]):
+        position = max(0, end - file.start)
+        last = end_of_data(log.open_file(file), position)
+        cut_bytes = max(cut_bytes, last + file.start - end) if last > position else cut_bytes
+        if file.start > end:
+            log.close()
+            file_system.unlink(file.path)
+            removed.append(file.path)
+        elif last > position:
+            file_system.zero(file.path, position, last - position)
+            file_system.sync(file.path)
+    if removed:
+        file_system.sync_all(log.directories)
+        log.list_files()
+    return cut_bytes, removed
+
+
+def _batches(
+    log: CommitLog,
+    start: int,
+    end: int,
+    delays_ms: tuple[int, ...],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Iterator[DispatchBatch]:
+    for offsets, records in log.walk(start, check_crc=False) if start < end else ():
+        yield dispatch(offsets, records, delays_ms)
+        if on_progress is not None:
+            on_progress(int(offsets[-1]) - start, end - start)

@@ -1,0 +1,351 @@
+"""Rows as they come, held to the rules: which of them are messages, and their columns as a record needs them. Pure.
+
+    rows ─read_columns─▶ MessageColumns of all rows, and for each row that is no message the first rule that it breaks
+
+Nothing here depends on other rows. What does (ranks, turns of queues) is given by `messages.py` to the rows that are left.
+Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessage.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.properties import CRC_SIZE, PROPERTIES_LIMIT_BYTES
+from storage.format.property_encoding import encoded_size, leading_properties
+from storage.format.record import BLANK_SIZE, HEADER_SIZE
+from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
+from storage.format.unique_key import UNIQUE_KEY_LENGTH
+from storage.rows import delays as message_delays
+from storage.rows import retries as message_retries
+from storage.rows import transactions as message_transactions
+from storage.rows.delays import Delays, read_delays
+from storage.rows.properties import read_properties
+from storage.rows.retries import Retries, read_retries
+from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
+from storage.rows.transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
+from storage.rows.values import WORD_SEPARATORS, Rejections, read_integers, read_texts, read_times_ms
+
+COLUMNS = (
+    *("body", "topic", "tags", "keys", "properties", "flag"),
+    *("born_timestamp", "queue_id", "sharding_key", "unique_key"),
+    *message_delays.COLUMNS,
+    *message_retries.COLUMNS,
+    *message_transactions.COLUMNS,
+)
+"""What is read of a row; other columns are not looked at."""
+
+UNIQUE_KEY_LIMIT = 255
+_COMPRESSION_LEVEL = 5  # DefaultMQProducer.compressLevel
+_NOT_GIVEN = -1
+_SYSTEM_TOPIC_SIZE = len("RMQ_SYS_TRANS_HALF_TOPIC")  # the longest of those in which rows wait
+
+
+@dataclass(slots=True)
+class MessageColumns:
+    """Columns of n rows; texts are large_string or None, a null text is not there. Rejected rows hold anything."""
+
+    targets: tuple[TopicTarget, ...]
+    target_codes: np.ndarray
+    bodies: pa.Array
+    """large_binary, as stored, no nulls."""
+    sys_flags: np.ndarray
+    queue_ids: np.ndarray
+    """int64, −1 where none is asked for."""
+    flags: np.ndarray
+    born_times_ms: np.ndarray
+    tags: pa.Array | None
+    keys: pa.Array | None
+    sharding_keys: pa.Array | None
+    unique_keys: pa.Array | None
+    maps: pa.Array | None
+    """The encoded entries of the row's own properties, large_string without nulls."""
+    delays: Delays | None = None
+    """None where no row is delayed."""
+    transactions: TransactionColumns | None = None
+    """None where rows are ordinary messages."""
+    retries: Retries | None = None
+    """None where no row goes to a retry topic."""
+
+    def __len__(self) -> int:
+        return len(self.target_codes)
+
+    def without(self, rows: np.ndarray) -> MessageColumns:
+        """The columns of the other rows."""
+        keep = np.ones(len(self), bool)
+        keep[rows] = False
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                values[name] = value[keep]
+            elif isinstance(value, pa.Array | Delays | Retries | TransactionColumns):
+                values[name] = value.filter(pa.array(keep))
+        return MessageColumns(**values)
+
+
+def read_columns(
+    batch: pa.RecordBatch, rules: MessageRules, target: Callable[[str | None], TopicTarget], now_ms: int
+) -> tuple[MessageColumns, Rejections]:
+    """The rows' columns and the rows that are no messages. `target` is `rules.target`, or remembers what it said.
+
+    An empty text column is as good as null. Tags are kept as they are, as a Java client keeps them, although a subscription to
+    one with blanks around it can only be `*`. An empty body is allowed: a broker takes it, only a Java client does not send it.
+    """
+    given = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
+    rejections = Rejections()
+    targets, codes = _targets(given.get("topic"), len(batch), rules.topic, target, rejections)
+    retried = None
+    if "retry_group" in given and rules.transaction is None:
+        retried = read_retries(given, (targets, codes), rules, rejections)
+    if retried is not None:
+        targets, codes = retried[1]
+        if "queue_id" in given:  # a queue of the topic that the row was consumed from
+            given["queue_id"] = pc.if_else(pa.array(retried[0].rows), None, given["queue_id"])
+    bodies, sys_flags = _bodies(given["body"], rules.compress_body_over, rejections)
+    tags = read_texts("tags", given.get("tags"), CONTROL_CHARACTERS, rejections)
+    keys = read_texts("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
+    sharding_keys = read_texts("sharding_key", given.get("sharding_key"), SEPARATORS, rejections)
+    unique_keys = _unique_keys(given.get("unique_key"), rejections) if rules.keep_unique_key else None
+    columns = MessageColumns(
+        targets=targets,
+        target_codes=codes,
+        bodies=bodies,
+        sys_flags=sys_flags | _of_targets(targets, codes, [target.sys_flag for target in targets], np.int32),
+        queue_ids=_queue_ids(given.get("queue_id"), targets, codes, rejections),
+        flags=read_integers("flag", given.get("flag"), len(batch), 0, np.int32, rejections),
+        born_times_ms=read_times_ms(given.get("born_timestamp"), len(batch), now_ms),
+        tags=tags,
+        keys=keys,
+        sharding_keys=sharding_keys,
+        unique_keys=unique_keys,
+        maps=read_properties(
+            given.get("properties"),
+            {"TAGS": tags, "KEYS": keys, "__SHARDINGKEY": sharding_keys},
+            rules.strict_properties,
+            rejections,
+        ),
+    )
+    columns.retries = None if retried is None else retried[0]
+    _check_keys(columns, rejections)
+    if rules.transaction is not None:
+        state, group = given.get("transaction_state"), given.get("producer_group")
+        columns.transactions = read_transactions(state, group, len(batch), rules.transaction, rejections)
+        _check_halves(columns, given, rejections)
+    sizes = _property_sizes(columns, rules)
+    if rules.transaction is None and (columns.retries is not None or "delay_level" in given or "deliver_at" in given):
+        columns.delays = read_delays(
+            _levels(columns, given.get("delay_level"), rejections),
+            given.get("deliver_at"),
+            _of_rows(columns, pa.array([target.topic for target in targets], pa.string())),
+            sizes_of(bodies),
+            sizes,
+            rejections,
+            delays_ms=rules.delays_ms,
+            timer=rules.timer,
+            now_ms=now_ms,
+            max_message_size=rules.max_message_size,
+        )
+    if columns.delays is not None:
+        sizes += columns.delays.added_sizes(*_real_sizes(columns))
+    _check_sizes(columns, sizes, rules, rejections)
+    return columns, rejections
+
+
+def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Rejections) -> np.ndarray:
+    """The delay level of each row, 0 where it is not to wait."""
+    asked = read_integers("delay_level", column, len(columns), 0, np.int32, rejections)
+    if columns.retries is None:
+        return asked
+    return columns.retries.levels(asked, np.zeros(len(asked), bool) if column is None else is_valid(column))
+
+
+def _check_halves(columns: MessageColumns, given: dict[str, pa.Array], rejections: Rejections) -> None:
+    """What a broker could not commit: a half with a delay is parked in the schedule topic and thrown away when it is due, one without
+    a body is refused when it is read back.
+    """
+    rule = "a message of a transaction cannot be delayed: a broker would throw it away when it is due"
+    levels = read_integers("delay_level", given.get("delay_level"), len(columns), 0, np.int32, rejections)
+    rejections.add(np.flatnonzero(levels != 0), "delay_level", rule)
+    if "deliver_at" in given:
+        rejections.add(np.flatnonzero(is_valid(given["deliver_at"])), "deliver_at", rule)
+    empty = np.flatnonzero(sizes_of(columns.bodies) == 0)
+    rejections.add(empty, "body", "it is empty, and a broker cannot commit such a half message")
+
+
+def _of_rows(columns: MessageColumns, values: pa.Array) -> pa.Array:
+    """A value of each row's topic."""
+    return values.take(pa.array(columns.target_codes))
+
+
+def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: list[int], dtype: type) -> np.ndarray:
+    """A value of each row's topic."""
+    if len(targets) == 1:
+        return np.full(len(codes), values[0], dtype)
+    return np.array(values, dtype)[codes]
+
+
+def _targets(
+    topics: pa.Array | None,
+    count: int,
+    default: str | None,
+    target: Callable[[str | None], TopicTarget],
+    rejections: Rejections,
+) -> tuple[tuple[TopicTarget, ...], np.ndarray]:
+    """The distinct topics, and which of them each row names."""
+    if topics is None or topics.null_count == count:
+        targets: tuple[TopicTarget, ...] = (target(None),)
+        codes = np.zeros(count, np.int32)
+    else:
+        texts = as_texts(topics)
+        if texts.null_count and default is not None:
+            texts = texts.fill_null(default)  # one topic, whether a row names it or not
+        encoded = texts.dictionary_encode("encode")
+        names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+        # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
+        targets = tuple(target(None if name is None else name.decode(errors="replace")) for name in names)
+        codes = encoded.indices.to_numpy()
+    for code, found in enumerate(targets):
+        if found.refusal is not None:
+            rejections.add(np.flatnonzero(codes == code), "topic", found.refusal)
+    return targets, codes
+
+
+def _bodies(column: pa.Array, compress_over: int | None, rejections: Rejections) -> tuple[pa.Array, np.ndarray]:
+    bodies = column.cast(pa.large_binary())
+    if bodies.null_count:
+        rejections.add(np.flatnonzero(~is_valid(bodies)), "body", "it is null")
+        bodies = bodies.fill_null(b"")
+    sys_flags = np.zeros(len(bodies), np.int32)
+    if compress_over is not None:
+        large = np.flatnonzero(sizes_of(bodies) >= max(compress_over, 1))
+        if len(large):
+            plain = bodies.take(pa.array(large)).to_pylist()
+            compressed = pa.array([zlib.compress(body, _COMPRESSION_LEVEL) for body in plain], pa.large_binary())
+            order = np.arange(len(bodies))
+            order[large] = len(bodies) + np.arange(len(large))
+            bodies = pa.concat_arrays([bodies, compressed]).take(pa.array(order))
+            sys_flags[large] = COMPRESSED | COMPRESSION_ZLIB
+    return bodies, sys_flags
+
+
+def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
+    """KEYS as one text: keys of a list are joined by blanks, empty ones left out."""
+    if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        return column
+    counts = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    elements = empty_as_null(as_texts(column.flatten()))
+    rows = np.repeat(np.arange(len(column)), counts)
+    rule = "a key of the list holds a blank: a reader would take it for two keys"
+    rejections.add(np.unique(rows[rows_with(elements, b" ")]), "keys", rule)
+    present = is_valid(elements)
+    bounds = np.concatenate(([0], np.cumsum(present)))[np.concatenate(([0], np.cumsum(counts)))]
+    kept = elements.filter(pa.array(present))
+    lists = pa.LargeListArray.from_arrays(pa.array(bounds), kept)
+    return pc.binary_join(lists, pa.scalar(" ", pa.large_string()))
+
+
+def _unique_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
+    texts = read_texts("unique_key", column, WORD_SEPARATORS, rejections)
+    if texts is not None:
+        # No text has more characters than bytes; only long ones are counted, for some may not be UTF-8.
+        for row in np.flatnonzero(sizes_of(texts) > UNIQUE_KEY_LIMIT).tolist():
+            if row not in rejections and (length := len(texts[row].as_py())) > UNIQUE_KEY_LIMIT:
+                rule = f"it has {length} characters, the limit is {UNIQUE_KEY_LIMIT}"
+                rejections.add(np.array([row]), "unique_key", rule)
+    return texts
+
+
+def _queue_ids(
+    column: pa.Array | None, targets: tuple[TopicTarget, ...], codes: np.ndarray, rejections: Rejections
+) -> np.ndarray:
+    if column is None or column.null_count == len(codes):
+        return np.full(len(codes), _NOT_GIVEN, np.int64)
+    given = is_valid(column)
+    queue_ids = np.asarray(column.fill_null(0).to_numpy(), np.int64)
+    limits = _of_targets(targets, codes, [target.queue_limit for target in targets], np.int64)
+
+    def rule(row: int) -> str:
+        target, queue_id = targets[codes[row]], int(queue_ids[row])
+        if queue_id < 0:
+            return f"{queue_id} is no queue: they are counted from 0"
+        if target.queue_limit > target.queue_count:
+            return f"{queue_id} is no queue: topic {target.topic!r} gets at most {target.queue_limit} (queueNum)"
+        cure = f" (queueNum={queue_id + 1} adds more)" if queue_id < NAMED_QUEUES_LIMIT else ""
+        return f"{queue_id} is no queue: topic {target.topic!r} has {target.queue_count} write queues{cure}"
+
+    rejections.add(np.flatnonzero((queue_ids < 0) | (queue_ids >= limits)), "queue_id", rule)
+    return queue_ids if given.all() else np.where(given, queue_ids, _NOT_GIVEN)
+
+
+def _check_keys(columns: MessageColumns, rejections: Rejections) -> None:
+    """Topics that keep the newest message of each key take none without. Java: SendMessageProcessor (StringUtils.isBlank)."""
+    for code, target in enumerate(columns.targets):
+        if target.needs_keys:
+            of_topic = columns.target_codes == code
+            if columns.keys is not None:
+                # Which of these bytes are blank does not depend on whether they are UTF-8.
+                texts = columns.keys.filter(pa.array(of_topic)).cast(pa.large_binary()).to_pylist()
+                of_topic[of_topic] = [not (text or b"").strip() for text in texts]
+            rule = f"topic {target.topic!r} keeps the newest message of each key (COMPACTION): a key is needed"
+            rejections.add(np.flatnonzero(of_topic), "keys", rule)
+
+
+def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
+    """Bytes of each row's properties, without those of a delay."""
+    sizes = np.full(len(columns), encoded_size(leading_properties(rules.region, rules.trace_on, rules.cluster_name)))
+    for name, texts in (("TAGS", columns.tags), ("KEYS", columns.keys), ("__SHARDINGKEY", columns.sharding_keys)):
+        if texts is not None:
+            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+    unique_sizes = UNIQUE_KEY_LENGTH if columns.unique_keys is None else sizes_of(columns.unique_keys)
+    unique_sizes = np.where(np.equal(unique_sizes, 0), UNIQUE_KEY_LENGTH, unique_sizes)
+    sizes += unique_sizes + len("UNIQ_KEY") + 2
+    if columns.maps is not None:
+        sizes += sizes_of(columns.maps)
+    if columns.retries is not None:
+        for name, texts in columns.retries.properties.items():
+            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+        sizes += np.where(columns.retries.dead, len("DELAY") + 2 + len("-1"), 0)
+    if columns.transactions is not None and rules.transaction is not None:
+        groups = columns.transactions.producer_groups
+        sizes += len(rules.transaction.producer_group or "") if groups is None else sizes_of(groups)
+        sizes += unique_sizes + encoded_size(HALF_PROPERTIES) + encoded_size(dict(rules.transaction.marks))
+        sizes += sum(_real_sizes(columns))
+    return sizes + CRC_SIZE if rules.appends_crc else sizes
+
+
+def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the values of REAL_TOPIC and, at most, of REAL_QID."""
+    topics = [len(target.topic) for target in columns.targets]
+    digits = [len(str(target.queue_limit)) for target in columns.targets]
+    return (
+        _of_targets(columns.targets, columns.target_codes, topics, np.int64),
+        _of_targets(columns.targets, columns.target_codes, digits, np.int64),
+    )
+
+
+def _check_sizes(columns: MessageColumns, sizes: np.ndarray, rules: MessageRules, rejections: Rejections) -> None:
+    """`sizes` are those of the properties. Java's further limit, a record of maxMessageSize + 64 KiB, cannot be met by what passes."""
+    body_sizes = sizes_of(columns.bodies)
+    limit = rules.max_message_size
+    if body_sizes.max(initial=0) > limit:
+        found = np.flatnonzero(body_sizes > limit)
+        rule = "it is {} bytes as stored, maxMessageSize is {}"
+        rejections.add(found, "body", lambda row: rule.format(body_sizes[row], limit))
+    if sizes.max(initial=0) > PROPERTIES_LIMIT_BYTES:
+        rule = "all properties together are {} bytes, the limit is {}"
+        found = np.flatnonzero(sizes > PROPERTIES_LIMIT_BYTES)
+        rejections.add(found, "properties", lambda row: rule.format(sizes[row], PROPERTIES_LIMIT_BYTES))
+    is_ordinary = columns.delays is None and columns.transactions is None
+    topic_sizes = [max(len(target.topic), 0 if is_ordinary else _SYSTEM_TOPIC_SIZE) for target in columns.targets]
+    records = sizes + HEADER_SIZE + 2 * (rules.host_size - 8) + body_sizes + 1 + 2
+    records += _of_targets(columns.targets, columns.target_codes, topic_sizes, np.int64)
+    if records.max(initial=0) + BLANK_SIZE > rules.log_file_size:
+        found = np.flatnonzero(records + BLANK_SIZE > rules.log_file_size)
+        rule = "its record of {} bytes and {} behind it do not fit into a log file of {}"
+        rejections.add(found, "body", lambda row: rule.format(records[row], BLANK_SIZE, rules.log_file_size))

@@ -1,0 +1,276 @@
+"""Rows that consumers of a group failed on, sent back many at once: the same rules as for one message (`retries.py`). Pure.
+
+    rows as the Spark source gives them ─send_back_rows─▶ InnerMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP
+
+No loop over rows. A row that cannot be sent back is rejected with the column and the rule that it breaks.
+Java: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import NameIllegalError
+from storage.format.properties import CRC_NAME, CRC_SIZE, PROPERTIES_LIMIT_BYTES
+from storage.format.property_encoding import MapEntries, encode_columns
+from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
+from storage.messages.delays import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    route_delayed_rows,
+)
+from storage.messages.inner_messages import InnerMessages
+from storage.messages.retries import DEAD_LETTER_QUEUE_COUNT, next_reconsume_times, sent_back_to
+from storage.names import TOPIC_LENGTH_LIMIT, dead_letter_topic, retry_topic, validate_path_element
+from storage.rows.values import Rejections, read_integers, read_times_ms
+from storage.settings.nouns import TimerConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+
+COLUMNS = (
+    *("topic", "msg_id", "properties", "body"),
+    *("reconsume_times", "born_timestamp", "born_host", "flag", "sys_flag", "delay_level"),
+)
+"""What is read of a row. The first four must be there; `delay_level` is the consumer's wish, the others are as they were consumed."""
+
+NEEDED_COLUMNS = COLUMNS[:4]
+_REPLACED = ("WAIT", "DELAY")
+_REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+_KEPT_SYS_FLAG = MULTI_TAGS
+_UNSPECIFIED_HOST = "0.0.0.0:0"
+
+
+class SentBack(NamedTuple):
+    """What rows become."""
+
+    messages: InnerMessages
+    """As they are to be put: retries in the schedule topic."""
+    dead: np.ndarray
+    """bool: which are dead letters."""
+    rows: np.ndarray
+    """The row of each, ascending: rejected ones are missing, and all where the group takes no retries."""
+
+
+def send_back_rows(
+    rows: pa.RecordBatch,
+    group: SubscriptionGroupConfig,
+    rejections: Rejections,
+    *,
+    delays_ms: tuple[int, ...],
+    now_ms: int,
+    max_reconsume_times: int | None = None,
+    first_row: int = 0,
+    appends_crc: bool = False,
+) -> SentBack:
+    """The messages that put `rows` back; `rejections` gets the rows that cannot be.
+
+    `max_reconsume_times` comes before the group's. Retry queues take turns by `first_row` + the row's number, where Java draws one,
+    so that a task that runs again makes the same messages. With `appends_crc` properties leave room for a sum over the record. A group
+    whose `retry_queue_count` is 0 or less takes no retries: what
+    it failed on is dropped, as Java does.
+    Bodies are stored as they come, uncompressed: the source's rows are, unless decompress=false, whose rows must not come here.
+    Departure: a dead letter keeps its TIMER properties and is no timer message again, whatever they say.
+    """
+    count = rows.num_rows
+    given = {name: rows.column(name) for name in COLUMNS if name in rows.schema.names}
+    topics = _topics(given["topic"], rejections)
+    msg_ids = _msg_ids(given["msg_id"], rejections)
+
+    def integers(name: str) -> np.ndarray:
+        return read_integers(name, given.get(name), count, 0, np.int32, rejections)
+
+    times, asked = integers("reconsume_times"), integers("delay_level")
+    most = group.retry_max_times if max_reconsume_times is None else max_reconsume_times
+    dead, levels = sent_back_to(times, asked, most)
+    levels = np.minimum(levels, len(delays_ms))
+    bodies = _bodies(given["body"], rejections)
+    hosts, are_v6 = _hosts(given.get("born_host"), rejections)
+    dead_letters = dead_letter_topic(group.group)
+    if len(dead_letters) > TOPIC_LENGTH_LIMIT:
+        rule = f"a dead letter's topic {dead_letters} has {len(dead_letters)} characters, the limit is {TOPIC_LENGTH_LIMIT}"
+        rejections.add(np.flatnonzero(dead), "reconsume_times", rule)
+    turns = (first_row + np.arange(count)) % max(group.retry_queue_count, 1)
+    routed = route_delayed_rows(
+        pa.array([retry_topic(group.group), dead_letters]).take(pa.array(dead.astype(np.int8))),
+        np.where(dead, turns % DEAD_LETTER_QUEUE_COUNT, turns),
+        levels=pa.array(levels),
+        body_sizes=sizes_of(bodies),
+        delays_ms=delays_ms,
+        timer=TimerConfig(),
+        now_ms=now_ms,
+    )
+    for refused, refusal in routed.refused:
+        rejections.add(refused, "body", refusal.reason)
+    real = {name: routed.properties[name] for name in (REAL_TOPIC, REAL_QUEUE_ID)}
+    messages = InnerMessages(
+        topics=routed.topics,
+        queue_ids=routed.queue_ids,
+        bodies=bodies,
+        properties=_properties(given["properties"], topics, msg_ids, levels, real, appends_crc, rejections),
+        flags=integers("flag"),
+        sys_flags=_sys_flags(integers("sys_flag")),
+        born_times_ms=read_times_ms(given.get("born_timestamp"), count, now_ms),
+        born_hosts=hosts,
+        born_v6=are_v6,
+        reconsume_times=next_reconsume_times(times),
+        prepared_transaction_offsets=np.zeros(count, np.int64),
+    )
+    keep = np.full(count, group.retry_queue_count > 0)
+    keep[list(rejections)] = False
+    kept = np.flatnonzero(keep)
+    return SentBack(messages, dead, kept) if len(kept) == count else SentBack(messages.take(kept), dead[kept], kept)
+
+
+def _bodies(column: pa.Array, rejections: Rejections) -> pa.Array:
+    bodies = column.cast(pa.large_binary())
+    if bodies.null_count:
+        rejections.add(np.flatnonzero(~is_valid(bodies)), "body", "it is null")
+        bodies = bodies.fill_null(b"")
+    return bodies
+
+
+def _topics(column: pa.Array, rejections: Rejections) -> pa.Array:
+    texts = as_texts(column)
+    encoded = texts.dictionary_encode("encode")
+    codes = encoded.indices.to_numpy()
+    for code, name in enumerate(encoded.dictionary.cast(pa.large_binary()).to_pylist()):
+        rule = _topic_rule(name)
+        if rule is not None:
+            rejections.add(np.flatnonzero(codes == code), "topic", rule)
+    return texts
+
+
+def _topic_rule(name: bytes | None) -> str | None:
+    """Why a topic's name can be none that a message was consumed from; None if it can."""
+    if name is None:
+        return "it is null: nobody knows where the message came from"
+    if any(separator in name for separator in SEPARATORS):
+        return "it holds 0x01 or 0x02, which separate properties"
+    try:
+        validate_path_element("topic", name.decode(errors="replace"))
+    except NameIllegalError as error:
+        return error.describe()
+    return None
+
+
+def _msg_ids(column: pa.Array, rejections: Rejections) -> pa.Array:
+    texts = as_texts(column)
+    if texts.null_count:
+        rejections.add(np.flatnonzero(~is_valid(texts)), "msg_id", "it is null: it is the origin message's id")
+    rejections.add(malformed_rows(texts), "msg_id", "it is not UTF-8")
+    rejections.add(rows_with(texts, SEPARATORS), "msg_id", "it holds 0x01 or 0x02, which separate properties")
+    return texts
+
+
+def _properties(
+    column: pa.Array,
+    topics: pa.Array,
+    msg_ids: pa.Array,
+    levels: np.ndarray,
+    real: Mapping[str, pa.Array],
+    appends_crc: bool,
+    rejections: Rejections,
+) -> pa.Array:
+    """The property strings, large_binary: `retries.sent_back_properties` of every row."""
+    entries = MapEntries.of(column)
+    is_delayed = levels > 0
+    keep = pc.greater(pc.binary_length(entries.values), 0).to_numpy(zero_copy_only=False)  # no reader sees an empty one
+    for name in (*_REPLACED, *((CRC_NAME,) if appends_crc else ())):
+        keep[entries.entries_of(name)] = False
+    for name in _REPLACED_BY_DELAY:
+        found = entries.entries_of(name)
+        keep[found[is_delayed[entries.rows[found]]]] = False
+    origins = entries.entries_of("ORIGIN_MESSAGE_ID")
+    texts = entries.values.take(pa.array(origins))
+    blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(_well_formed(texts))), 0)
+    keep[origins[blank.to_numpy(zero_copy_only=False)]] = False
+    entries = entries.filter(keep)
+    _check_entries(entries, rejections)
+    encoded = encode_columns(
+        {"WAIT": "false"},
+        {
+            "DELAY": pa.array(levels).cast(pa.large_string()),
+            "RETRY_TOPIC": _where_missing(entries, "RETRY_TOPIC", topics),
+            "ORIGIN_MESSAGE_ID": _where_missing(entries, "ORIGIN_MESSAGE_ID", msg_ids),
+            **real,
+        },
+        entries.encode(),
+    )
+    sizes = sizes_of(encoded)
+    limit = PROPERTIES_LIMIT_BYTES - (CRC_SIZE if appends_crc else 0)
+    rejections.add(
+        np.flatnonzero(sizes > limit),
+        "properties",
+        lambda row: f"all properties together are {sizes[row]} bytes, the limit is {limit}",
+    )
+    return encoded
+
+
+def _where_missing(entries: MapEntries, name: str, values: pa.Array) -> pa.Array:
+    """The values, null in rows whose entries have that name."""
+    missing = np.ones(len(values), bool)
+    missing[entries.rows[entries.entries_of(name)]] = False
+    return pc.if_else(pa.array(missing), values, pa.scalar(None, pa.large_string()))
+
+
+def _well_formed(texts: pa.Array) -> pa.Array:
+    """The texts with what is not UTF-8 replaced by a letter: only blanks are asked for."""
+    malformed = malformed_rows(texts)
+    if not len(malformed):
+        return texts
+    wrong = np.zeros(len(texts), bool)
+    wrong[malformed] = True
+    return pc.if_else(pa.array(wrong), pa.scalar("x", pa.large_string()), texts)
+
+
+def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
+    """A value may hold 0x01, which no reader takes for a separator there."""
+    rejections.add(np.unique(entries.rows[malformed_rows(entries.names)]), "properties", "a name is not UTF-8")
+    rejections.add(np.unique(entries.rows[malformed_rows(entries.values)]), "properties", "a value is not UTF-8")
+    names, values = rows_with(entries.names, SEPARATORS), rows_with(entries.values, b"\x02")
+    rejections.add(np.unique(entries.rows[names]), "properties", "a name holds 0x01 or 0x02, which separate properties")
+    rejections.add(np.unique(entries.rows[values]), "properties", "a value holds 0x02, which separates properties")
+    nameless = np.flatnonzero(pc.equal(pc.binary_length(entries.names), 0).to_numpy(zero_copy_only=False))
+    rejections.add(np.unique(entries.rows[nameless]), "properties", "a name is empty: no reader would see it")
+
+
+def _sys_flags(flags: np.ndarray) -> np.ndarray:
+    """The flags that a message keeps when it is sent back, its body as the source gives it: several tags, committed."""
+    committed = np.where(flags & TRANSACTION_MASK == TRANSACTION_COMMIT, TRANSACTION_COMMIT, 0)
+    return ((flags & _KEPT_SYS_FLAG) | committed).astype(np.int32)
+
+
+def _hosts(column: pa.Array | None, rejections: Rejections) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """`address:port` as records hold it, and which are IPv6. Distinct hosts are few, so each is read once."""
+    if column is None or column.null_count == len(column):
+        return None, None
+    encoded = as_texts(column).fill_null(_UNSPECIFIED_HOST).dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    hosts: list[bytes] = []
+    for code, text in enumerate(encoded.dictionary.cast(pa.large_binary()).to_pylist()):
+        try:
+            hosts.append(host_of_text(text.decode(errors="replace")))
+        except ValueError as error:
+            rejections.add(np.flatnonzero(codes == code), "born_host", str(error))
+            hosts.append(bytes(8))
+    width = max(map(len, hosts))
+    table = np.frombuffer(b"".join(host.ljust(width, b"\0") for host in hosts), f"V{width}")
+    return table[codes], np.array([len(host) == 20 for host in hosts])[codes]
+
+
+def host_of_text(text: str) -> bytes:
+    """Address and port of `record.host_text`, as a record holds them. Raises ValueError where it is none."""
+    name, _, port = text.rpartition(":")
+    try:
+        return ipaddress.ip_address(name.strip("[]")).packed + int(port).to_bytes(4, "big", signed=True)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is no address:port") from error

@@ -1,0 +1,124 @@
+"""Rows that consumers of a group failed on, to be sent back: a task's rows, batch after batch. Pure.
+
+    rows ─prepare─▶ OutgoingMessages by way of the schedule topic to %RETRY%GROUP, or to %DLQ%GROUP, and the rows that cannot go back
+
+What becomes of a row is said by `retry_rows.py`. Java: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.format.properties import CRC_SIZE
+from storage.format.record import BLANK_SIZE, HEADER_SIZE
+from storage.format.record_block import OutgoingMessages
+from storage.format.texts import sizes_of
+from storage.messages.inner_messages import InnerMessages, outgoing_messages
+from storage.messages.retries import dead_letter_topic_config, retry_topic_config
+from storage.names import TOPIC_LENGTH_LIMIT
+from storage.rows.messages import RejectedRow
+from storage.rows.retry_rows import send_back_rows
+from storage.rows.rules import DEFAULT_DELAYS_MS
+from storage.rows.values import Rejections
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import PERM_WRITE, TopicConfig
+
+_HEADER_LIMIT = HEADER_SIZE + 2 * 12 + 1 + TOPIC_LENGTH_LIMIT + 2
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRules:
+    """What tasks must know of group and store to send rows back; a value that is sent to them."""
+
+    group: SubscriptionGroupConfig
+    host: bytes
+    """Of the store."""
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    max_reconsume_times: int | None = None
+    """How often the consumer tries again; None = as the group's entry says."""
+    delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
+    max_message_size: int = 4 * 1024 * 1024
+    log_file_size: int = 1024 * 1024 * 1024
+    appends_crc: bool = False
+
+    def refusal(self) -> str | None:
+        """Why nothing can be sent back for this group; None if it can.
+
+        Departure: of a group without retry queues a broker says that it took the message, and forgets it.
+        """
+        if self.group.retry_queue_count <= 0:
+            return f"group {self.group.group} takes no retries (retryQueueNums {self.group.retry_queue_count}): it would be lost"
+        target = retry_topic_config(self.group, self.topics)
+        return None if target.perm & PERM_WRITE else f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+
+
+class Returned(NamedTuple):
+    """A batch of rows, judged."""
+
+    parts: tuple[OutgoingMessages, ...]
+    """One for each kind of born host, stretch by stretch."""
+    rejected: tuple[RejectedRow, ...]
+    rejected_indices: np.ndarray
+    topics: Mapping[str, int]
+    """Topics that must be there, and with how many queues they are made."""
+
+
+class ReturnedRows:
+    """Sends one task's rows back. Retry queues take turns by the rows' numbers, so that a task that is run again does the same."""
+
+    def __init__(self, rules: ReturnRules) -> None:
+        self._rules = rules
+        self._row_count = 0
+
+    def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Returned:
+        """The messages of a batch that has `retry_rows.NEEDED_COLUMNS` and any of `retry_rows.COLUMNS`."""
+        rules, first_row = self._rules, self._row_count
+        self._row_count += len(batch)
+        rejections = Rejections()
+        if (refusal := rules.refusal()) is not None:
+            rejections.add(np.arange(len(batch)), "topic", refusal)
+        sent = send_back_rows(
+            batch,
+            rules.group,
+            rejections,
+            delays_ms=rules.delays_ms,
+            now_ms=now_ms,
+            max_reconsume_times=rules.max_reconsume_times,
+            first_row=first_row,
+            appends_crc=rules.appends_crc,
+        )
+        messages, dead = sent.messages, sent.dead
+        if (too_large := self._too_large(messages, sent.rows, rejections)).any():
+            messages, dead = messages.take(~too_large), dead[~too_large]
+        limit, appends_crc = rules.max_message_size, rules.appends_crc
+        parts = outgoing_messages(messages, rules.host, rules.delays_ms, limit, appends_crc=appends_crc)
+        indices = np.array(sorted(rejections), np.int64)
+        rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in indices.tolist())
+        return Returned(tuple(parts), rejected, indices, self._topics(dead))
+
+    def _topics(self, dead: np.ndarray) -> dict[str, int]:
+        if not len(dead):
+            return {}
+        wanted = [retry_topic_config(self._rules.group, self._rules.topics)]
+        if dead.any():
+            wanted.append(dead_letter_topic_config(self._rules.group.group, self._rules.topics))
+        return {topic.topic: topic.write_queue_count for topic in wanted}
+
+    def _too_large(self, messages: InnerMessages, rows: np.ndarray, rejections: Rejections) -> np.ndarray:
+        """Which of the messages are too large to be stored; a body that was compressed may be, as the source shows it."""
+        bodies = sizes_of(messages.bodies)
+        limit = self._rules.max_message_size
+        over = bodies > limit
+        size_of = dict(zip(rows[over].tolist(), bodies[over].tolist(), strict=True))
+        rejections.add(rows[over], "body", lambda row: f"it is {size_of[row]} bytes, maxMessageSize is {limit}")
+        records = bodies + sizes_of(messages.properties) + _HEADER_LIMIT + (CRC_SIZE if self._rules.appends_crc else 0)
+        unfit = records + BLANK_SIZE > self._rules.log_file_size
+        rejections.add(
+            rows[unfit], "body", f"its record does not fit into a log file of {self._rules.log_file_size} bytes"
+        )
+        return np.asarray(over | unfit)

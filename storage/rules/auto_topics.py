@@ -1,0 +1,87 @@
+"""Topics that a broker makes itself: those it is born with, and those that a first message makes.
+
+Retry and dead-letter topics: `storage/messages/retries.py`.
+Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod), TopicSysFlag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.retries import UNIT_SUBSCRIBED
+from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from storage.settings.nouns import SendConfig, TimerConfig
+from storage.tables.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+
+AUTO_CREATE_TOPIC = "TBW102"
+"""The template of topics that a first message makes, unless the client names another."""
+DEFAULT_TOPIC_QUEUE_COUNT = 4
+"""What a Java producer asks for. Java: DefaultMQProducer.defaultTopicQueueNums."""
+READ_WRITE = PERM_READ | PERM_WRITE
+_SCHEDULE_QUEUE_COUNT = 18
+_BENCHMARK_QUEUE_COUNT = 1024
+_REVIVE_QUEUE_COUNT = 8
+
+UNIT = 0x1
+"""Bit of a topic's flag: a unit's own topic (Java: TopicSysFlag.FLAG_UNIT)."""
+
+
+def unit_sys_flag(topic: str, unit_mode: bool) -> int:
+    """The `topicSysFlag` of a topic that a message makes. Java: AbstractSendMessageProcessor.msgCheck, TopicSysFlag.buildSysFlag."""
+    if not unit_mode:
+        return 0
+    return UNIT_SUBSCRIBED if topic.startswith(RETRY_PREFIX) else UNIT
+
+
+def built_in_topics(
+    broker_name: str | None, cluster_name: str, send: SendConfig, timer: TimerConfig
+) -> dict[str, TopicConfig]:
+    """The topics that every broker has, in its file or not; entries of the file go before them. Java: TopicConfigManager.init."""
+    queues = send.default_topic_queue_nums
+    cluster_perm = PERM_INHERIT | (READ_WRITE if send.cluster_topic_enable else 0)
+    broker_perm = PERM_INHERIT | (READ_WRITE if send.broker_topic_enable else 0)
+    topics = [
+        TopicConfig("SELF_TEST_TOPIC", 1, 1),
+        TopicConfig("BenchmarkTest", _BENCHMARK_QUEUE_COUNT, _BENCHMARK_QUEUE_COUNT),
+        TopicConfig(cluster_name, perm=cluster_perm),
+        TopicConfig("OFFSET_MOVED_EVENT", 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, _SCHEDULE_QUEUE_COUNT, _SCHEDULE_QUEUE_COUNT),
+        TopicConfig(f"{cluster_name}{REPLY_TOPIC_SUFFIX}", 1, 1),
+        TopicConfig(f"rmq_sys_REVIVE_LOG_{cluster_name}", _REVIVE_QUEUE_COUNT, _REVIVE_QUEUE_COUNT),
+        TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
+        TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
+    ]
+    if send.auto_create_topic_enable:
+        topics.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, PERM_INHERIT | READ_WRITE))
+    if broker_name is not None:
+        topics.append(TopicConfig(broker_name, 1, 1, broker_perm))
+        topics.append(TopicConfig(f"{BROKER_MEMBER_TOPIC_PREFIX}{broker_name}", 1, 1, PERM_INHERIT))
+    if timer.timer_wheel_enable:
+        topics.append(TopicConfig(TIMER_TOPIC, 1, 1))
+    return {topic.topic: topic for topic in topics}
+
+
+def topic_from_template(
+    topic: str,
+    template: str,
+    client_queue_count: int,
+    sys_flag: int,
+    topics: Mapping[str, TopicConfig],
+    *,
+    auto_create: bool,
+) -> TopicConfig | None:
+    """The topic that a first message makes, None where its template does not allow it.
+
+    The template must hand its permissions on (perm bit "inherit"); TBW102 does so only while `autoCreateTopicEnable` is set,
+    whatever an old entry of it says. Queues: the client's wish, at most the template's.
+    Java: TopicConfigManager.createTopicInSendMessageMethod.
+    """
+    model = topics.get(template)
+    if model is None or not model.perm & PERM_INHERIT or (template == AUTO_CREATE_TOPIC and not auto_create):
+        return None
+    queue_count = max(0, min(client_queue_count, model.write_queue_count))
+    return TopicConfig(
+        topic, queue_count, queue_count, model.perm & ~PERM_INHERIT, model.topic_filter_type, topic_sys_flag=sys_flag
+    )

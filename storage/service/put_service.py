@@ -1,0 +1,332 @@
+"""Puts of many threads into one open store, as a broker process has them. Java: CommitLog.asyncPutMessage, DefaultMessageStore.
+
+    put: records encoded ─▶ put lock: appended ─▶ SYNC_FLUSH: waits ◀─ one sync for all that wait, then dispatched
+                                                  ASYNC_FLUSH: dispatched, acknowledged; synced in turns
+                                                  with a pool: acknowledged; written out and dispatched in turns, synced in turns
+
+Nothing is dispatched, and so readable, that the flush policy does not call readable (apache/rocketmq#8239): under SYNC_FLUSH nothing
+that is not synced, with a pool nothing that is not written. A sync is done beside the puts, not in their lock. When one fails, all that
+wait fail with it, the store takes nothing more until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets
+this wrong: apache/rocketmq#2706, #9713).
+
+Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is new; of topics.json and its .bak
+for a topic that is new; of a queue's or an index file that is full; once a second of the checkpoint's index time, before the first
+that of index_synced.json; after each thorough turn of the queues of index_synced.json and the checkpoint.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from storage.errors import StorageError, StoreNotWritableError
+from storage.format.properties import decode_property_maps
+from storage.format.record_block import RecordRun
+from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
+from storage.log.placement import Placement
+from storage.message_store import MessageStore
+from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.put.put import NO_RESULTS, InnerPut, Putter
+from storage.put_status import PutStatus
+from storage.service.flush_service import Duty, GroupCommit
+
+_LOG = logging.getLogger(__name__)
+
+
+class PutReceipt(NamedTuple):
+    """How a put ended, and where its messages stand: the fields of `PutResult`, row by row; no rows if nothing was stored."""
+
+    status: PutStatus
+    places: pa.RecordBatch
+
+
+class PutService:
+    """The puts and flush duties of one store that is open for writing, from now until `close`, which closes the store too.
+
+    `put_inner` and `put_batch` may be called by any thread. Whoever wants something else of the store meanwhile, a read too, asks
+    for it within `exclusive`, or opens the store a second time for reading. A context manager that closes it.
+    """
+
+    def __init__(self, store: MessageStore, *, starts_duties: bool = True) -> None:
+        """Without `starts_duties` nothing happens by itself: whoever calls does the turns. Raises StoreNotWritableError."""
+        self._store = store
+        self._writer = store.writer
+        self._config = store.config.flush
+        self._policy = self._writer.settings.flush
+        self._putter = Putter(self._writer, self._append)
+        self._group = GroupCommit()
+        self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+        self._held_since_ms: int | None = None
+        self._is_closed = False
+        self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
+        self._queue_rule = queue_flush_rule(self._config)
+        self._pool = self._policy.pool if isinstance(self._policy, AsyncFlush) else None
+        if isinstance(self._policy, SyncFlush):
+            self._log_duty = self._duty("group commit", None, self.sync_turn)
+        else:
+            self._log_duty = self._duty("log flush", self._policy.rule.interval_ms, self.log_turn)
+        self._duties = [self._log_duty, self._duty("queue flush", self._queue_rule.interval_ms, self.queue_turn)]
+        if self._pool is not None:
+            self._pool_duty = self._duty("pool commit", self._pool.rule.interval_ms, self.pool_turn)
+            self._duties.append(self._pool_duty)
+        for duty in self._duties if starts_duties else ():
+            duty.start()
+
+    def _duty(self, name: str, interval_ms: int | None, turn: Callable[[], None]) -> Duty:
+        return Duty(f"{name} of {self._store.root}", interval_ms, partial(self._do, turn))
+
+    def _do(self, turn: Callable[[], None]) -> bool:
+        """A turn in its own thread; False = there is nothing more to do, as everybody has been told."""
+        try:
+            turn()
+        except (StorageError, OSError):
+            _LOG.exception("%s takes no more messages", self._store.root)
+            return False
+        return True
+
+    # What others ask
+
+    @property
+    def store(self) -> MessageStore:
+        """For what never changes: its place, its configuration."""
+        return self._store
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing more is taken until the store is opened again; None = it is."""
+        return self._writer.failure
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def is_os_page_cache_busy(self) -> bool:
+        """Whether one put has held the log for longer than `osPageCacheBusyTimeOutMills`."""
+        timeout_ms = self._config.os_page_cache_busy_time_out_mills
+        return is_page_cache_busy(self._held_since_ms, self._writer.clock(), timeout_ms)
+
+    @property
+    def is_pool_deficient(self) -> bool:
+        """Whether the transient store pool is full. Java: DefaultMessageStore.isTransientStorePoolDeficient."""
+        return self._pool is not None and self._writer.held_bytes >= self._pool.room_bytes
+
+    @contextmanager
+    def exclusive(self) -> Iterator[MessageStore]:
+        """The store, for the caller alone: to read, or to put and flush as its owner does. Puts wait meanwhile."""
+        with self._lock:
+            self._refuse_if_closed()
+            try:
+                yield self._store
+            finally:
+                if (failure := self._writer.failure) is not None:
+                    self._group.fail(failure)
+
+    # Putting
+
+    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None) -> PutReceipt:
+        """Append messages as they are, as `MessageStore.put_inner` does.
+
+        PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
+        as soon as it is synced. OS_PAGE_CACHE_BUSY: refused, nothing was stored. `waits` False does not wait for the disk; None = not
+        if every message says WAIT=false.
+        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError where nobody knows.
+        """
+        inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
+        if self._is_busy:
+            return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
+        put = InnerPut(self._writer.settings, inner, self._store.config.delay.delays_ms)
+        if waits is None:
+            waits = waits_for_disk(inner.properties)
+        return self._answer(lambda: put.append_to(self._writer, self._append), waits)
+
+    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **rules: Any) -> PutReceipt:
+        """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
+        if self._is_busy:
+            return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
+        return self._answer(self._putter.prepare(rows, **rules), waits)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.is_os_page_cache_busy or self.is_pool_deficient
+
+    def _append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
+        return self._writer.append_records(runs, index_lease_ms=index_lease_ms, hold=self._pool is not None)
+
+    def _answer(self, append: Callable[[], pa.RecordBatch], waits: bool) -> PutReceipt:
+        waiting: Future[None] | None = None
+        with self._lock:
+            self._refuse_if_closed()
+            with self._holding():
+                places = append()
+            if isinstance(self._policy, SyncFlush):
+                waiting = self._group.request(self._writer.log_end) if waits and places.num_rows else None
+            elif self._pool is None:
+                self._writer.dispatch()
+        self._wake_duties()
+        return PutReceipt(self._wait(waiting), places)
+
+    def _wait(self, waiting: Future[None] | None) -> PutStatus:
+        if waiting is None or not isinstance(self._policy, SyncFlush):
+            return PutStatus.PUT_OK
+        try:
+            error = waiting.exception(self._policy.timeout_ms / 1_000)
+        except TimeoutError:
+            return PutStatus.FLUSH_DISK_TIMEOUT
+        if error is not None:
+            raise OSError(errno.EIO, f"the log was not synced ({error})", self._store.root) from error
+        return PutStatus.PUT_OK
+
+    def _wake_duties(self) -> None:
+        if self._pool is not None:
+            if self._pool.is_woken_by_puts:
+                self._pool_duty.wake()
+        elif isinstance(self._policy, SyncFlush) or self._policy.is_woken_by_puts:
+            self._log_duty.wake()
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        self._held_since_ms = self._writer.clock()
+        try:
+            yield
+        finally:
+            self._held_since_ms = None
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StoreNotWritableError(self._store.root, "it is shut down")
+
+    # Duties
+
+    def sync_turn(self) -> None:
+        """One sync for all that wait; what it brought to the disk is dispatched, and acknowledged. Java: GroupCommitService."""
+        with self._failing_all():
+            self._sync_log()
+
+    def log_turn(self) -> None:
+        """The log's turn under ASYNC_FLUSH: a sync, if it is worth it. Java: FlushRealTimeService."""
+        assert isinstance(self._policy, AsyncFlush)
+        turn = self._policy.rule.turn(self._log_thorough_ms, self._writer.clock())
+        self._log_thorough_ms = turn.thorough_ms
+        if self._is_worth_it(self._writer.synced_end, self._writer.written_end, turn.least_pages):
+            with self._failing_all():
+                self._sync_log()
+
+    def pool_turn(self) -> None:
+        """The pool's turn: what is in memory is written out and dispatched, if it is worth it. Java: CommitRealTimeService."""
+        assert self._pool is not None
+        turn = self._pool.rule.turn(self._pool_thorough_ms, self._writer.clock())
+        self._pool_thorough_ms = turn.thorough_ms
+        if self._is_worth_it(self._writer.written_end, self._writer.log_end, turn.least_pages):
+            with self._failing_all():
+                self._write_held()
+            self._pool_thorough_ms = self._writer.clock()
+            if isinstance(self._policy, AsyncFlush) and self._policy.is_woken_by_puts:
+                self._log_duty.wake()
+
+    def queue_turn(self) -> None:
+        """The queues' turn: those are synced for which it is worth it. Java: FlushConsumeQueueService.
+
+        In a thorough one all that is derived from the log is, and the checkpoint is written.
+        """
+        turn = self._queue_rule.turn(self._queues_thorough_ms, self._writer.clock())
+        self._queues_thorough_ms = turn.thorough_ms
+        with self._failing_all():
+            with self._lock:
+                sync = self._writer.begin_derived_sync(turn.least_pages)
+            error = _error_of(sync.run)
+            with self._lock:
+                self._writer.end_derived_sync(sync, error)
+            if error is not None:
+                raise error
+
+    def _sync_log(self) -> None:
+        with self._syncing:
+            with self._lock:
+                sync = self._writer.begin_log_sync()
+            error = _error_of(sync.log.run)
+            with self._lock:
+                self._writer.end_log_sync(sync, error)
+                if error is not None:
+                    raise error
+                try:
+                    self._writer.dispatch()
+                finally:  # what is on the disk is acknowledged, be it that a queue's file cannot be written
+                    self._group.complete(sync.log.end)
+
+    def _is_worth_it(self, done: int, until: int, least_pages: int) -> bool:
+        size = self._writer.settings.log_file_size_bytes
+        start = self._writer.log.file_end(done, size) - size
+        return is_worth_it(done, until, least_pages, start, size)
+
+    def _write_held(self) -> None:
+        with self._lock:
+            self._writer.write_held()
+            self._writer.dispatch()
+
+    @contextmanager
+    def _failing_all(self) -> Iterator[None]:
+        """An error ends the writing: whoever waits hears of it, and so does whoever puts later."""
+        try:
+            yield
+        except BaseException as error:
+            with self._lock:
+                self._writer.fail(error)
+                self._group.fail(self._writer.failure or error)
+            raise
+
+    # Ending
+
+    def flush(self) -> None:
+        """Everything put so far onto the disk, and readable; whoever waits is acknowledged. Raises StoreNotWritableError, OSError."""
+        with self._failing_all():
+            self._write_held()
+            self._sync_log()
+
+    def close(self) -> None:
+        """Refuse puts from now on, stop the duties, bring all to the disk and close the store cleanly.
+
+        After a failure the next opening recovers. Raises OSError where it fails now.
+        """
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if was_closed:
+            return
+        for duty in self._duties:
+            duty.stop()
+        try:
+            if (failure := self._writer.failure) is None:
+                self.flush()
+            else:
+                self._group.fail(failure)
+        finally:
+            self._store.close()
+
+    def __enter__(self) -> PutService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def waits_for_disk(properties: pa.Array) -> bool:
+    """Whether any of these encoded properties lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
+    texts = decode_property_maps(properties.cast(pa.binary())).values_of("WAIT").to_pylist()
+    return any(text is None or text.lower() == "true" for text in texts)
+
+
+def _error_of(act: Callable[[], None]) -> OSError | None:
+    try:
+        act()
+    except OSError as error:
+        return error
+    return None

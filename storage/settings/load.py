@@ -1,0 +1,296 @@
+"""All settings of a store (`nouns.py` has them by noun), read once from the broker's own broker.conf.
+
+Values are read as MixAll.properties2Object reads them (numbers are plain integers, only "true" is true, what Java cannot
+read it ignores and so do we, with a warning). Names that no class of RocketMQ 5.3.3 knows are warned about
+with the nearest known one.
+
+A store holds none of its settings. So `mapped_file_size_…` is None when nothing configures it (the files then
+tell), and `StoreConfig.is_configured` tells a configured value from Java's default.
+
+Java: BrokerConfig, MessageStoreConfig, BrokerStartup. Not followed: -D system properties, environment
+variables, `-c` of a container.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from storage.errors import ConfigurationError
+from storage.nearest_name import nearest
+from storage.settings.broker_version import DEFAULT_VERSION, VERSION_SETTING, BrokerVersion, parse_broker_version
+from storage.settings.java_properties import Property, parse_properties
+from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.nouns import (
+    BrokerIdentity,
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    DelayConfig,
+    FlushConfig,
+    IndexConfig,
+    RetentionConfig,
+    SendConfig,
+    StoreModeConfig,
+    TimerConfig,
+    TransactionConfig,
+)
+
+ReadBytes = Callable[[str], bytes | None]
+"""The whole content of a path, None if there is no such file."""
+
+_Config = TypeVar("_Config")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_LINE_OF_PLACE = re.compile(r", line (\d+): ")
+_INTEGER_BITS = {"int": 32, "long": 64}
+_ENUMERATIONS = {
+    "brokerRole": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+    "flushDiskType": ("ASYNC_FLUSH", "SYNC_FLUSH"),
+}
+
+
+class ConfigurationWarning(UserWarning):
+    """broker.conf holds a name that no broker knows, or a value that the broker ignores."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """All settings of one store. `StoreConfig()` is "nothing configured"."""
+
+    identity: BrokerIdentity = field(default_factory=BrokerIdentity)
+    commit_log: CommitLogConfig = field(default_factory=CommitLogConfig)
+    consume_queue: ConsumeQueueConfig = field(default_factory=ConsumeQueueConfig)
+    index: IndexConfig = field(default_factory=IndexConfig)
+    flush: FlushConfig = field(default_factory=FlushConfig)
+    send: SendConfig = field(default_factory=SendConfig)
+    delay: DelayConfig = field(default_factory=DelayConfig)
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    mode: StoreModeConfig = field(default_factory=StoreModeConfig)
+    version: BrokerVersion = DEFAULT_VERSION
+    """The release of the broker that goes on with the store; `of_version` sets it."""
+    file: str | None = None
+    """The broker.conf that was read, None if there was none."""
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Java name → text, for every known setting that the file sets and a broker would follow."""
+    warnings: tuple[str, ...] = ()
+    """What was wrong with the file without stopping a broker."""
+
+    def is_configured(self, java_name: str) -> bool:
+        """Whether the value was given, not Java's default."""
+        return java_name in self.settings
+
+    def of_version(self, text: str) -> StoreConfig:
+        """The settings for a broker of this release (`4.9.7`), without what it does not have.
+
+        A release before 5.0 has no timer, one before 5.1 has no lists in op messages. A later one does not give back what an
+        earlier one took.
+        Raises ConfigurationError for a text that names no release.
+        """
+        try:
+            version = parse_broker_version(text)
+        except ValueError as rule:
+            raise ConfigurationError(None, None, VERSION_SETTING, str(rule)) from None
+        timer = self.timer if version.has_timer else replace(self.timer, timer_wheel_enable=False)
+        op_size = self.transaction.transaction_op_msg_max_size if version.reads_op_lists else 0
+        transaction = replace(self.transaction, transaction_op_msg_max_size=op_size)
+        return replace(self, version=version, timer=timer, transaction=transaction)
+
+    @classmethod
+    def tiny(cls) -> StoreConfig:
+        """Files that a test rolls: 4 KiB of log, 20 queue entries, 10 index slots with 20 items."""
+        return cls(
+            identity=BrokerIdentity(broker_name="broker-tiny", broker_ip1="127.0.0.1"),
+            commit_log=CommitLogConfig(mapped_file_size_commit_log=4096),
+            consume_queue=ConsumeQueueConfig(mapped_file_size_consume_queue=400),
+            index=IndexConfig(max_hash_slot_num=10, max_index_num=20),
+            settings={
+                "brokerName": "broker-tiny",
+                "brokerIP1": "127.0.0.1",
+                "mappedFileSizeCommitLog": "4096",
+                "mappedFileSizeConsumeQueue": "400",
+                "maxHashSlotNum": "10",
+                "maxIndexNum": "20",
+            },
+        )
+
+
+def find_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> str | None:
+    """The path of the store's broker.conf: `conf` if given, else ROOT's parent's, else ROOT's, else None.
+
+    Raises ConfigurationError if `conf` is given and missing.
+    """
+    if conf is not None:
+        if read_bytes(conf) is None:
+            raise ConfigurationError(conf, None, None, "there is no such file")
+        return conf
+    folders = [_resolve(root, ".."), _resolve(root, ".")]
+    candidates = [_resolve(folder, "broker.conf") for folder in folders if folder]
+    return next((path for path in candidates if read_bytes(path) is not None), None)
+
+
+_SAID: dict[str | tuple[str, type[Warning], int], int] = {}
+"""What Python notes of warnings that were shown."""
+
+
+def load_config(
+    root: str, conf: str | None = None, *, read_bytes: ReadBytes, rocketmq_version: str | None = None
+) -> StoreConfig:
+    """The store's settings from the file that `find_configuration` names; `StoreConfig()` if there is none.
+
+    `rocketmq_version` comes before the file's. Raises ConfigurationError.
+    Gives each of the result's `warnings` to the module `warnings` as well (ConfigurationWarning), as one of the file: a process whose
+    filters are Python's own says it once, however often and from wherever the file is read.
+    """
+    path = find_configuration(root, conf, read_bytes=read_bytes)
+    content = None if path is None else read_bytes(path)
+    config = parse_config(content or b"", path, rocketmq_version)
+    for text in config.warnings:
+        line = _LINE_OF_PLACE.search(text)
+        # In <> because Python quotes a line of the file otherwise, as if it were a program.
+        warnings.warn_explicit(text, ConfigurationWarning, f"<{path}>", int(line[1]) if line else 0, registry=_SAID)
+    return config
+
+
+def parse_config(content: bytes, file: str | None = None, rocketmq_version: str | None = None) -> StoreConfig:
+    """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
+
+    `file` is for messages and relative paths. Warns in the result only.
+    """
+    last = {found.key: found for found in parse_properties(content, file)}
+    version = last.pop(VERSION_SETTING, None)
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    for found in last.values():
+        if found.key not in JAVA_SETTINGS:
+            notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
+            continue
+        try:
+            values[found.key] = _java_value(found)
+        except ValueError as rule:
+            notes.append(f"{_place(file, found)}: {found.key}: {rule}; a broker ignores the line")
+    try:
+        config = StoreConfig(
+            identity=_from_values(BrokerIdentity, values),
+            commit_log=_from_values(CommitLogConfig, values),
+            consume_queue=_from_values(ConsumeQueueConfig, values),
+            index=_from_values(IndexConfig, values),
+            flush=_from_values(FlushConfig, values),
+            send=_from_values(SendConfig, values),
+            delay=_from_values(DelayConfig, values),
+            timer=_from_values(TimerConfig, values),
+            transaction=_from_values(TransactionConfig, values),
+            retention=_from_values(RetentionConfig, values),
+            mode=_from_values(StoreModeConfig, values),
+            file=file,
+            settings={name: last[name].value for name in values},
+            warnings=tuple(notes),
+        )
+        release = version.value if rocketmq_version is None and version is not None else rocketmq_version
+        return config if release is None else config.of_version(release)
+    except ConfigurationError as error:
+        found_at = (
+            last.get(error.key or "") if error.key != VERSION_SETTING or rocketmq_version is not None else version
+        )
+        line = None if found_at is None else found_at.line
+        raise ConfigurationError(file, line, error.key, error.rule) from None
+
+
+def _from_values(cls: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """A config with the fields that `values` (by Java name) sets, the others at their default."""
+    declared = {item.name: item.metadata["java"] for item in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: values[java] for name, java in declared.items() if java in values})
+
+
+def _java_value(found: Property) -> int | float | bool | str:
+    """The value as MixAll.properties2Object converts it; ValueError with the rule where that fails."""
+    kind = JAVA_SETTINGS[found.key].type
+    text = found.value
+    if kind in _INTEGER_BITS:
+        bound = 1 << (_INTEGER_BITS[kind] - 1)
+        if not _INTEGER.fullmatch(text) or not -bound <= int(text) < bound:
+            raise ValueError(f"{text!r} is not a plain integer of {_INTEGER_BITS[kind]} bits")
+        return int(text)
+    if kind == "boolean":
+        return text.lower() == "true"
+    if kind == "double":
+        return float(text)
+    trimmed = text.strip("".join(map(chr, range(0x21))))  # String.trim
+    if found.key in _ENUMERATIONS and trimmed not in _ENUMERATIONS[found.key]:
+        raise ValueError(f"{trimmed!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
+    return trimmed
+
+
+def _place(file: str | None, found: Property) -> str:
+    return f"{file or 'broker.conf'}, line {found.line}"
+
+
+def _nearest(name: str) -> str:
+    known = nearest(name, JAVA_SETTINGS, 0.75)
+    return f" (nearest: {known})" if known else ""
+
+
+def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
+    """The directories that a configuration names for the log, each once; none where it names none.
+
+    storePathCommitLog, relative to the file it stands in (Java: to the broker's working directory), with readOnlyCommitLogStorePaths
+    where it is a comma list. Whether they are this store's is decided in `log_place.py`. Java: MultiPathMappedFileQueue.
+    """
+    base = _resolve(config.file, "..") if config.file is not None else ""
+    return tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
+
+
+def _configured_log_paths(config: StoreConfig) -> list[str]:
+    text = config.commit_log.store_path_commit_log or ""
+    if "," in text:  # Java reads the read-only directories only in this case
+        text += "," + (config.commit_log.read_only_commit_log_store_paths or "")
+    return [path for path in text.split(",") if path]
+
+
+def _resolve(base: str, path: str) -> str:
+    """`path` seen from directory `base`, both local or URLs ("s3://bucket/store"), in normal form.
+
+    "" is the working directory, and the answer for the parent of a URL that has none.
+    """
+    if "://" in path or path.startswith("/"):
+        scheme, separator, rest = path.rpartition("://")
+        return scheme + separator + posixpath.normpath(rest)
+    scheme, separator, rest = base.rpartition("://")
+    joined = posixpath.normpath(posixpath.join(rest, path))
+    if separator and joined in (".", ".."):
+        return ""
+    return scheme + separator + joined
+
+
+def refuse_for_reading(config: StoreConfig) -> list[str]:
+    """Why a store with these settings must not be read: it would show as empty. Empty list = go on."""
+    reasons = []
+    if config.mode.store_type.lower() == "defaultrocksdb":
+        reasons.append(f"storeType={config.mode.store_type}: its consume queues lie in RocksDB")
+    if config.mode.enable_dleger_commit_log:
+        reasons.append("enableDLegerCommitLog=true: its log is DLedger's")
+    return reasons
+
+
+def refuse_for_writing(config: StoreConfig) -> list[str]:
+    """Why a store with these settings must not be written: a broker would cut or never see what we write.
+
+    Empty list = go on.
+    """
+    mode = config.mode
+    reasons = refuse_for_reading(config)
+    if mode.duplication_enable:
+        reasons.append("duplicationEnable=true: records need the property DUP_INFO")
+    if mode.enable_controller_mode:
+        reasons.append("enableControllerMode=true: the controller decides who writes")
+    if mode.config_manager_version != "v1":
+        reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
+    if mode.rocksdb_cq_double_write_enable:
+        reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
+    if mode.broker_role == "SLAVE":
+        reasons.append("brokerRole=SLAVE: only its master writes")
+    return reasons

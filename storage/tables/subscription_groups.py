@@ -1,0 +1,106 @@
+"""Consumer groups of a store: `config/subscriptionGroup.json`.
+
+A group without an entry appears on its first heartbeat or pull where the broker may create it. Tools show a
+group only with its entry and its `%RETRY%` topic: `ensure_group` makes both.
+
+Java: SubscriptionGroupManager, SubscriptionGroupConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.format import fastjson
+from storage.names import retry_topic, validate_group
+from storage.tables.data_version import DataVersion
+from storage.tables.document import decode_entry, encode_entry, java, parse_document, section
+from storage.tables.topics import TopicTable
+
+FILE_NAME = "subscriptionGroup.json"
+_TABLE = "subscriptionGroupTable"
+
+
+def _customized_retry() -> dict[str, Any]:
+    return {"type": "CUSTOMIZED"}
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupConfig:
+    """One consumer group.
+
+    Whose entry has fields that are not here (`subscriptionDataSet`) keeps them in the file.
+    """
+
+    group: str = field(metadata=java("groupName"))
+    consume_enable: bool = field(default=True, metadata=java("consumeEnable"))
+    consume_from_min_enable: bool = field(default=True, metadata=java("consumeFromMinEnable"))
+    consume_broadcast_enable: bool = field(default=True, metadata=java("consumeBroadcastEnable"))
+    consume_message_orderly: bool = field(default=False, metadata=java("consumeMessageOrderly"))
+    retry_queue_count: int = field(default=1, metadata=java("retryQueueNums"))
+    retry_max_times: int = field(default=16, metadata=java("retryMaxTimes"))
+    group_retry_policy: Mapping[str, Any] = field(
+        default_factory=_customized_retry, hash=False, metadata=java("groupRetryPolicy")
+    )
+    broker_id: int = field(default=0, metadata=java("brokerId"))
+    which_broker_when_consume_slowly: int = field(default=1, metadata=java("whichBrokerWhenConsumeSlowly"))
+    notify_consumer_ids_changed_enable: bool = field(default=True, metadata=java("notifyConsumerIdsChangedEnable"))
+    group_sys_flag: int = field(default=0, metadata=java("groupSysFlag"))
+    consume_timeout_minutes: int = field(default=15, metadata=java("consumeTimeoutMinute"))
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=java("attributes"))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupTable:
+    """All entries of the file, by group. Every change gives a new table with its version raised."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> SubscriptionGroupTable:
+        """The table that the file's text holds; StateFileError (naming `file`) if it is none.
+
+        Names are not judged.
+        """
+        document = parse_document(text, file)
+        entries = section(document, _TABLE, file).items()
+        groups = {group: decode_entry(SubscriptionGroupConfig, group, entry, file) for group, entry in entries}
+        return cls(DataVersion.from_document(document, file), groups, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_group(self, config: SubscriptionGroupConfig, *, now_ms: int) -> SubscriptionGroupTable:
+        """The table with that entry, new or in place of the group's old one."""
+        entries: dict[str, Any] = dict(self.document.get(_TABLE) or {})
+        entries[config.group] = encode_entry(config, entries.get(config.group))
+        version = self.version.raised(now_ms)
+        document = {
+            **self.document,
+            "dataVersion": version.to_document(),
+            "forbiddenTable": self.document.get("forbiddenTable") or {},
+            _TABLE: entries,
+        }
+        return SubscriptionGroupTable(version, {**self.groups, config.group: config}, document)
+
+
+def ensure_group(
+    groups: SubscriptionGroupTable, topics: TopicTable, group: str, *, now_ms: int
+) -> tuple[SubscriptionGroupTable, TopicTable]:
+    """Both tables with what makes the group visible to tools: its entry and the entry of its `%RETRY%` topic.
+
+    A table that has its entry already is returned itself. Raises NameIllegalError for an illegal group, also
+    for one whose retry topic would be too long. Write the topics first: a group without its retry topic makes
+    tools fail, the topic alone does not.
+    """
+    validate_group(group)
+    config = groups.groups.get(group, SubscriptionGroupConfig(group))
+    with_retry_topic = topics.ensure_topic(retry_topic(group), config.retry_queue_count, now_ms=now_ms)
+    if group not in groups.groups:
+        groups = groups.with_group(config, now_ms=now_ms)
+    return groups, with_retry_topic

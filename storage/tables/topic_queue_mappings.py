@@ -1,0 +1,216 @@
+"""Static topics of a store: `config/topicQueueMapping.json`.
+
+A static topic has logical queues, numbered over the whole cluster. Each is a chain of physical queues: the last one, the leader,
+takes messages, the earlier ones hold what came before the queue moved to another broker.
+
+    logical queue 3      |0 ────────── broker-a, queue 1 ──────────|20,000 ── broker-b, queue 0 ──▶
+    physical offsets      0 … 12,345                                 0 …
+
+The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until that is decided.
+Java: TopicQueueMappingManager, TopicQueueMappingDetail, LogicQueueMappingItem, TopicQueueMappingUtils.
+Not followed: what tools do to make and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from storage.errors import StateFileError
+from storage.format import fastjson
+from storage.tables.data_version import DataVersion
+from storage.tables.document import decode_entry, encode_entry, java, number_of, parse_document, section
+
+FILE_NAME = "topicQueueMapping.json"
+GLOBAL_SCOPE = "__global__"
+_TABLE = "topicQueueMappingInfoMap"
+
+
+@dataclass(frozen=True, slots=True)
+class MappingItem:
+    """One link of a chain: a physical queue and where its offsets begin in the logical one. Java: LogicQueueMappingItem."""
+
+    broker_name: str = field(metadata=java("bname"))
+    queue_id: int = field(default=0, metadata=java("queueId"))
+    generation: int = field(default=0, metadata=java("gen"))
+    logic_offset: int = field(default=0, metadata=java("logicOffset"))
+    """Where it begins in the logical queue; negative = not decided yet."""
+    start_offset: int = field(default=0, metadata=java("startOffset"))
+    """The first physical offset that belongs to it."""
+    end_offset: int = field(default=-1, metadata=java("endOffset"))
+    """The physical offset behind its last; −1 = open."""
+    time_of_start: int = field(default=-1, metadata=java("timeOfStart"))
+    time_of_end: int = field(default=-1, metadata=java("timeOfEnd"))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its place in the logical queue is known. Java: checkIfLogicoffsetDecided."""
+        return self.logic_offset >= 0
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it is closed; with nothing in it, it counts as open. Java: checkIfEndOffsetDecided."""
+        return self.end_offset > self.start_offset
+
+    @property
+    def offset_delta(self) -> int:
+        """Logical minus physical. Java: computeOffsetDelta."""
+        return self.logic_offset - self.start_offset
+
+    @property
+    def end_logic_offset(self) -> int:
+        """The logical offset behind its last as far as the mapping knows; the first where it is open.
+
+        Java: computeMaxStaticQueueOffset.
+        """
+        return self.logic_offset + (self.end_offset - self.start_offset if self.end_offset >= self.start_offset else 0)
+
+    def logical(self, physical_offset: int) -> int:
+        """The logical offset; one before the first is the first. Java: computeStaticQueueOffsetStrictly."""
+        return self.logic_offset + max(0, physical_offset - self.start_offset)
+
+    def logical_within(self, physical_offset: int) -> int:
+        """The logical offset, held between the link's first and its end; −1 while its place is not decided.
+
+        What a send's answer and a minimum are made of. Java: computeStaticQueueOffsetLoosely.
+        """
+        if not self.is_decided:
+            return -1
+        if self.end_offset >= self.start_offset:
+            physical_offset = min(physical_offset, self.end_offset)
+        return self.logical(physical_offset)
+
+    def physical(self, logical_offset: int) -> int:
+        """The physical offset, which may lie outside the link. Java: computePhysicalQueueOffset."""
+        return logical_offset - self.logic_offset + self.start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMapping:
+    """What one broker knows of a static topic. Java: TopicQueueMappingDetail, TopicQueueMappingInfo."""
+
+    topic: str = field(metadata=java("topic"))
+    broker_name: str = field(default="", metadata=java("bname"))
+    """The broker whose table this is."""
+    total_queue_count: int = field(default=0, metadata=java("totalQueues"))
+    epoch: int = field(default=0, metadata=java("epoch"))
+    scope: str = field(default=GLOBAL_SCOPE, metadata=java("scope"))
+    is_dirty: bool = field(default=False, metadata=java("dirty"))
+    hosted_queues: Mapping[int, tuple[MappingItem, ...]] = field(
+        default_factory=dict, hash=False, metadata=java("hostedQueues")
+    )
+    """Logical queue id → its chain; only of queues that this broker has had a part of."""
+
+    def end_of(self, queue_id: int) -> int:
+        """The logical end as far as the mapping knows, −1 without a chain. Java: computeMaxOffsetFromMapping."""
+        items = self.hosted_queues.get(queue_id)
+        return items[-1].end_logic_offset if items else -1
+
+
+def find_item(items: Sequence[MappingItem], logical_offset: int) -> MappingItem | None:
+    """The link that holds the offset, of those whose place is decided: the first of them for an offset before it, None without any.
+
+    Java: TopicQueueMappingUtils.findLogicQueueMappingItem with ignoreNegative.
+    """
+    decided = [item for item in items if item.is_decided]
+    holding = [item for item in decided if logical_offset >= item.logic_offset]
+    return holding[-1] if holding else decided[0] if decided else None
+
+
+def next_item(items: Sequence[MappingItem], current: MappingItem) -> MappingItem | None:
+    """The link behind another one, None if there is none or its place is not decided. Java: TopicQueueMappingUtils.findNext."""
+    for item, behind in pairwise(items):
+        if item.is_decided and item.generation == current.generation:
+            return behind if behind.is_decided else None
+    return None
+
+
+def check_items(items: Sequence[MappingItem]) -> None:
+    """ValueError with the rule for a chain that no broker takes. Java: TopicQueueMappingUtils.checkLogicQueueMappingItemOffset."""
+    for item in items:
+        if min(item.start_offset, item.generation, item.queue_id) < 0:
+            raise ValueError("a link's start offset, generation and queue id are not negative")
+        if item.end_offset != -1 and item.end_offset < item.start_offset:
+            raise ValueError("a link's end offset is not before its start offset")
+    if any(not item.is_decided for item in items[:-1]):
+        raise ValueError("only the last link's logical offset may be open")
+    for item, behind in pairwise(items):
+        if item.generation >= behind.generation:
+            raise ValueError("generations increase from link to link")
+        if behind.is_decided and max(item.logic_offset, item.end_logic_offset) >= behind.logic_offset:
+            raise ValueError("a link ends, in logical offsets, before the next one begins")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingTable:
+    """All entries of the file, by topic. Every change gives a new table with its version raised."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> TopicQueueMappingTable:
+        """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not judged."""
+        document = parse_document(text, file)
+        entries = section(document, _TABLE, file).items()
+        mappings = {topic: _decode_mapping(topic, entry, file) for topic, entry in entries}
+        return cls(DataVersion.from_document(document, file), mappings, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_mapping(self, mapping: TopicQueueMapping, *, now_ms: int) -> TopicQueueMappingTable:
+        """The table with that entry, new or in place of the topic's old one. ValueError for a chain that no broker takes."""
+        for items in mapping.hosted_queues.values():
+            check_items(items)
+        entries: dict[str, Any] = dict(self.document.get(_TABLE) or {})
+        entries[mapping.topic] = _encode_mapping(mapping, entries.get(mapping.topic))
+        return self._changed({**self.mappings, mapping.topic: mapping}, entries, now_ms)
+
+    def without_topic(self, topic: str, *, now_ms: int) -> TopicQueueMappingTable:
+        """The table without the topic's entry; itself if there is none."""
+        if topic not in self.mappings:
+            return self
+        entries = {name: entry for name, entry in self.document[_TABLE].items() if name != topic}
+        mappings = {name: mapping for name, mapping in self.mappings.items() if name != topic}
+        return self._changed(mappings, entries, now_ms)
+
+    def _changed(
+        self, mappings: Mapping[str, TopicQueueMapping], entries: Mapping[str, Any], now_ms: int
+    ) -> TopicQueueMappingTable:
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
+        return TopicQueueMappingTable(version, mappings, document)
+
+
+def _decode_mapping(topic: str, entry: object, file: str | None) -> TopicQueueMapping:
+    plain = decode_entry(TopicQueueMapping, topic, entry, file)
+    hosted: dict[int, tuple[MappingItem, ...]] = {}
+    found: Mapping[Any, Any] = plain.hosted_queues  # as it stands in the file
+    for key, items in found.items():
+        if not isinstance(items, list):
+            raise StateFileError(file, 0, 0, f"{topic:.40}.hostedQueues: a list is expected, found {items!r:.40}")
+        queue_id = number_of(str(key), f"{topic:.40}.hostedQueues: a queue id", file)
+        hosted[queue_id] = tuple(_decode_item(topic, item, file) for item in items)
+    return replace(plain, hosted_queues=hosted)
+
+
+def _decode_item(topic: str, entry: object, file: str | None) -> MappingItem:
+    broker_name = entry.get("bname") if isinstance(entry, dict) else None
+    if not isinstance(broker_name, str):
+        raise StateFileError(
+            file, 0, 0, f"{topic}.hostedQueues: a link with a broker's name is expected, found {entry!r:.40}"
+        )
+    return decode_entry(MappingItem, broker_name, entry, file)
+
+
+def _encode_mapping(mapping: TopicQueueMapping, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    links = {
+        str(queue_id): [encode_entry(item, None) for item in items] for queue_id, items in mapping.hosted_queues.items()
+    }
+    return {**encode_entry(mapping, found), "hostedQueues": links}

@@ -1,0 +1,138 @@
+"""The guards before a put: HookUtils.checkBeforePutMessage, checkInnerBatch, MessageExtEncoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from storage import open_store
+from storage.errors import PutRefusedError
+from storage.put_status import PutStatus
+from storage.rules.put_guards import (
+    BrokerState,
+    check_before_put,
+    check_inner_batch,
+    check_sizes,
+    record_size_bytes,
+)
+from storage.tables.topics import TopicConfig
+from tests.support.fixture_stores import Fixture
+
+RETRY_255 = "%RETRY%" + "g" * 248
+
+
+@pytest.mark.parametrize(
+    ("state", "topic", "body", "status"),
+    [
+        (BrokerState(is_shut_down=True), "T", b"", PutStatus.SERVICE_NOT_AVAILABLE),
+        (BrokerState(is_slave=True), "T", b"", PutStatus.SERVICE_NOT_AVAILABLE),
+        (BrokerState(is_slave=True, acts_as_master=True), "T", b"", PutStatus.SERVICE_NOT_AVAILABLE),
+        (BrokerState(is_writable=False), "T", b"", PutStatus.SERVICE_NOT_AVAILABLE),
+        (BrokerState(), "t" * 127, b"", None),
+        (BrokerState(), "t" * 128, b"", PutStatus.MESSAGE_ILLEGAL),
+        (BrokerState(), "%DLQ%" + "g" * 123, b"", PutStatus.MESSAGE_ILLEGAL),
+        (BrokerState(), "ü" * 64, b"", PutStatus.MESSAGE_ILLEGAL),  # bytes count, not characters
+        (BrokerState(), RETRY_255, b"", None),
+        (BrokerState(), f"{RETRY_255}g", b"", PutStatus.MESSAGE_ILLEGAL),
+        (BrokerState(), "T", None, PutStatus.MESSAGE_ILLEGAL),
+        (BrokerState(), "T", b"", None),
+        (BrokerState(is_os_page_cache_busy=True), "T", b"", PutStatus.OS_PAGE_CACHE_BUSY),
+        # The first guard that refuses has the say.
+        (BrokerState(is_writable=False, is_os_page_cache_busy=True), "T", None, PutStatus.SERVICE_NOT_AVAILABLE),
+        (BrokerState(is_os_page_cache_busy=True), "T", None, PutStatus.MESSAGE_ILLEGAL),
+    ],
+)
+def test_a_put_is_refused_by_the_state_and_by_topic_and_body(
+    state: BrokerState, topic: str, body: bytes | None, status: PutStatus | None
+) -> None:
+    """HookUtils.checkBeforePutMessage."""
+    assert status_of(lambda: check_before_put(topic, body, state)) == status
+
+
+@pytest.mark.parametrize(
+    ("state", "rejects"),
+    [
+        (BrokerState(), False),
+        (BrokerState(is_slave=True), True),
+        (BrokerState(is_slave=True, acts_as_master=True), False),
+        (BrokerState(is_os_page_cache_busy=True), True),
+        (BrokerState(is_transient_store_pool_deficient=True), True),
+        (BrokerState(is_writable=False), False),
+        (BrokerState(is_shut_down=True), False),
+    ],
+)
+def test_a_slave_and_a_busy_broker_turn_requests_away(state: BrokerState, rejects: bool) -> None:
+    """SendMessageProcessor.rejectRequest."""
+    assert state.rejects_requests == rejects
+
+
+BATCH_QUEUES = TopicConfig("T", attributes={"queue.type": "BatchCQ"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "sys_flag", "topic", "is_legal"),
+    [
+        ({}, 0, TopicConfig("T"), True),
+        ({"INNER_NUM": "2"}, 0, BATCH_QUEUES, False),
+        ({"INNER_NUM": "2"}, 0x80, BATCH_QUEUES, True),
+        ({}, 0x80, TopicConfig("T"), False),
+        ({}, 0x80, None, False),
+    ],
+)
+def test_an_inner_batch_is_one_by_property_flag_and_topic(
+    properties: dict[str, str], sys_flag: int, topic: TopicConfig | None, is_legal: bool
+) -> None:
+    """HookUtils.checkInnerBatch."""
+    status = status_of(lambda: check_inner_batch(properties, sys_flag, topic))
+    assert status == (None if is_legal else PutStatus.MESSAGE_ILLEGAL)
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "properties", "record", "status"),
+    [
+        ("T", 1000, 32_767, 1000 + 65_536, None),
+        ("T", 1000, 32_768, 0, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        ("T", 1001, 32_768, 0, PutStatus.PROPERTIES_SIZE_EXCEEDED),  # judged before the body
+        ("T", 1001, 0, 0, PutStatus.MESSAGE_ILLEGAL),
+        ("T", 1000, 0, 1000 + 65_537, PutStatus.MESSAGE_ILLEGAL),
+        # TimerMessageStore reads a record into maxMessageSize + 100 bytes, and stays at one that is longer.
+        ("rmq_sys_wheel_timer", 1000, 0, 1100, None),
+        ("rmq_sys_wheel_timer", 1000, 0, 1101, PutStatus.MESSAGE_ILLEGAL),
+    ],
+)
+def test_properties_body_and_record_have_limits(
+    topic: str, body: int, properties: int, record: int, status: PutStatus | None
+) -> None:
+    """MessageExtEncoder.encode."""
+    assert status_of(lambda: check_sizes(topic, body, properties, record, 1000)) == status
+
+
+@pytest.mark.parametrize("name", ["clean", "ipv6"])
+def test_a_record_is_as_long_as_the_brokers(pristine_store: Callable[[str], Fixture], name: str) -> None:
+    """MessageExtEncoder.calMsgLength, over every record that a broker wrote."""
+    fixture = pristine_store(name)
+    count = 0
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                for message in store.get(topic, queue_id, store.min_offset(topic, queue_id), 100).messages:
+                    hosts = len(message.born_host), len(message.store_host)
+                    properties, body = len(message.raw_properties), len(message.body)
+                    assert record_size_bytes(message.topic, body, properties, *hosts) == message.size_bytes
+                    count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize(("topic", "size"), [("t" * 127, 91 + 127), ("t" * 128, 91 + 1 + 128)])
+def test_a_longer_topic_has_a_longer_length(topic: str, size: int) -> None:
+    """MessageVersion.getTopicLengthSize."""
+    assert record_size_bytes(topic, 0, 0, 8, 8) == size
+
+
+def status_of(guard: Callable[[], None]) -> PutStatus | None:
+    try:
+        guard()
+    except PutRefusedError as refused:
+        return refused.status
+    return None

@@ -1,0 +1,120 @@
+"""What a store's broker cannot read is not written, once somebody has named its release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage import MessageStore, open_store
+from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC
+from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion, parse_broker_version
+from storage.settings.load import parse_config
+from storage.tables.topics import TopicConfig
+from tests.support.fixture_stores import Fixture
+
+LONG = "%RETRY%" + "L" * 121
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("4.9.7", (4, 9, 7)), (" 5.3 ", (5, 3, 0)), ("5.10.1", (5, 10, 1)), ("6.0", (6, 0, 0))]
+)
+def test_a_release_is_read_and_compared_by_its_numbers(text: str, version: tuple[int, int, int]) -> None:
+    assert parse_broker_version(text) == version
+    assert str(parse_broker_version(text)) == ".".join(map(str, version))
+
+
+@pytest.mark.parametrize("text", ["", "5", "v5.3", "5.3.3-SNAPSHOT", "5.x", "4.8.0", "٥.٣"])
+def test_what_names_no_release_or_one_that_nobody_tried_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no release of RocketMQ|the oldest release"):
+        parse_broker_version(text)
+
+
+def test_broker_conf_names_the_release_without_a_warning() -> None:
+    config = parse_config(b"brokerName=a\nrocketmqVersion=4.9.7\n")
+    assert (config.version, config.warnings) == (BrokerVersion(4, 9, 7), ())
+    assert parse_config(b"brokerName=a\n").version == DEFAULT_VERSION
+
+
+def test_a_release_in_broker_conf_that_nobody_can_read_is_an_error_with_its_line() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_config(b"brokerName=a\nrocketmqVersion=five\n", "b.conf")
+    assert (caught.value.file, caught.value.line, caught.value.key) == ("b.conf", 2, "rocketmqVersion")
+
+
+# Timer messages
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("4.9.7", True), ("5.0.0", False), (None, False)])
+def test_a_deliver_time_needs_a_broker_with_a_timer(version: str | None, is_refused: bool, tmp_path: Path) -> None:
+    with opened(tmp_path, version) as store:
+        rows = pa.table(
+            {
+                "topic": ["orders"],
+                "body": pa.array([b"later"]),
+                "deliver_at": pa.array([store.writer.clock() + 60_000], pa.timestamp("ms", "UTC")),
+            }
+        )
+        if not is_refused:
+            assert store.put_batch(rows).to_pylist()[0]["topic"] == "rmq_sys_wheel_timer"
+            return
+        with pytest.raises(RowIllegalError, match=r"the store's broker has no timer.*rocketmqVersion is before 5\.0"):
+            store.put_batch(rows)
+        assert store.log_end == 0
+
+
+# Long topics
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("4.9.7", True), ("5.0.0", True), ("5.1.0", False), (None, False)])
+def test_a_record_that_would_end_the_log_for_its_broker_is_not_appended(
+    version: str | None, is_refused: bool, tmp_path: Path
+) -> None:
+    """4.9.7 and 5.0.0: CommitLog.checkMessageAndReturnSize, "found a illegal magic code"."""
+    with opened(tmp_path, version) as store:
+        store.save_topic(TopicConfig(LONG, 1, 1))
+        message = InnerMessage(topic=LONG, queue_id=0, body=b"again", properties={}, born_time_ms=1)
+        if not is_refused:
+            assert store.put_inner([message]).num_rows == 1
+            return
+        with pytest.raises(PutRefusedError, match=r"has 128 bytes.*would cut its log.*5\.1\.0 is the first"):
+            store.put_inner([message])
+        assert store.log_end == 0
+        short = InnerMessage(topic=LONG[:-1], queue_id=0, body=b"again", properties={}, born_time_ms=1)
+        assert store.put_inner([short]).num_rows == 1
+
+
+# Transactions
+
+
+@pytest.mark.parametrize(
+    ("version", "bodies"),
+    [("4.9.7", [b"0", b"1", b"2"]), ("5.0.0", [b"0", b"1", b"2"]), ("5.1.0", [b"0,1,2,"]), (None, [b"0,1,2,"])],
+)
+def test_ended_halves_are_named_one_by_one_for_a_broker_that_reads_no_lists(
+    version: str | None, bodies: list[bytes], tmp_path: Path
+) -> None:
+    """4.9.7 and 5.0.0: TransactionalMessageServiceImpl.fillOpRemoveMap parses the whole body as one number."""
+    with opened(tmp_path, version) as store:
+        rows = pa.table({"topic": ["orders"] * 3, "body": pa.array([b"a", b"b", b"c"])})
+        store.put_batch(rows, transactional=True, producer_group="producers")
+        assert [message.body for message in store.get(OP_TOPIC, 0, 0, 10).messages] == bodies
+
+
+def test_the_release_that_is_given_comes_before_that_of_broker_conf(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("v4.9.7")
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        assert store.config.version == (4, 9, 7)
+    with open_store(fixture.root, config=str(fixture.conf), rocketmq_version="5.2.0") as store:
+        assert store.config.version == (5, 2, 0)
+    config = parse_config(b"rocketmqVersion=4.9.7", rocketmq_version="5.2.0")
+    assert config == parse_config(b"", rocketmq_version="5.2.0")
+    assert config.timer.timer_wheel_enable
+
+
+def opened(tmp_path: Path, version: str | None) -> MessageStore:
+    return open_store(tmp_path / "store", read_only=False, create=True, rocketmq_version=version)
