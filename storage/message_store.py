@@ -29,7 +29,7 @@ from storage.errors import (
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem, LocalFileSystem
-from storage.files.remote import file_system_of, plain_path, unexpanded_home
+from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.index.store import IndexStore
 from storage.log.gaps import warning_of
 from storage.messages.inner_messages import InnerMessage, InnerMessages
@@ -84,6 +84,8 @@ def open_store(
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
     if rule := unexpanded_home(root):
         raise StoreRefusedError(root, rule)
+    if not read_only and file_system is None and (rule := only_for_reading(root)):
+        raise StoreNotWritableError(root, rule)
     files = file_system or file_system_of(root)
     if not read_only:
         _local(files, root)

@@ -142,6 +142,11 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def names_several(topic: str) -> bool:
+    """Whether a text that is no topic's name is more likely a list of names, as `a,b` or JSON."""
+    return "," in topic or topic.startswith("[")
+
+
 def is_retry_or_dead_letter_topic(topic: str) -> bool:
     """Whether the topic belongs to one consumer group."""
     return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))

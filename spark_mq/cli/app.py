@@ -19,9 +19,11 @@ from spark_mq.session import JavaNotFoundError
 from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import INTERRUPTED
-from storage.errors import StorageError, StoreNotFoundError
+from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
+from storage.files.file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error
-from storage.files.remote import file_system_of, plain_path
+from storage.files.remote import only_for_reading, plain_path
+from storage.place.store_signs import no_store
 from storage.recovery.creation import is_empty_place
 
 StorePath = Annotated[
@@ -148,11 +150,14 @@ def open_cluster(path: str, conf: str | None) -> Cluster:
     return Cluster.open([path], conf=conf)
 
 
-def one_store(path: str) -> str:
+def one_store(path: str, *, to_write: bool = False) -> str:
     """The root of the only store at a path, named on stderr where the path is not the store itself.
 
-    Raises CommandError where there are several.
+    Raises CommandError where there are several; with `to_write` StoreNotWritableError for one that is not local, of which nothing is
+    asked then.
     """
+    if to_write and (rule := only_for_reading(path)):
+        raise StoreNotWritableError(path, rule)
     roots = find_stores(path)
     if len(roots) > 1:
         raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
@@ -168,11 +173,11 @@ def _directory(path: str) -> str:
 def store_to_write(path: str) -> tuple[str, bool]:
     """The root of the only store at a path, and whether it is yet to be made: where nothing is, or an empty directory."""
     try:
-        return one_store(path), False
+        return one_store(path, to_write=True), False
     except StoreNotFoundError:
-        root = _directory(path)
-        if not is_empty_place(root, file_system_of(path)):
-            raise
+        root, files = _directory(path), LocalFileSystem()
+        if not is_empty_place(root, files):
+            raise no_store(root, "commitlog/", files, to_make=True) from None
         return root, True
 
 

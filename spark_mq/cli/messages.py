@@ -24,7 +24,7 @@ from spark_mq.stop_signals import interrupt_on_signal
 from storage import Message, MessageStore
 from storage.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
-from storage.names import is_retry_or_dead_letter_topic
+from storage.names import is_retry_or_dead_letter_topic, names_several
 from storage.nearest_name import nearest
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
@@ -156,6 +156,8 @@ def refuse_unknown_topic(cluster: Cluster, topic: str | None) -> None:
     batch_topics = {name for store in cluster.stores.values() for name in store.queues.batch_topics}
     known = queues | batch_topics | {name for table in _topic_tables(cluster) for name in table.topics}
     if topic is not None and topic not in known:
+        if names_several(topic):
+            raise CommandError(f"there is no topic {topic}", "--topic takes one name")
         like = nearest(topic, known)
         raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
 

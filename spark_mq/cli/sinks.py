@@ -161,7 +161,7 @@ def close(
 
     A broker started afterwards finds a clean stop. Not needed between a query's batches.
     """
-    root = one_store(path)
+    root = one_store(path, to_write=True)
     timeout_ms = lock_timeout_ms(lock_timeout)
     with (
         busy("closing"),
@@ -208,7 +208,7 @@ def confirm_sink(
 
     Where the ledger knows it, the sink's consumer offset is set to that. Else --last-batch says it, and is believed from now on.
     """
-    root = one_store(path)
+    root = one_store(path, to_write=True)
     timeout_ms = lock_timeout_ms(lock_timeout)
     with open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store:
         confirmed = confirm_progress(store.writer, sink_id, query or sink_id, last_batch)

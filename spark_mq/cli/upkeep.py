@@ -54,7 +54,7 @@ def repair(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
 
 
 def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) -> None:
-    root = one_store(path)
+    root = one_store(path, to_write=True)
     try:
         with (
             progress_bar("recovering") as progress,

@@ -16,7 +16,7 @@ from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_op
 from spark_mq.source import option_values as values
 from storage.batch.ledger import GROUP_PREFIX, UNNAMED_PREFIX
 from storage.errors import ConfigurationError, NameIllegalError
-from storage.files.remote import absolute_path, plain_path
+from storage.files.remote import absolute_path, only_for_reading, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put.settings import parse_host
 from storage.settings.broker_version import parse_broker_version
@@ -108,7 +108,7 @@ def _one_of(text: str, option: str, known: tuple[str, ...]) -> str:
 class SinkOptions:
     """How rows are to be written. `parse` makes it and refuses what makes no sense."""
 
-    path: Annotated[str, Option(values.parse_path, "the store: a local directory, made where it is missing")]
+    path: Annotated[str, Option(values.parse_store_path, "the store: a local directory, made where it is missing")]
     conf: Annotated[
         str | None,
         Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
@@ -264,11 +264,8 @@ class SinkOptions:
 
     def _check(self) -> None:
         for option, path in (("path", self.path), ("deadLetterPath", self.dead_letter_path)):
-            scheme, separator, _ = (path or "").partition("://")
-            if separator and scheme not in ("file", "local"):
-                raise OptionError(
-                    option, f"{path}: only a local or mounted directory is written; {scheme}:// is for reading"
-                )
+            if path is not None and (rule := only_for_reading(path)):
+                raise OptionError(option, f"{path}: {rule}")
         if self.on_invalid_row == "deadLetter" and self.dead_letter_path is None:
             raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
         if self.dead_letter_path is not None and self.on_invalid_row != "deadLetter":

@@ -16,9 +16,9 @@ from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.split_proof import StoreProof, proof_of
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
-from storage.errors import StoreNotFoundError
+from storage.errors import StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import FileSystem
-from storage.files.remote import absolute_path, file_system_of, plain_path
+from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.place.store_signs import HOME, is_store, no_store
@@ -35,10 +35,13 @@ _NAMED = 5
 def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
     """The store roots at a path: itself, or the stores in its directories, sorted.
 
-    Raises StoreNotFoundError if none is; OptionError where stores lie in the homes of brokers, and other directories beside them.
+    Raises StoreNotFoundError if none is; StoreRefusedError for `~`; OptionError where stores lie in the homes of brokers, and other
+    directories beside them.
     """
-    files = file_system or file_system_of(path)
     path = plain_path(path).rstrip("/") or "/"
+    if rule := unexpanded_home(path):
+        raise StoreRefusedError(path, rule)
+    files = file_system or file_system_of(path)
     if is_store(path, files):
         return [path]
     found, in_homes, others = [], [], []

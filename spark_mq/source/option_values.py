@@ -14,7 +14,7 @@ from spark_mq.conditions import OptionError, names
 from spark_mq.source.offsets import EARLIEST, MAX_OFFSET, NamedQueue, load_json, parse_positions
 from spark_mq.source.starting_offsets import AtOffsets, Edge, NoMatch, TimePoint
 from storage.epoch_times import other_unit_rule
-from storage.files.remote import unexpanded_home
+from storage.files.remote import name_server, unexpanded_home
 
 MAX_INT = 2**31 - 1
 
@@ -46,8 +46,15 @@ def parse_text(text: str, option: str) -> str:
 def parse_path(text: str, option: str) -> str:
     parse_text(text, option)
     if rule := unexpanded_home(text):
-        raise OptionError(option, rule)
+        raise OptionError(option, f"{text}: {rule}")
     return text  # a path may begin or end with a blank
+
+
+def parse_store_path(text: str, option: str) -> str:
+    """A path, and not the address of a name server."""
+    if rule := name_server(text):
+        raise OptionError(option, f"{text}: {rule}; a directory of that name is ./{text}")
+    return parse_path(text, option)
 
 
 def parse_paths(text: str, option: str) -> tuple[str, ...]:
@@ -55,7 +62,7 @@ def parse_paths(text: str, option: str) -> tuple[str, ...]:
     paths = load_json(text, option)
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise OptionError(option, f"expected a JSON list of paths, found {text!r}")
-    return tuple(parse_path(path, option) for path in paths)
+    return tuple(parse_store_path(path, option) for path in paths)
 
 
 def parse_comma_list(text: str, option: str) -> tuple[str, ...]:

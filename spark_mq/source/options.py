@@ -87,7 +87,7 @@ class SourceOptions:
 
     path: Annotated[
         str | None,
-        Option(values.parse_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
+        Option(values.parse_store_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
     ] = None
     paths: Annotated[
         tuple[str, ...],

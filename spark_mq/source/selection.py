@@ -13,6 +13,7 @@ from spark_mq.source.options import CORRUPT_COLUMN, SourceOptions
 from spark_mq.source.partition_reader import RowRequest
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
 from storage.files.remote import absolute_path
+from storage.names import names_several
 from storage.nearest_name import advice
 
 
@@ -38,7 +39,7 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
 
 def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
     """What to put behind topics or queues that are not there: the name that was meant, and which ones there are."""
-    if option == "topic" and ("," in missing[0] or missing[0].startswith("[")):
+    if option == "topic" and names_several(missing[0]):
         return "; topic takes one name: give several in the option subscribe, as a,b"
     near = "" if option == "assign" else advice(missing[0], topics)
     there = names(topics) or "no topics"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSyste
 from storage.files.os_errors import remote_errors
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
+_NAME_SERVERS = re.compile(r"[\w.-]+:[0-9]{1,5}(;.*)?", re.ASCII)
 BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
 
 
@@ -41,7 +43,21 @@ def unexpanded_home(path: str) -> str | None:
     """The rule that a path breaks which begins with `~`: nothing here means a home directory by it. None if it does not."""
     if not plain_path(path).startswith("~"):
         return None
-    return f"{path}: ~ is not expanded by Spark or Python, only by a shell; write the home directory out"
+    return "~ is not expanded by Spark or Python, only by a shell; write the home directory out"
+
+
+def name_server(path: str) -> str | None:
+    """The rule that a path breaks which is `host:port`, or several of them as RocketMQ's clients take them. None if it is not."""
+    if not _NAME_SERVERS.fullmatch(path):
+        return None
+    return "a path names a store's directory, and this looks like a name server, which is not supported yet"
+
+
+def only_for_reading(path: str) -> str | None:
+    """The rule that a path breaks which is to be written and is not local. None if it is local; nothing is asked of the place."""
+    if plain_path(path) != path or "://" not in path:
+        return None
+    return f"only a local or mounted directory is written; {path.partition('://')[0]}:// is for reading"
 
 
 class RemoteFileSystem:

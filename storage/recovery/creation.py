@@ -36,8 +36,13 @@ def find_log(
     Raises StoreNotFoundError where neither is so; with `to_write` ForeignLogError where the log may be another store's.
     """
     place = log_place(root, config, file_system)
-    if place.missing and not (may_be_empty and is_empty_place(root, file_system)):
-        raise no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
+    if place.missing:
+        is_empty = is_empty_place(root, file_system)
+        if not (may_be_empty and is_empty):
+            error = no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
+            if to_write and is_empty and not may_be_empty:
+                error.hint = f"{error.hint}; in Python, open_store with create=True makes a new one"
+            raise error
     if to_write and place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
     return place

@@ -35,6 +35,7 @@ CALLS = {
     "verify": ["verify", "PATH"],
 }
 MAKES_A_STORE = {"produce", "create-topic"}
+WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "recover", "repair"}
 
 
 def test_every_command_is_tried_here() -> None:
@@ -85,6 +86,41 @@ def test_a_directory_that_may_not_be_read_is_named_with_user_and_host(
     assert text[0].startswith("error: user ")
     assert f" on host {socket.gethostname()} may not open {tmp_path}" in text[0]
     assert any("right to read" in line for line in text[1:])
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_tilde_is_explained_and_the_path_is_told_once(command: str) -> None:
+    text = said(["~/store" if word == "PATH" else word for word in CALLS[command]])
+    assert text[0].endswith(
+        "~/store is refused: ~ is not expanded by Spark or Python, only by a shell; write the home directory out"
+    )
+
+
+@pytest.mark.parametrize("command", sorted(WRITES))
+def test_a_store_that_is_not_local_is_not_written_and_asks_for_no_credentials(command: str) -> None:
+    text = said(["s3://bucket/store" if word == "PATH" else word for word in CALLS[command]])
+    assert text[0] == (
+        "error: store s3://bucket/store cannot be written: only a local or mounted directory is written; s3:// is for reading"
+    )
+
+
+@pytest.mark.parametrize("command", sorted(MAKES_A_STORE))
+def test_no_store_is_made_among_other_things(command: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x", "utf-8")
+    text = said([str(tmp_path) if word == "PATH" else word for word in CALLS[command]])
+    assert text[0] == f"error: no RocketMQ store at {tmp_path}: the directory is not empty and holds no store"
+    assert text[1] == "hint: give an empty or new directory, or the store itself"
+
+
+@pytest.mark.parametrize("command", [name for name, words in CALLS.items() if "--topic" in words] + ["dump"])
+def test_one_topic_is_taken(command: str, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["produce", f"{tmp_path}/s", "--topic", "A"], input="line\n").exit_code == 0
+    words = [*CALLS[command], "--topic", "A,B"]
+    text = said([f"{tmp_path}/s" if word == "PATH" else word for word in words])
+    if command == "produce":
+        assert "topic name 'A,B' is illegal" in text[0]
+    else:
+        assert text == ["error: there is no topic A,B", "hint: --topic takes one name"]
 
 
 def said(arguments: list[str]) -> list[str]:

@@ -15,7 +15,8 @@ from spark_mq.source.cluster import find_stores
 from spark_mq.source.option_values import parse_path, parse_paths
 from spark_mq.source.options import SourceOptions
 from storage import open_store
-from storage.errors import StoreNotFoundError, StoreRefusedError
+from storage.errors import StoreNotFoundError, StoreNotWritableError, StoreRefusedError
+from storage.files.file_system import DirectoryEntry, LocalFileSystem
 
 NOT_EXPANDED = "~ is not expanded by Spark or Python, only by a shell; write the home directory out"
 
@@ -35,6 +36,14 @@ def test_every_path_option_of_the_sink_is_asked_for_a_tilde(option: str) -> None
     given = {"path": "/s", "onInvalidRow": "deadLetter", "deadLetterPath": "/d", "conf": "/c", option: "~/x"}
     with pytest.raises(OptionError, match=rf"option {option}: ~/x: {NOT_EXPANDED}"):
         SinkOptions.parse(given, "batch")
+
+
+@pytest.mark.parametrize("path", ["~/store", "file://~/store"])
+def test_a_command_is_told_of_a_tilde_once_and_in_the_same_words(path: str) -> None:
+    with pytest.raises(StoreRefusedError) as caught:
+        find_stores(path)
+    assert caught.value.describe() == f"store {path.removeprefix('file://')} is refused: {NOT_EXPANDED}"
+    assert str(caught.value).count("~/store") == 1
 
 
 def test_a_tilde_further_on_is_a_character_like_others() -> None:
@@ -70,6 +79,70 @@ def test_a_part_of_a_store_names_the_directory_that_holds_it(tmp_path: Path) -> 
     with pytest.raises(StoreNotFoundError, match="commitlog: it is a part of a store") as caught:
         find_stores(f"{store}/commitlog")
     assert caught.value.hint == f"give the directory that holds it: {store}"
+
+
+@pytest.mark.parametrize("part", ["commitlog/0", "config/topics.json", "spark_mq/staged/x", "consumequeue/T"])
+def test_whatever_lies_in_a_store_names_that_store(tmp_path: Path, part: str) -> None:
+    inside = _store(tmp_path / "a" / "store") / part
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    if part.endswith("T"):
+        inside.mkdir()
+    else:
+        inside.write_text("x", "utf-8")
+    for look in (find_stores, open_store):
+        with pytest.raises(StoreNotFoundError) as caught:
+            look(str(inside))
+        assert caught.value.hint == f"give the directory that holds it: {tmp_path}/a/store"
+
+
+def test_a_directory_that_nobody_may_list_above_a_path_is_passed_over(tmp_path: Path) -> None:
+    class Closed(LocalFileSystem):
+        def list_directory(self, path: str) -> list[DirectoryEntry]:
+            if path == str(tmp_path):
+                raise PermissionError(13, "Permission denied", path)
+            return super().list_directory(path)
+
+    with pytest.raises(StoreNotFoundError, match="commitlog/") as caught:
+        find_stores(f"{tmp_path}/a/b", Closed())
+    assert "holds it" not in str(caught.value)
+
+
+@pytest.mark.parametrize("servers", ["localhost:9876", "192.168.0.1:9876;192.168.0.2:9876"])
+def test_the_address_of_a_name_server_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    rule = "a path names a store's directory, and this looks like a name server, which is not supported yet"
+    for given in ({"path": servers, "topic": "T"}, {"paths": f'["/a", "{servers}"]', "topic": "T"}):
+        with pytest.raises(OptionError, match=f"{servers}: {rule}; .* ./{servers}"):
+            SourceOptions.parse(given)
+    with pytest.raises(OptionError, match=rule):
+        SinkOptions.parse({"path": servers}, "batch")
+    for look in (find_stores, open_store):
+        with pytest.raises(StoreNotFoundError, match=rule):
+            look(servers)
+    assert SourceOptions.parse({"path": f"./{servers}", "topic": "T"}).path == f"./{servers}"
+    (tmp_path / servers / "commitlog").mkdir(parents=True)
+    assert find_stores(servers) == [servers], "a store of that name is one"
+
+
+def test_opening_a_new_path_for_writing_says_how_a_store_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError) as caught:
+        open_store(tmp_path / "new", read_only=False)
+    assert "create=True" in str(caught.value)
+    for call in ({"read_only": True}, {"read_only": False, "create": True}):
+        (tmp_path / "notes.txt").write_text("x", "utf-8")
+        with pytest.raises(StoreNotFoundError) as caught:
+            open_store(tmp_path, **call)
+        assert "create=True" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/store", "hdfs://name:8020/store", "foo://x"])
+def test_what_is_no_local_path_is_not_written_before_anybody_asks_it(url: str) -> None:
+    rule = f"only a local or mounted directory is written; {url.partition(':')[0]}:// is for reading"
+    with pytest.raises(StoreNotWritableError) as caught:
+        open_store(url, read_only=False, create=True)
+    assert caught.value.describe() == f"store {url} cannot be written: {rule}"
+    with pytest.raises(OptionError, match=f"option path: {url}: {rule}"):
+        SinkOptions.parse({"path": url}, "batch")
 
 
 def test_a_file_is_called_a_file(tmp_path: Path) -> None:
