@@ -11,9 +11,9 @@
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
         ForeignLogError(path, log, reason, hint)    its log may be another store's, and is not written
       StoreLockedError(path)                        another writer has it; retriable
-      AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
       FileFailedError(path, host, reason)           the operating system cannot read or write a file
-      FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
+        AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
+        FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
@@ -245,21 +245,6 @@ class StoreLockedError(StorageError):
         return f"store {self.path} is locked by {by}{waited}".rstrip(",")
 
 
-class AccessDeniedError(StorageError):
-    """`user` on `host` may not open `path`, or the machine has no credentials for it; `reason` names what stands in the way."""
-
-    def __init__(self, path: str, host: str, user: str, reason: str, hint: str) -> None:
-        super().__init__(path, host, user, reason, hint)
-        self.path = path
-        self.host = host
-        self.user = user
-        self.reason = reason
-        self.hint = hint
-
-    def describe(self) -> str:
-        return f"user {self.user} on host {self.host} may not open {_shortened(self.path)}: {self.reason}"
-
-
 class FileFailedError(StorageError):
     """The operating system of `host` could not read, write or find `path`."""
 
@@ -274,15 +259,20 @@ class FileFailedError(StorageError):
         return f"{_shortened(self.path)} on host {self.host}: {self.reason}"
 
 
-class FileSystemUnavailableError(StorageError):
-    """No client on `host` can open `path`, a URL: its scheme is unknown, a package is missing, a server does not answer."""
+class AccessDeniedError(FileFailedError):
+    """`user` on `host` may not open `path`, or the machine has no credentials for it; `reason` names what stands in the way."""
 
-    def __init__(self, path: str, host: str, reason: str, hint: str) -> None:
+    def __init__(self, path: str, host: str, user: str, reason: str, hint: str) -> None:
         super().__init__(path, host, reason, hint)
-        self.path = path
-        self.host = host
-        self.reason = reason
-        self.hint = hint
+        self.args = (path, host, user, reason, hint)
+        self.user = user
+
+    def describe(self) -> str:
+        return f"user {self.user} on host {self.host} may not open {_shortened(self.path)}: {self.reason}"
+
+
+class FileSystemUnavailableError(FileFailedError):
+    """No client on `host` can open `path`, a URL: its scheme is unknown, a package is missing, a server does not answer."""
 
     def describe(self) -> str:
         return f"host {self.host} cannot open {_shortened(self.path)}: {self.reason}"

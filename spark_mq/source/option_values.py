@@ -19,6 +19,7 @@ from storage.files.remote import name_server, unexpanded_home
 MAX_INT = 2**31 - 1
 
 _NOT_IN_A_TAG = re.compile(r"""[\s,;|*'"]""")
+_PLAIN_TAG = re.compile(r"[\w.%-]+")
 _BETWEEN_TAGS = re.compile(r"""(?:[\s,;|'"]|\b(?:OR|AND|or|and)\b(?=\s))+""")
 
 # In microseconds, the finest unit; a bare number is ms, as where Spark reads maxTriggerDelay.
@@ -213,6 +214,8 @@ def _tags_rule(text: str, tag: str, character: str) -> str:
     if character == "*":
         return f"{tag!r} is no pattern: * stands alone, for all tags, and RocketMQ has no other; {where}"
     names = [name for name in _BETWEEN_TAGS.split(text) if name]
+    if not all(map(_PLAIN_TAG.fullmatch, names)):  # an expression, which no list of tags can say
+        return f"it takes tags separated by ||, as 'TagA || TagB', and {tag!r} holds {character!r}; {where}"
     return f"tags are separated by ||, and {tag!r} holds {character!r}: write {' || '.join(names)!r}; {where}"
 
 

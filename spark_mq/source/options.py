@@ -75,7 +75,8 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
     known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN)
     for column in columns:
         if column not in known:
-            raise OptionError(option, f"there is no column {column!r}{advice(column, known)}")
+            instead = advice(column, known) or f"; there are {', '.join(known)}"
+            raise OptionError(option, f"there is no column {column!r}{instead}")
     if len(set(columns)) != len(columns):
         raise OptionError(option, f"a column is named twice in {text!r}")
     return tuple(columns)

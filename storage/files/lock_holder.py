@@ -53,6 +53,7 @@ def _names(directory: str) -> list[str]:
 
 def _command(pid: int) -> str:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        text = file.read(4_096).rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        words = file.read(4_096).replace(b"\0", b" ").decode(errors="replace").split()
+        text = " ".join(words)  # one line, also of a program that was given with -c
         return text if len(text) <= _COMMAND_SHOWN else text[:_COMMAND_SHOWN] + "…"
     return "its command is not to be seen"

@@ -101,15 +101,30 @@ def _first_line(error: Exception) -> str:
 
 
 def _blocking(path: str) -> str | None:
-    """The first part of a path that this user may not go through, or the file itself, with its owner and mode."""
+    """What of a path stands in this user's way, with its owner and mode.
+
+    That is the first directory that the user may not go through, else the file, if it may not be read or written, else the nearest
+    directory, if it may not be written: nothing can be made, renamed or deleted in it.
+    """
     place = Path(os.path.abspath(path))
-    for part in [*reversed(place.parents), place]:
-        wanted = os.X_OK if part != place and part.is_dir() else os.R_OK
-        with suppress(OSError):
-            if not os.access(part, wanted, effective_ids=os.access in os.supports_effective_ids):
-                found = part.stat()
-                return f"{part} is {_name_of(found.st_uid)}'s with mode {stat.filemode(found.st_mode)}"
+    with suppress(OSError):
+        for part in reversed(place.parents):
+            if part.is_dir() and not _may(part, os.X_OK):
+                return _owned(part)
+        there = [part for part in (place, *place.parents) if part.exists()]
+        for part in there[:2]:
+            if not _may(part, os.R_OK | os.W_OK):
+                return _owned(part)
     return None
+
+
+def _may(path: Path, wanted: int) -> bool:
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _owned(path: Path) -> str:
+    found = path.stat()
+    return f"{path} is {_name_of(found.st_uid)}'s with mode {stat.filemode(found.st_mode)}"
 
 
 def host_name() -> str:

@@ -122,10 +122,15 @@ class StoreConfig:
 def find_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> str | None:
     """The path of the store's broker.conf: `conf` if given, else ROOT's parent's, else ROOT's, else None.
 
-    Raises ConfigurationError if `conf` is given and missing.
+    Raises ConfigurationError if `conf` is given and missing, or a directory.
     """
     if conf is not None:
-        if read_bytes(conf) is None:
+        try:
+            is_there = read_bytes(conf) is not None
+        except IsADirectoryError:
+            rule = "it is a directory, and conf names a file: the broker's broker.conf"
+            raise ConfigurationError(conf, None, None, rule) from None
+        if not is_there:
             raise ConfigurationError(conf, None, None, "there is no such file")
         return conf
     folders = [_resolve(root, ".."), _resolve(root, ".")]

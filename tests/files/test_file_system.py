@@ -259,7 +259,7 @@ def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> No
 
 _HOLD = {
     "java": "import fcntl, sys; f = open(sys.argv[1], 'a+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); sys.stdin.read()",
-    "ours": "import sys; from storage.files.file_system import LocalFileSystem\n"
+    "ours": "\n\n  # a comment\t of  somebody's\n\nimport sys; from storage.files.file_system import LocalFileSystem\n"
     "with LocalFileSystem().locked(sys.argv[1]): print(flush=True); sys.stdin.read()",
 }
 
@@ -282,6 +282,9 @@ def test_who_waits_for_a_lock_says_at_once_for_whom(
     (record,) = caplog.records
     assert record.name == "storage.lock"
     assert f"waiting for {path}, up to 1 s: process {holder.pid} " in record.message
+    for text in (raised.value.describe(), record.message):
+        assert text == " ".join(text.split()), "one line, whatever the program looks like"
+        assert len(text) < len(path) + 250
 
 
 def test_a_lock_that_is_not_waited_for_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -67,6 +67,34 @@ def test_a_directory_that_a_user_may_not_enter_is_named_with_its_owner(open_fold
     assert "nobody" in cure
 
 
+@pytest.mark.parametrize("in_the_way", ["the directory", "a directory above", "the file"])
+def test_what_may_only_be_read_is_named_with_its_owner_when_it_is_written(open_folder: Path, in_the_way: str) -> None:
+    store = open_folder / "store"
+    store.mkdir(mode=0o755)
+    (store / "lock").write_text("lock", "utf-8")
+    match in_the_way:
+        case "the directory":
+            place, expected = store / "spark_mq", f"{store} is root's with mode drwxr-xr-x"
+        case "a directory above":
+            place, expected = store / "spark_mq" / "staged" / "x", f"{store} is root's with mode drwxr-xr-x"
+        case _:
+            place, expected = store / "lock", f"{store}/lock is root's with mode -rw-r--r--"
+    with as_nobody():
+        error = from_os_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place)))
+    sentence, cure = shown(error)
+    assert sentence == f"user nobody on host {HOST} may not open {place}: {expected}"
+    assert "write" in cure
+
+
+def test_a_file_that_may_be_written_in_a_directory_that_may_not_is_about_the_directory(open_folder: Path) -> None:
+    (open_folder / "notes").write_text("x", "utf-8")
+    (open_folder / "notes").chmod(0o666)
+    with as_nobody(), pytest.raises(PermissionError) as caught:
+        os.rename(open_folder / "notes", open_folder / "other")
+    with as_nobody():
+        assert f"{open_folder} is root's with mode drwxr-xr-x" in str(from_os_error(caught.value))
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [

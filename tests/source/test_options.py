@@ -387,6 +387,20 @@ def test_tags_in_another_spelling_are_refused_with_the_right_one(text: str) -> N
     assert ".where(" in refused.value.rule
 
 
+@pytest.mark.parametrize("text", ["a > 5", "color = 'red' AND a>5", "A && B", "TAGS in ('A')"])
+def test_an_expression_is_told_what_tags_takes_and_no_list_of_its_pieces(text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(tags=text)
+    assert "takes tags separated by ||, as 'TagA || TagB'" in refused.value.rule
+    assert "write '" not in refused.value.rule
+    assert ".where(" in refused.value.rule
+
+
+def test_a_column_that_is_like_no_other_is_answered_with_all_there_are() -> None:
+    with pytest.raises(OptionError, match=r"no column 'value'; there are topic, broker_name, .*, store_size"):
+        parse(columns="topic,value")
+
+
 @pytest.mark.parametrize("text", ["Tag*", "A || *"])
 def test_a_pattern_of_tags_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="is no pattern"):

@@ -239,6 +239,12 @@ def test_a_given_conf_wins_and_must_exist() -> None:
         load_config("/a/store", "/b/other.conf", read_bytes=files.get)
 
 
+def test_a_given_conf_that_is_a_directory_is_told_of_conf(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(f"{tmp_path}/store", str(tmp_path), read_bytes=LocalFileSystem().read_file)
+    assert str(caught.value) == f"{tmp_path}: it is a directory, and conf names a file: the broker's broker.conf"
+
+
 def test_no_conf_is_nothing_configured() -> None:
     files: dict[str, bytes] = {}
     assert load_config("/a/store", read_bytes=files.get) == StoreConfig()
