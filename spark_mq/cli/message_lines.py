@@ -65,6 +65,17 @@ def read_lines(stream: Iterable[bytes], *, skip_blank: bool) -> Iterator[list[Li
         yield batch
 
 
+def look_like_objects(lines: Sequence[Line]) -> bool:
+    """Whether each line stands in braces and the first is a JSON object: parsing all of them would cost more than a notice is worth."""
+    texts = [line.content.strip() for line in lines]
+    if not all(text.startswith(b"{") and text.endswith(b"}") for text in texts):
+        return False
+    try:
+        return all(isinstance(json.loads(text), dict) for text in texts[:1])
+    except (ValueError, RecursionError):
+        return False
+
+
 def rows_of_bodies(lines: Sequence[Line]) -> pa.RecordBatch:
     """A row a line: its bytes are the body, an empty line is an empty body."""
     return pa.record_batch({"body": pa.array([line.content for line in lines], pa.large_binary())})

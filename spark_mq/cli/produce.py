@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, BinaryIO
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from spark_mq.cli.app import (
     lock_timeout_ms,
     store_to_write,
 )
-from spark_mq.cli.message_lines import Line, LineError, read_lines, rows_of_bodies, rows_of_objects
+from spark_mq.cli.message_lines import Line, LineError, look_like_objects, read_lines, rows_of_bodies, rows_of_objects
 from spark_mq.cli.output import print_json, print_table, say
 from storage import MessageStore, open_store
 from storage.errors import RowIllegalError
@@ -150,6 +151,9 @@ def produce(
         raise refusal
     if not written.counts:
         say("there was no line, nothing was written")
+    elif lines.only_bodies_of_objects:
+        notice = "each line looks like a JSON object and was sent as a body, as it stands; with --json a line has a message's columns"
+        typer.echo(notice, err=True)
 
 
 class _Input:
@@ -157,6 +161,8 @@ class _Input:
 
     def __init__(self, stream: BinaryIO, *, objects: bool) -> None:
         self._parse = rows_of_objects if objects else rows_of_bodies
+        self.only_bodies_of_objects = not objects
+        """Whether each line so far is a body, and looks like a JSON object."""
         self._batches = read_lines(stream, skip_blank=objects)
         self._first: list[Line] | None = None
 
@@ -175,9 +181,9 @@ class _Input:
         return self._parse(lines)
 
     def __iter__(self) -> Iterator[list[Line]]:
-        if self.first():
-            yield self.first()
-        yield from self._batches
+        for lines in chain([self.first()] if self.first() else [], self._batches):
+            self.only_bodies_of_objects = self.only_bodies_of_objects and look_like_objects(lines)
+            yield lines
 
 
 def _judge_first(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Collection, Sequence
 
 from pyspark.sql.types import StructType
@@ -18,15 +20,17 @@ from storage.nearest_name import advice
 
 
 def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
-    """The queues of a batch query. Raises OptionError for a topic or queue that was named and is not there."""
+    """The queues of a batch query, and those that a new stream starts with.
+
+    Raises OptionError for a topic or queue that was named and is not there; warns of a pattern that matches no topic.
+    """
     subscription, queues = options.subscription, cluster.queues()
     cluster.refuse_batch_topics(subscription.topics)
     missing = subscription.missing(queues, brokers=cluster.brokers)
     if missing:
-        known = sorted({queue.topic for queue in queues if not cluster.is_system_topic(queue.topic)})
+        known = _topics_of_users(cluster)
         option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
-        stores = ", ".join(map(absolute_path, options.stores))
-        raise OptionError(option, f"{names(missing)}: not in {stores}{_advice(option, missing, known)}")
+        raise OptionError(option, f"{names(missing)}: not in {_stores(options)}{_advice(option, missing, known)}")
     selected = subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
     if not selected and subscription.topics and subscription.queue_ids:
         count = max(cluster.queue_count(topic) for topic in subscription.topics)
@@ -34,7 +38,26 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
             raise OptionError(
                 "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
             )
+    if not selected and subscription.pattern is not None:
+        _warn_of_no_match(subscription.pattern, _topics_of_users(cluster), _stores(options))
     return selected
+
+
+def _warn_of_no_match(pattern: re.Pattern[str], topics: Sequence[str], stores: str) -> None:
+    """One line, unless `queueId` is why nothing was selected. A topic that matches may be made later, so it is no error."""
+    if any(map(pattern.fullmatch, topics)):
+        return
+    rule = "a pattern matches the whole name of a topic"
+    text = f"subscribePattern {pattern.pattern!r} matches no topic in {stores} ({rule}); there are {names(topics) or 'no topics'}"
+    warnings.warn_explicit(text, RuntimeWarning, "<spark_mq>", 0)  # in <>, so that Python adds no line of a program
+
+
+def _topics_of_users(cluster: Cluster) -> list[str]:
+    return sorted({queue.topic for queue in cluster.queues() if not cluster.is_system_topic(queue.topic)})
+
+
+def _stores(options: SourceOptions) -> str:
+    return ", ".join(map(absolute_path, options.stores))
 
 
 def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:

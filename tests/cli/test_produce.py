@@ -72,6 +72,41 @@ def test_a_line_may_end_as_on_windows_or_not_at_all(tmp_path: Path) -> None:
     assert [message.body for message in messages_of(tmp_path / "s", "T")] == [b"a", b"b\rc", b"", b"last"]
 
 
+OBJECTS = [b'{"body": "a"}', b' {"id": 1} ']
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "notices"),
+    [
+        ([], OBJECTS, 1),
+        ([], OBJECTS * 600, 1),
+        ([], [*OBJECTS, b"text"], 0),
+        ([], [*OBJECTS * 600, b"text"], 0),
+        ([], [b"{braces}"], 0),
+        ([], [b"[1]"], 0),
+        ([], [b""], 0),
+        ([], [], 0),
+        (["--json"], OBJECTS[:1], 0),
+    ],
+)
+def test_lines_that_all_look_like_objects_are_bodies_and_one_notice_tells_of_json(
+    tmp_path: Path, arguments: list[str], lines: list[bytes], notices: int
+) -> None:
+    result = CliRunner().invoke(
+        app,
+        ["produce", str(tmp_path / "s"), "--topic", "T", *arguments],
+        input=b"".join(line + b"\n" for line in lines),
+    )
+    assert result.exit_code == 0, result.output
+    notice = (
+        "each line is a JSON object and was sent as a body, as it stands; with --json a line has a message's columns"
+    )
+    assert result.stderr.splitlines().count(notice) == notices
+    assert "JSON" not in result.stdout
+    if not arguments and lines:
+        assert [message.body for message in messages_of(tmp_path / "s", "T")] == lines
+
+
 def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
     full = {
         "body": "größer",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from spark_mq.sink.columns import check_names
-from spark_mq.source.selection import _advice
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.selection import _advice, select_queues
+from storage import StoreConfig, open_store
 from storage.errors import ColumnIllegalError
 
 TOPICS = ["TopicA", *(f"Other{n}" for n in range(30))]
@@ -20,6 +27,37 @@ def test_a_misspelt_topic_names_the_nearest_one_and_ten_at_most() -> None:
 @pytest.mark.parametrize("given", ["TopicA,TopicB", '["TopicA", "TopicB"]'])
 def test_a_list_of_topics_points_to_subscribe(given: str) -> None:
     assert "give several in the option subscribe" in _advice("topic", [given], TOPICS)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with open_store(tmp_path / "store", config=StoreConfig.tiny(), read_only=False, create=True) as store:
+        store.put("orders", b"body", queue_id=0)
+    opened = Cluster.open([f"{tmp_path}/store"])
+    yield opened
+    opened.close()
+
+
+def _selected(cluster: Cluster, **options: str) -> int:
+    (store,) = cluster.stores.values()
+    return len(select_queues(cluster, SourceOptions.parse({"path": store.root, **options})))
+
+
+def test_a_pattern_without_a_match_is_one_line_of_warning_and_no_error(cluster: Cluster) -> None:
+    with pytest.warns(RuntimeWarning) as shown:
+        assert _selected(cluster, subscribePattern="order") == 0
+    (warning,) = shown
+    (root,) = (store.root for store in cluster.stores.values())
+    rule = "a pattern matches the whole name of a topic"
+    assert str(warning.message) == f"subscribePattern 'order' matches no topic in {root} ({rule}); there are orders"
+    text = warnings.formatwarning(warning.message, warning.category, warning.filename, warning.lineno)  # type: ignore[arg-type]
+    assert text.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pattern_with_a_match_is_no_news(cluster: Cluster) -> None:
+    assert _selected(cluster, subscribePattern="ord.*") == 1
+    assert _selected(cluster, subscribePattern="ord.*", queueId="7") == 0
 
 
 def test_a_renamed_body_is_missing_before_its_new_name_is_strange() -> None:
