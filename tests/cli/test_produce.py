@@ -98,9 +98,7 @@ def test_lines_that_all_look_like_objects_are_bodies_and_one_notice_tells_of_jso
         input=b"".join(line + b"\n" for line in lines),
     )
     assert result.exit_code == 0, result.output
-    notice = (
-        "each line is a JSON object and was sent as a body, as it stands; with --json a line has a message's columns"
-    )
+    notice = "each line looks like a JSON object and was sent as a body, as it stands; with --json a line has a message's columns"
     assert result.stderr.splitlines().count(notice) == notices
     assert "JSON" not in result.stdout
     if not arguments and lines:
