@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage.errors import ForeignLogError
 from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.remote import name_server
 from storage.place.log_place import LogPlace
 from storage.place.store_signs import is_file, no_store
 from storage.place.surroundings import log_place
@@ -21,9 +22,12 @@ def create_store(root: str, directories: tuple[str, ...], file_system: LocalFile
 
 
 def is_empty_place(root: str, file_system: FileSystem) -> bool:
-    """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before."""
+    """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before.
+
+    Not at `host:port`: who writes that means no directory.
+    """
     names = {entry.name for entry in file_system.list_directory(root)}
-    if not names and is_file(root, file_system):
+    if not names and (is_file(root, file_system) or name_server(root)):
         return False
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
 

@@ -105,6 +105,16 @@ def test_a_store_that_is_not_local_is_not_written_and_asks_for_no_credentials(co
 
 
 @pytest.mark.parametrize("command", sorted(MAKES_A_STORE))
+def test_no_store_is_made_at_the_address_of_a_name_server(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = said(["localhost:9876" if word == "PATH" else word for word in CALLS[command]])
+    assert "this looks like a name server, which is not supported yet" in text[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", sorted(MAKES_A_STORE))
 def test_no_store_is_made_among_other_things(command: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x", "utf-8")
     text = said([str(tmp_path) if word == "PATH" else word for word in CALLS[command]])

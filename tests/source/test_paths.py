@@ -119,6 +119,9 @@ def test_the_address_of_a_name_server_is_no_path(tmp_path: Path, monkeypatch: py
     for look in (find_stores, open_store):
         with pytest.raises(StoreNotFoundError, match=rule):
             look(servers)
+    with pytest.raises(StoreNotFoundError, match=rule):
+        open_store(servers, read_only=False, create=True)
+    assert not list(tmp_path.iterdir())
     assert SourceOptions.parse({"path": f"./{servers}", "topic": "T"}).path == f"./{servers}"
     (tmp_path / servers / "commitlog").mkdir(parents=True)
     assert find_stores(servers) == [servers], "a store of that name is one"
