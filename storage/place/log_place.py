@@ -162,6 +162,9 @@ def _refusal(
 def _refusal_of_anothers(seen: Surroundings, directory: LogDirectory, owner: str) -> Refusal:
     if directory.path == seen.own.path:
         is_link = directory.real_path != directory.path
+        if not is_link and not directory.is_there:
+            reason = f"{seen.root} would lie in another store, {owner}"
+            return Refusal(directory.path, reason, f"give {owner}, or a directory outside of it")
         way = f"is a link to {directory.real_path}" if is_link else "shows a directory"
         cure = f"replace {'the link' if is_link else 'the mount'} by a copy of the log"
         return Refusal(directory.path, f"{directory.path} {way} of another store, {owner}", cure)

@@ -15,7 +15,7 @@ from spark_mq.source.cluster import find_stores
 from spark_mq.source.option_values import parse_path, parse_paths
 from spark_mq.source.options import SourceOptions
 from storage import open_store
-from storage.errors import StoreNotFoundError, StoreNotWritableError, StoreRefusedError
+from storage.errors import ForeignLogError, StoreNotFoundError, StoreNotWritableError, StoreRefusedError
 from storage.files.file_system import DirectoryEntry, LocalFileSystem
 
 NOT_EXPANDED = "~ is not expanded by Spark or Python, only by a shell; write the home directory out"
@@ -93,6 +93,16 @@ def test_whatever_lies_in_a_store_names_that_store(tmp_path: Path, part: str) ->
         with pytest.raises(StoreNotFoundError) as caught:
             look(str(inside))
         assert caught.value.hint == f"give the directory that holds it: {tmp_path}/a/store"
+
+
+def test_no_store_is_made_in_another_and_the_text_speaks_of_no_mount(tmp_path: Path) -> None:
+    store = _store(tmp_path / "store")
+    with pytest.raises(ForeignLogError) as caught:
+        open_store(store / "new", read_only=False, create=True)
+    assert (
+        caught.value.describe() == f"store {store}/new is not written: {store}/new would lie in another store, {store}"
+    )
+    assert caught.value.hint == f"give {store}, or a directory outside of it"
 
 
 def test_a_directory_that_nobody_may_list_above_a_path_is_passed_over(tmp_path: Path) -> None:
