@@ -24,7 +24,7 @@ from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordBlock, encode_block
 from storage.names import retry_topic

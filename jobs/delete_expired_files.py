@@ -20,7 +20,7 @@ from jobs.run import JobReport, now_ms, open_to_write, run_job
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.files.disk_use import disk_used_percent
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.retention import ExpiryPlan, apply_expiry, plan_expiry, plan_occasion, written_directories
 

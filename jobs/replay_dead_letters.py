@@ -51,7 +51,7 @@ from spark_mq.source.option_values import parse_time
 from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
 from storage.errors import StoreLockedError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
 from storage.place.own_directory import own_directory, refuse_links

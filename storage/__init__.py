@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from storage.errors import StorageError
 from storage.format.record import Message
+from storage.get_result import GetResult, GetStatus
 from storage.message_store import MessageStore, open_store
 from storage.put.put import PutResult
 from storage.settings.load import StoreConfig
-from storage.store_reader import GetResult, GetStatus
 
 __all__ = [
     "GetResult",

@@ -17,36 +17,32 @@ import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, settle
 from storage.batch.redo import load_torn_rows
-from storage.ends.queue_ends import QueueEnds
 from storage.ends.recovery_plan import RecoveryReport
 from storage.errors import (
-    ColumnIllegalError,
-    OffsetOutOfRangeError,
-    StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
 )
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
+from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
-from storage.log.gaps import warning_of
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
 from storage.recovery.creation import create_store, find_log
 from storage.recovery.log_bind import prove_binding
-from storage.recovery.opening import close_cleanly, open_for_writing, read_plan, release
+from storage.recovery.opening import close_cleanly, open_for_writing, release
+from storage.rows.one_row import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.store_layout import StoreLayout
-from storage.store_reader import StoreReader
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TopicConfig
 
-_LOOKS = 20
 """How often a reader looks at the whole store before it gives up on one whose files keep expiring."""
 
 
@@ -71,9 +67,10 @@ def open_store(
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
     not configured are found from the files. `clock` gives milliseconds.
 
-    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`storage/recovery/passes.py`) and finishes
-    batches that were decided before a crash (`storage/batch/commit.py`); `truncate_damage` cuts a damaged log where Java would, after
-    copying what it cuts (`quarantine.py`); `create` makes an empty store where none is. `store_host` (address:port) is for a store
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery/passes.py`)
+    and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
+    log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
+    `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
@@ -115,26 +112,11 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
     return files
 
 
-def _one_value(column: str, value: object, kind: pa.DataType) -> pa.Array:
-    """A column of one row. Raises ColumnIllegalError for a value that is not of its type."""
-    try:
-        return pa.array([value], kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ColumnIllegalError(column, f"{value!r:.80} is {type(value).__name__}, expected {kind}") from error
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    columns = [column.combine_chunks() for column in table.columns]
-    return pa.record_batch(
-        [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns], names=table.column_names
-    )
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MessageStore(StoreReader):
+class MessageStore(FollowedStore):
     """One open store; make it with `open_store`. Not thread-safe. A context manager that closes it."""
 
     def __init__(
@@ -165,10 +147,6 @@ class MessageStore(StoreReader):
         self._resources = ExitStack()
         self._writer: StoreWriter | None = None
         self._putter: Putter | None = None
-        self._queue_ends: QueueEnds | None = None
-        self._has_had_files = False
-        self._followed_end = 0
-        """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
         try:
             self._refuse_foreign_stores()
             writable = None
@@ -284,20 +262,18 @@ class MessageStore(StoreReader):
         `queue_count` queues (None: 8), or with as many as `queue_id` needs. Raises ColumnIllegalError for a value of another
         type, RowIllegalError, StoreNotWritableError, OSError.
         """
-        listed = None if keys is None or isinstance(keys, str) else list(keys)
-        values = {
-            "topic": (topic, pa.string()),
-            "body": (body, pa.binary()),
-            "tags": (tags, pa.string()),
-            "keys": (keys, pa.string()) if listed is None else (listed, pa.list_(pa.string())),
-            "properties": (list((properties or {}).items()), pa.map_(pa.string(), pa.string())),
-            "flag": (flag, pa.int32()),
-            "born_timestamp": (born_time_ms, pa.timestamp("ms", "UTC")),
-            "queue_id": (queue_id, pa.int32()),
-            "sharding_key": (sharding_key, pa.string()),
-        }
-        columns = {column: _one_value(column, value, kind) for column, (value, kind) in values.items()}
-        results = self.put_batch(pa.record_batch(columns), queue_count=queue_count, create_topic=create_topic)
+        row = one_row(
+            topic=topic,
+            body=body,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            flag=flag,
+            born_time_ms=born_time_ms,
+            queue_id=queue_id,
+            sharding_key=sharding_key,
+        )
+        results = self.put_batch(row, queue_count=queue_count, create_topic=create_topic)
         return PutResult(**results.to_pylist()[0])
 
     def put_batch(self, rows: pa.RecordBatch | pa.Table, **rules: Any) -> pa.RecordBatch:
@@ -309,7 +285,7 @@ class MessageStore(StoreReader):
         if self._putter is None:
             self._putter = Putter(self.writer)
         if isinstance(rows, pa.Table):
-            rows = _one_batch(rows)
+            rows = one_batch(rows)
         return self._putter.put(rows, **rules)
 
     def put_inner(self, messages: InnerMessages | Sequence[InnerMessage]) -> pa.RecordBatch:
@@ -408,53 +384,6 @@ class MessageStore(StoreReader):
             release(self._writer, self.index if self.config.index.message_index_enable else None)
             self._writer = self._putter = None
 
-    # Following another writer
-
-    def refresh(self) -> bool:
-        """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
-
-        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
-        seen (a broker's recovery) is opened anew. Raises StoreNotFoundError where the log had files and has none: its last file never
-        expires, so the store is not mounted any more.
-        """
-        self._has_had_files |= bool(self.log.files)
-        self.log.list_files()
-        if self._has_had_files and not self.log.files:
-            raise StoreNotFoundError(self.root, "the log, which was there before,")
-        if not self._ends.log_was_cut():
-            return self._ends.follow()
-        self.log.close()
-        self.queues.close()
-        self.queues = self.layout.consume_queues(self._file_system)
-        self._look_at_all()
-        return True
-
-    def _look_at_all(self) -> None:
-        """Where log and queues end, from the beginning; once more where files expired meanwhile."""
-        for left in reversed(range(_LOOKS)):
-            try:
-                self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
-                self._queue_ends = self._ends_of_plan()
-                if (text := warning_of(self.root, self.plan.gaps)) is not None:
-                    warnings.warn(text, RuntimeWarning, stacklevel=2)
-                return
-            except OffsetOutOfRangeError:
-                if not left:
-                    raise
-                self.log.list_files()
-                self.queues.close()
-                self.queues = self.layout.consume_queues(self._file_system)
-
     @property
-    def _ends(self) -> QueueEnds:
-        if self._queue_ends is None:
-            self._queue_ends = self._ends_of_plan()
-            self._followed_end = self._queue_ends.log_end
-        if self._writer is not None and self._followed_end < self._writer.dispatched_end:
-            self._followed_end = self._writer.dispatched_end
-            self._queue_ends.follow()
-        return self._queue_ends
-
-    def _ends_of_plan(self) -> QueueEnds:
-        check_crc = self.config.commit_log.check_crc_on_recover
-        return QueueEnds(self.log, self.queues, self.plan, self._clock, check_crc=check_crc)
+    def _own_end(self) -> int:
+        return 0 if self._writer is None else self._writer.dispatched_end

@@ -31,7 +31,7 @@ from storage.batch.commit import settle
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT
 from storage.index.store import is_index_name

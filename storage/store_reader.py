@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -23,6 +21,7 @@ from storage.files.file_system import FileSystem
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message
+from storage.get_result import GetResult, GetStatus
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
@@ -57,35 +56,6 @@ def _outliving_expiry(
                     raise
 
     return repeated
-
-
-class GetStatus(Enum):
-    """How a `get` ended. Java: GetMessageStatus."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(frozen=True, slots=True)
-class GetResult:
-    """What a `get` found. Java: GetMessageResult."""
-
-    status: GetStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    messages: tuple[Message, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(message.size_bytes for message in self.messages)
 
 
 class StoreReader(ABC):

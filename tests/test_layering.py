@@ -38,7 +38,7 @@ ROOMS = {
     "put": "words format files settings log queues index place tables ends derived messages rows",
     "batch": "words format files log queues place tables ends messages put",
     "recovery": "words format files settings log queues index place ends put batch",
-    "facade": "words format files settings log queues index tables ends messages put batch recovery",
+    "facade": "words format files settings log queues index tables ends messages rows put batch recovery",
     "audit": "format log queues index ends put",
     "service": "words format log messages put facade",
     "delay": "words format files log queues tables messages facade",

@@ -20,7 +20,7 @@ from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import INTERRUPTED
 from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error
 from storage.files.remote import only_for_reading, plain_path
 from storage.place.store_signs import no_store

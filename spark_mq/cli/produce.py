@@ -26,7 +26,7 @@ from spark_mq.cli.message_lines import Line, LineError, look_like_objects, read_
 from spark_mq.cli.output import print_json, print_table, say
 from storage import MessageStore, open_store
 from storage.errors import RowIllegalError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.put.put import message_rules
 from storage.put.settings import put_settings

@@ -15,7 +15,7 @@ from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import confirm_progress
 from storage.batch.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import load_config
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

@@ -22,7 +22,7 @@ from storage import open_store
 from storage.batch.commit import abort_batch, commit_batch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.recovery.creation import find_log

@@ -1,7 +1,8 @@
 """Rows that no broker would take, put aside as Parquet: the columns as they came, and what was wrong with them.
 
-A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it (`storage/batch/dead_letter_file.py`). So a
-dead letter is there exactly once, if and when its batch is. What a task that died has left stays hidden.
+A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
+(`storage/batch/dead_letter_file.py`). So a dead letter is there exactly once, if and when its batch is.
+What a task that died has left stays hidden.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import load_intents
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
 
 Rejection = tuple[int, str, str]

@@ -23,7 +23,7 @@ from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encode
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.put.settings import PutSettings, put_settings
 from storage.settings.load import StoreConfig, load_config

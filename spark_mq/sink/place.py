@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from spark_mq.conditions import writing_conditions
 from spark_mq.sink.options import SinkOptions
 from storage.errors import OffsetOutOfRangeError, StoreNotSharedError, StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.log.commit_log import CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head, take_fingerprint

@@ -16,7 +16,7 @@ from spark_mq.conditions import OptionError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.options import SinkOptions
 from storage.files.atomic_file import read_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock, encode_block
 from storage.messages.retries import find_group
 from storage.names import is_retry_or_dead_letter_topic

@@ -20,7 +20,8 @@ from typing import Any
 from spark_mq.conditions import OptionError, from_storage_error
 from spark_mq.source.offsets import QueueId
 from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.message_store import MessageStore
 from storage.names import is_system_group, retry_topic, validate_group, validate_topic

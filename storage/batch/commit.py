@@ -59,7 +59,7 @@ from storage.batch.staged_segment import (
 from storage.batch.transactions import append_transactions
 from storage.errors import CorruptRecordError, NameIllegalError, StorageError, StoreNotWritableError, TopicChangedError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
 from storage.log.torn_row import TornRow

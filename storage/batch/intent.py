@@ -16,7 +16,7 @@ from isal import isal_zlib
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment, sink_digest
 from storage.errors import StateFileError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
 _TEMPORARY = ".tmp"

@@ -24,7 +24,7 @@ from storage.batch.intent import Intent, load_intents
 from storage.batch.ledger import BEGIN, Batch, LedgerMessage, OwnRecord, own_record
 from storage.batch.staged_segment import SegmentReader
 from storage.errors import StateFileError, StorageError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
 from storage.format.record_batch import Records
 from storage.format.record_block import (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from storage.batch.intent import load_intents
 from storage.batch.ledger import END, GROUP_PREFIX, QUEUE_ID, TOPIC, Batch, BatchLedger
 from storage.batch.staged_segment import SUFFIX, SegmentPool, list_segments, staged_directory
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.ledger_notes import LedgerNotes
 

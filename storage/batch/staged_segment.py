@@ -26,7 +26,9 @@ from isal import isal_zlib
 
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem, LocalWriter, ReadableFile
+from storage.files.file_system import ReadableFile
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 from storage.format.record import Message, decode_record
 from storage.format.record_block import BlockColumns, RecordBlock
 from storage.place.own_directory import own_directory, refuse_links

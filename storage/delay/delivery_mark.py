@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import StateFileError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.property_encoding import with_crc_room
 from storage.format.record_batch import Records
 

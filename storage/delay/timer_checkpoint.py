@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.delay.timer_records import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, read_timer_records, whole_numbers
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_property_maps
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records

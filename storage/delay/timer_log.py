@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import StoreRefusedError
-from storage.files.file_system import LocalFileSystem, ReadableFile, end_of_data
+from storage.files.file_system import ReadableFile, end_of_data
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.layout import view_at
 from storage.format.timer import (
     FILLER_SIZE,

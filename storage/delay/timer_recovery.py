@@ -22,7 +22,7 @@ from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import (
     UNIT_SIZE,
     WHEEL_SLOTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from storage.errors import StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import NO_POSITION, SLOT, WHEEL_SLOTS
 
 ALL_TICKS = 1 << 62

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.sync_gate import SyncGate
 from storage.index.writer import IndexWriter
 from storage.queues.writer import ConsumeQueueWriter

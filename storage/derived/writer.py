@@ -11,7 +11,7 @@ from storage.derived.sync import DerivedSync, begin_sync, end_sync, unsynced_dir
 from storage.ends.store_ends import QueueName, StoreEnds
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.sync_gate import SyncGate
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from storage.errors import StorageError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK_SIZE
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from storage.errors import StateFileError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
 
 _T = TypeVar("_T")

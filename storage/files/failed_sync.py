@@ -15,7 +15,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 
 _CHUNK_BYTES = 1 << 20
 

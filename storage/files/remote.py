@@ -8,7 +8,8 @@ import re
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem, Scratch, check_small, coalesce
+from storage.files.file_system import DirectoryEntry, FileSystem, Scratch, check_small, coalesce
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import remote_errors
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 
 
 class IndexTrust(NamedTuple):

@@ -16,7 +16,7 @@ from datetime import datetime
 import numpy as np
 
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from storage.failpoints import reach
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from storage.errors import LogFileMissingError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK, MAGIC_BLANK
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog, LogFile
 from storage.log.intact_records import intact_records

@@ -21,7 +21,9 @@ import numpy as np
 
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem, LocalWriter, Scratch
+from storage.files.file_system import Scratch
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 from storage.files.sync_gate import SyncGate
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import RecordRun, stamp, stamp_crcs

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.place.log_place import Binding
 from storage.place.own_directory import own_directory
 

@@ -8,7 +8,7 @@ staged. A store that is only read is not looked through. Another disk can be mou
 from __future__ import annotations
 
 from storage.errors import StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 
 
 def own_directory(root: str) -> str:

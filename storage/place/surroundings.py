@@ -8,7 +8,8 @@ from __future__ import annotations
 import posixpath
 
 from storage.errors import ForeignLogError
-from storage.files.file_system import DirectoryEntry, FileSystem, LocalFileSystem
+from storage.files.file_system import DirectoryEntry, FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.mounts import MOUNTS, Mount, other_names, parse_mounts
 from storage.log.checkpoint import read_checkpoint
 from storage.place.binding import load_binding

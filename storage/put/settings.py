@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from storage.errors import ConfigurationError, PutRefusedError
 from storage.files.atomic_file import read_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
 from storage.log.commit_log import CommitLog

@@ -24,7 +24,7 @@ from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.failed_sync import note_failed_sync
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust

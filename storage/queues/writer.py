@@ -9,7 +9,7 @@ import numpy as np
 
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, hole_filler, is_entry, may_be_torn
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it

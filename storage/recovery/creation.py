@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from storage.errors import ForeignLogError
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import name_server
 from storage.place.log_place import LogPlace
 from storage.place.store_signs import is_file, no_store

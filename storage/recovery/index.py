@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import ITEM
 from storage.index.store import IndexFile, IndexStore
 from storage.index.trust import IndexTrust

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from storage.errors import ForeignLogError, StoreNotFoundError, StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.open_writers import is_open_for_writing
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog

@@ -22,7 +22,8 @@ from storage.ends.store_ends import StoreEnds
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
 from storage.files.failed_sync import noting_failed_syncs, write_again
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
 from storage.index.store import IndexStore

@@ -24,7 +24,8 @@ import numpy as np
 from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.failpoints import reach
-from storage.files.file_system import LocalFileSystem, end_of_data
+from storage.files.file_system import end_of_data
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.record import (
     MAGIC_V1,

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from storage.errors import StateFileError, StorageError, StoreNotWritableError
-from storage.files.file_system import FileSystem, LocalFileSystem, ReadableFile, end_of_data
+from storage.files.file_system import FileSystem, ReadableFile, end_of_data
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.record import Message, decode_record
 from storage.log.commit_log import CommitLog

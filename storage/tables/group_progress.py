@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from storage.files.atomic_file import read_with_backup, write_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE

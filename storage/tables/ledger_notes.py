@@ -3,8 +3,8 @@
     {"unmarkedEnd": place, "sinks": {SINK: [query, batch, place of its END], …}}
     CRC-32 of the first line in hex
 
-`unmarked_end`: ledger messages before this place in the log count without a mark (`storage.batch.ledger.MARK`), because a version that wrote
-none may have written them. The first opening for writing that finds a ledger and no notes sets it, to the log's end; nothing
+`unmarked_end`: ledger messages before this place in the log count without a mark (`storage.batch.ledger.MARK`), because a version
+that wrote none may have written them. The first opening for writing that finds a ledger and no notes sets it, to the log's end; nothing
 raises it later. `sinks`: the last batch of each, for the time when retention has deleted its END. A note whose END has not
 expired says nothing: the log decides, and a cut of the log takes ENDs with their rows.
 """
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from isal import isal_zlib
 
 from storage.errors import StateFileError
-from storage.files.file_system import FileSystem, LocalFileSystem
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.place.own_directory import own_directory
 
 _NO_SINKS: Mapping[str, SinkNote] = MappingProxyType({})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_with_backup, write_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import StoreConfig, refuse_for_writing

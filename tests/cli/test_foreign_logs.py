@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from jobs import __path__ as job_paths
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.store_copies import make_store, picture, write_conf
 from tests.support.ways_in import GROUP, READING, WRITING
 

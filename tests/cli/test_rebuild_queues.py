@@ -15,7 +15,7 @@ from jobs.verify_store import verify_store
 from spark_mq.dump import dump_queue
 from storage import MessageStore, open_store
 from storage.errors import StoreDamagedError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 

@@ -19,7 +19,7 @@ from storage.batch.intent import Intent, intent_directory, save_intent
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedSegment, list_segments, staged_directory
 from storage.errors import SinkProgressError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition

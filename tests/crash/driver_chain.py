@@ -23,7 +23,7 @@ from storage.batch.intent import load_intents
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import list_segments
 from storage.failpoints import COMMIT, STAGING
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from tests.support.driver_process import FAILED, PATIENCE_SECONDS, Driver, Query
 

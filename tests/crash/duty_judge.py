@@ -16,7 +16,7 @@ from jobs.verify_store import verify_store
 from storage import open_store
 from storage.delay.delay_offsets import FILE_NAME as DELAY_OFFSETS
 from storage.delay.timer_checkpoint import read_timer_checkpoint
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC

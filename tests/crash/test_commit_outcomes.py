@@ -436,7 +436,7 @@ def test_a_redo_that_is_killed_over_and_over_comes_to_its_end(store: SinkStore) 
 def held_by_another_process(lock: str) -> Iterator[subprocess.Popen[str]]:
     """The store's lock in a process of its own, given back when its standard input ends."""
     script = (
-        "import sys\nfrom storage.files.file_system import LocalFileSystem\n"
+        "import sys\nfrom storage.files.local_file_system import LocalFileSystem\n"
         f"with LocalFileSystem().locked({lock!r}):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     process = subprocess.Popen(

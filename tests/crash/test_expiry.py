@@ -20,7 +20,7 @@ from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import END, Batch, outgoing_ledger_message
 from storage.batch.ledger_upkeep import newest_ends
 from storage.errors import SinkTakenError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig

@@ -11,7 +11,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.crash_file_system import EXTREMES, CrashFileSystem
 
 pytestmark = pytest.mark.crash

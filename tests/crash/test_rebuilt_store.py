@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
 from tests.support.fixture_stores import Fixture
 from tests.support.rebuilt_store import differences_from_rebuild

@@ -15,7 +15,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.quarantine import list_quarantines, read_quarantine
 from tests.oracle.damage import stale
 from tests.support.crash_file_system import CrashFileSystem, Disk

@@ -18,7 +18,7 @@ from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC, UNMAR
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.batch.sink_progress import confirm_progress
 from storage.errors import SinkProgressError, SinkTakenError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.ledger_notes import load_ledger_notes
 from tests.crash.machine import run_broker

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.file_system import LocalFileSystem, LocalWriter
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.service.put_service import PutService

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.rebuilt_store import differences_from_rebuild
 

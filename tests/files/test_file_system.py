@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from storage.errors import StoreLockedError
-from storage.files.file_system import LocalFile, LocalFileInMemory, LocalFileSystem, Scratch
+from storage.files.file_system import Scratch
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalFile, LocalFileInMemory
 
 FILES = LocalFileSystem()
 
@@ -259,7 +261,7 @@ def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> No
 
 _HOLD = {
     "java": "import fcntl, sys; f = open(sys.argv[1], 'a+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); sys.stdin.read()",
-    "ours": "\n\n  # a comment\t of  somebody's\n\nimport sys; from storage.files.file_system import LocalFileSystem\n"
+    "ours": "\n\n  # a comment\t of  somebody's\n\nimport sys; from storage.files.local_file_system import LocalFileSystem\n"
     "with LocalFileSystem().locked(sys.argv[1]): print(flush=True); sys.stdin.read()",
 }
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from spark_mq.dump import dump_queue
 from storage import open_store
 from storage.errors import OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import COALESCE_GAP_BYTES, RemoteFileSystem, absolute_path, file_system_of
 from storage.queues.scan import scan_queue
 from tests.support.fixture_stores import Fixture, golden_lines

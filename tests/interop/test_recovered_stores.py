@@ -19,7 +19,7 @@ import pytest
 
 from spark_mq.dump import dump_queue
 from storage import MessageStore, open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.oracle.damage import flip, stale
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle

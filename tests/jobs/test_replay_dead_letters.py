@@ -25,7 +25,7 @@ from spark_mq.replay_audit import failures_told, table_location
 from spark_mq.source import rows
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.sys_flag import COMPRESSED
 from storage.messages.inner_messages import InnerMessage
 from storage.tables.topics import TopicConfig

@@ -20,7 +20,7 @@ from spark_mq.sink.place import check_place
 from storage import open_store
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import list_segments
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable

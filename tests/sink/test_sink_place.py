@@ -19,7 +19,7 @@ from spark_mq.sink.place import check_place
 from storage import open_store
 from storage.batch.intent import load_intents
 from storage.batch.ledger import Batch
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.store_builder import StoreBuilder
 
 from .test_sink_tasks import Row, bodies, commit, files_under, frames_of, options_of, stage, texts

@@ -30,7 +30,7 @@ from storage import open_store
 from storage.batch.intent import intent_directory, load_intents
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import list_segments, sink_digest, staged_directory
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.tables.topics import TopicTable
 
@@ -478,7 +478,7 @@ def test_a_full_disk_while_staging_is_named_and_leaves_nothing(root: str, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     options = options_of(root)
-    monkeypatch.setattr("storage.files.file_system.LocalWriter.write", full)
+    monkeypatch.setattr("storage.files.local_files.LocalWriter.write", full)
     with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_STORE_NOT_WRITABLE\] .*No space left on device"):
         stage(options, bodies("a"))
     assert list(list_segments(FILES, root)) == []

@@ -16,7 +16,8 @@ from spark_mq.source.option_values import parse_path, parse_paths
 from spark_mq.source.options import SourceOptions
 from storage import open_store
 from storage.errors import ForeignLogError, StoreNotFoundError, StoreNotWritableError, StoreRefusedError
-from storage.files.file_system import DirectoryEntry, LocalFileSystem
+from storage.files.file_system import DirectoryEntry
+from storage.files.local_file_system import LocalFileSystem
 
 NOT_EXPANDED = "~ is not expanded by Spark or Python, only by a shell; write the home directory out"
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 from storage import open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 

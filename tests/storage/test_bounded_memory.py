@@ -17,7 +17,8 @@ import pytest
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.partition_reader import QueueSplit, RowRequest, read_split
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.file_system import LocalFileInMemory, LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalFileInMemory
 from storage.settings.nouns import CommitLogConfig
 from tests.support.places import PROJECT
 

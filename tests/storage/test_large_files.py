@@ -12,7 +12,8 @@ import pytest
 
 from storage import open_store
 from storage.errors import RowIllegalError, StateFileError
-from storage.files.file_system import SMALL_FILE_LIMIT_BYTES, LocalFileSystem
+from storage.files.file_system import SMALL_FILE_LIMIT_BYTES
+from storage.files.local_file_system import LocalFileSystem
 
 GIGABYTE = 1 << 30
 TO_READ = ["config/topics.json", "checkpoint", "broker.conf"]

@@ -21,7 +21,9 @@ from spark_mq.conditions import DataLossError
 from spark_mq.dump import dump_queue
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError
-from storage.files.file_system import LocalFile, LocalFileSystem, Scratch
+from storage.files.file_system import Scratch
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalFile
 from storage.put.put import PutResult
 from storage.queues.ext import ConsumeQueueExt
 from storage.retention import ExpiryPlan, Occasion, plan_expiry

@@ -21,7 +21,7 @@ from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
 from storage.batch.ledger_upkeep import newest_ends, plan_renewals
 from storage.errors import ConfigurationError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block
 from storage.log.commit_log import LogFile
 from storage.put.put import PutResult

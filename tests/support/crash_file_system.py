@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.files.file_system import LocalFileSystem, LocalWriter
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512

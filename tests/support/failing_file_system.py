@@ -25,7 +25,8 @@ from unittest import mock
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, LocalFile, LocalSmallReads, LocalWriter, Scratch
+from storage.files.file_system import DirectoryEntry, Scratch
+from storage.files.local_files import LocalFile, LocalSmallReads, LocalWriter
 from tests.support.crash_file_system import PAGE_BYTES, CrashFileSystem, Operation, RecordingWriter
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from storage import StoreConfig
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import find_configuration, load_config
 from tests.support.raw_log import RawLog, RawRecord
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage import StoreConfig
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows

@@ -11,7 +11,7 @@ from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.format.timer import TimerCheckpoint
 from storage.messages.delays import TIMER_TOPIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 
 
 class UnsyncedFileSystem(LocalFileSystem):

@@ -1,6 +1,6 @@
 """Files that another process unlinks right before this one looks at the disk for the n-th time.
 
-Every way to the disk that a reader has leads through `storage.files.file_system`; here its `os` is replaced by one that counts
+Every way to the disk that a reader has leads through these two modules; here their `os` is replaced by one that counts
 the looks. Nothing is really deleted, so one store serves for all n: files are gone for who opens or lists, and maps stay.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from storage.files import file_system
+from storage.files import local_file_system, local_files
 
 
 class _CountingOs:
@@ -58,6 +58,7 @@ def vanishing(is_gone: Callable[[str], bool], looks: int) -> Iterator[_CountingO
         return builtins.open(path, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_system, "os", counting)
-        patch.setattr(file_system, "open", counted_open, raising=False)
+        for module in (local_files, local_file_system):
+            patch.setattr(module, "os", counting)
+        patch.setattr(local_file_system, "open", counted_open, raising=False)
         yield counting

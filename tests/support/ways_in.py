@@ -26,7 +26,7 @@ from storage import open_store
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedSegment
 from storage.errors import StorageError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import put_settings
 from storage.settings.load import load_config
 from storage.tables.topic_creation import create_topic

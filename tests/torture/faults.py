@@ -21,7 +21,7 @@ from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger
 from storage.batch.redo import NOTHING
 from storage.batch.staged_segment import SegmentReader
 from storage.errors import SinkProgressError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync

@@ -11,7 +11,7 @@ import numpy as np
 
 from storage.delay import timer_log
 from storage.errors import StorageError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import checkpoint, record, timer
 from storage.format import consume_queue as entries_format
 from storage.format.index import index_file_size

@@ -21,7 +21,7 @@ from storage.delay import delivery_mark
 from storage.ends import hint
 from storage.errors import StateFileError, StorageError
 from storage.files import failed_sync
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import OutgoingMessages, encode_block
 from storage.index import trust as index_trust
 from storage.log.tail import RecordIdentity

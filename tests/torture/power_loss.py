@@ -19,7 +19,7 @@ from unittest import mock
 import storage.log.writer
 from storage import StoreConfig, open_store
 from storage.errors import StorageError, StoreNotFoundError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from tests.support.crash_file_system import EXTREMES, CrashFileSystem, Disk
 from tests.support.queue_history import History, Seen, Violation, judge, see

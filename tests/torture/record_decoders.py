@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 
 from storage.errors import CorruptRecordError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import compression, java_hash, record, record_batch
 from storage.format.record import Message
 from storage.log import commit_log

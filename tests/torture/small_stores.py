@@ -15,7 +15,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
-from storage.files.file_system import LocalWriter
+from storage.files.local_files import LocalWriter
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from storage.tables.group_progress import write_group_offsets

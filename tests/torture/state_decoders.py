@@ -12,7 +12,7 @@ from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.timer_metrics import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import delay_level, fastjson
 from storage.settings import java_properties
 from storage.settings import load as config

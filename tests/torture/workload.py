@@ -32,7 +32,7 @@ from storage.errors import (
     StorageError,
 )
 from storage.files.atomic_file import read_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.messages.half_messages import TransactionState, half_message
 from storage.messages.inner_messages import InnerMessage

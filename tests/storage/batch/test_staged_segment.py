@@ -23,7 +23,7 @@ from storage.batch.staged_segment import (
     staged_directory,
 )
 from storage.errors import CorruptRecordError, StorageError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block

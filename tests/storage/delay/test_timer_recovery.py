@@ -20,7 +20,7 @@ from storage.delay.timer_handover import put_since
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_recovery import recover_timer
 from storage.delay.timer_store import deliver_timed
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.messages.delays import TIMER_TOPIC
 from tests.support.fixture_stores import Fixture

@@ -15,7 +15,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.ends.hint import Hint, drop_hint, load_hint, save_hint
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.log.tail import RecordIdentity
 
 

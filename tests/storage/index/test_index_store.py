@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import IndexGeometryUnknownError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM_STRUCT, index_file_size
 from storage.format.java_hash import index_key_hash
 from storage.index.store import IndexStore

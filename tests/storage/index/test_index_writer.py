@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter, mend_chains
 from storage.log.commit_log import CommitLog

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from storage.errors import MessageIllegalError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK_SIZE, Message, encode_record
 from storage.format.record_block import BlockColumns
 from storage.log import writer as commit_log_writer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import parse_delay_levels
 from storage.format.java_hash import index_key_hash
 from storage.format.record import Message, encode_record

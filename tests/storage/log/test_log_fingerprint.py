@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.log.commit_log import CommitLog, LogFile
 from storage.log.fingerprint import FileMark, LogFingerprint, RecordHead, difference, record_head, take_fingerprint
 from tests.support.store_builder import START_MS, StoreBuilder

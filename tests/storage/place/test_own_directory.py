@@ -9,7 +9,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.batch.ledger import Batch
 from storage.errors import StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.place.own_directory import refuse_links
 from tests.support.stage_rows import BatchRows, stage
 

@@ -31,7 +31,7 @@ from storage.errors import (
     StoreDamagedError,
     StoreNotWritableError,
 )
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
 from storage.messages.half_messages import TransactionState
@@ -351,7 +351,7 @@ def test_a_batch_that_was_decided_is_finished_with_its_sums(
     with writing(root) as store:
         commit(store, 0, BODIES[:6])
         with monkeypatch.context() as patched:
-            for module in ("batch_commit", "store_writer", "commit_log_writer"):
+            for module in ("batch.commit", "put.store_writer", "log.writer"):
                 patched.setattr(f"storage.{module}.reach", reach)
             with pytest.raises(Killed):
                 commit(store, 1, BODIES)

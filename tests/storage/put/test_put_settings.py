@@ -12,7 +12,7 @@ import pytest
 
 from storage import open_store
 from storage.errors import ConfigurationError, RowIllegalError, StateFileError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import DEFAULT_STORE_HOST, PutSettings, parse_host, put_settings
 from storage.queues.store import queue_file_size
 from storage.settings.load import StoreConfig, parse_config

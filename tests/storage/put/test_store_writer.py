@@ -16,7 +16,8 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.audit.verify import verify
 from storage.ends.hint import load_hint
 from storage.errors import StorageError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem, LocalWriter
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 from storage.format.checkpoint import decode_checkpoint
 from storage.log.checkpoint import read_checkpoint
 from storage.tables.topics import TopicTable

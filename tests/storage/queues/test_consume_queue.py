@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage import GetStatus, Message, MessageStore
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY, PRE_BLANK, hole_filler, is_pre_blank
 from storage.log.dispatch import QueueEntries
 from storage.queues.consume_queue import ConsumeQueue, valid_entries

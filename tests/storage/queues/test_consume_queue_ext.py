@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.queues.ext import ConsumeQueueExt, ExtUnit
 from tests.support.fixture_stores import Fixture, golden_lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.queues.store import ConsumeQueueStore
 
 TOPICS = [f"topic-{number}" for number in range(5)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.log_bind import bind_log
 from storage.settings.load import load_config
 

@@ -18,7 +18,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StateFileError, StoreDamagedError, StoreNotWritableError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.quarantine import Quarantine, list_quarantines, load_quarantine, read_quarantine
 from tests.oracle.damage import stale
 from tests.support.fixture_stores import Fixture

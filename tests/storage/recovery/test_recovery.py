@@ -12,7 +12,7 @@ import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import HEADER, HEADER_SIZE
 from storage.format.java_hash import index_key_hash
 from storage.format.record import encode_record

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.java_hash import string_hash
 from storage.messages.inner_messages import InnerMessage

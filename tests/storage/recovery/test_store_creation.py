@@ -9,7 +9,7 @@ import pytest
 
 from storage import StoreConfig, open_store
 from storage.errors import StoreNotFoundError, StoreRefusedError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.creation import create_store, find_log, is_empty_place
 from storage.settings.load import parse_config
 

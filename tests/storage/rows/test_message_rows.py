@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_mq.source.rows import COLUMNS as SOURCE_COLUMNS
 from spark_mq.source.rows import KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.property_encoding import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import ConfigurationError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import (
     ConfigurationWarning,

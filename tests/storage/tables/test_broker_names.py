@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig, load_config, parse_config
 from storage.tables.broker_names import BrokerNames, broker_names
 from storage.tables.topics import TopicConfig, TopicTable

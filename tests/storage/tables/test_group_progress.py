@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import NameIllegalError, StateFileError, StoreLockedError
 from storage.files.atomic_file import write_with_backup
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.tables import group_progress
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.group_progress import write_group_offsets

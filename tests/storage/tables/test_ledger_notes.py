@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StateFileError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.tables.ledger_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes, unmarked_end_of
 
 FILES = LocalFileSystem()

@@ -17,7 +17,7 @@ from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.timer_metrics import TimerMetrics
 from storage.ends.hint import load_hint
 from storage.errors import StateFileError
-from storage.files.file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.index.trust import IndexTrust, load_index_trust, save_index_trust
 from storage.messages.half_messages import HALF_TOPIC
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -1,0 +1,336 @@
+"""The machine's own file system, for reading and for writing."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import re
+import stat
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+
+import numpy as np
+
+from storage.errors import StoreLockedError
+from storage.failpoints import reach
+from storage.files.disk_use import is_memory
+from storage.files.file_system import (
+    DirectoryEntry,
+    check_small,
+)
+from storage.files.local_files import (
+    LocalFile,
+    LocalFileInMemory,
+    LocalSmallReads,
+    LocalWriter,
+)
+from storage.files.lock_holder import lock_holder
+
+_CHUNK = 1 << 20
+_MEMORY = "/dev/shm"
+_LOCK_INTERVAL_S = 0.05
+_UNSAID_WAIT_S = 0.25  # a commit of another sink holds the lock for less
+_LOG = logging.getLogger("storage.lock")
+SYNCED_TOGETHER = 256
+FILE_MODE = 0o660
+DIRECTORY_MODE = 0o770
+"""What new files and directories may be at most, less the umask: messages are for the store's owner and group, and nobody else.
+
+Departure: Java makes both readable by everybody.
+"""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_KERNEL = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+REPORTS_ALL_ERRORS = platform.system() == "Linux" and _KERNEL >= (5, 8)
+"""Older kernels do not tell syncfs(2) of pages that could not be written."""
+
+
+class LocalFileSystem:
+    """The machine's own file system, for reading and for writing."""
+
+    is_local = True
+
+    @cached_property
+    def _locked(self) -> dict[int, int]:
+        """Devices on which a store's lock is held, and the lock's descriptor: it is older than any write under it."""
+        return {}
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        found = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    try:
+                        is_directory = entry.is_dir()
+                        size = 0 if is_directory else entry.stat().st_size
+                    except FileNotFoundError:
+                        continue  # an entry that is deleted meanwhile must not make the others disappear
+                    found.append(DirectoryEntry(entry.name, is_directory, size))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found)
+
+    def read_file(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                check_small(path, os.fstat(file.fileno()).st_size)
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def open_file(self, path: str) -> LocalFile | LocalFileInMemory:
+        return LocalFileInMemory(path) if is_memory(os.stat(path).st_dev) else LocalFile(path)
+
+    def open_small_reads(self, path: str) -> LocalSmallReads:
+        return LocalSmallReads(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory. OSError where that cannot be told: it is not a no."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def create_file(self, path: str, size_bytes: int) -> None:
+        """A sparse file of that length. Its directory is made; the caller syncs it. FileExistsError if there is one.
+
+        An empty file is taken over: a power loss can leave a new file's name without its length.
+        """
+        _make_directories(os.path.dirname(path))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            if os.fstat(descriptor).st_size:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            os.ftruncate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        """All of `data` at a position of an existing file."""
+        writer = self.open_for_writing(path)
+        try:
+            writer.write(position, data)
+        finally:
+            writer.close()
+
+    def zero(self, path: str, position: int, length: int) -> None:
+        """Zeros in place of what stands there; holes stay holes."""
+        end = position + length
+        opened = self.open_file(path)
+        ranges = opened.data_ranges(position)
+        opened.close()
+        for start, stop in ranges:
+            for at in range(start, min(stop, end), _CHUNK):
+                self.write(path, at, bytes(min(_CHUNK, stop - at, end - at)))
+
+    def sync(self, path: str) -> None:
+        """Content of a file, or entries of a directory, onto the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_all(self, paths: Iterable[str]) -> None:
+        """All of the paths, as `sync` does, files before their directories; what is not there any more is left out.
+
+        Very many are synced by whole file systems: a sync each takes a wait each. That is done only where an error of any write since
+        the store's lock was taken is reported to us (syncfs(2)).
+        """
+        there = {path: found.st_dev for path in sorted(paths, reverse=True) if (found := _stat(path)) is not None}
+        counts = Counter(there.values())
+        together = {device for device, count in counts.items() if count >= SYNCED_TOGETHER and device in self._locked}
+        for path, device in there.items():
+            if device not in together:
+                with suppress(FileNotFoundError):
+                    self.sync(path)
+        for device in together:
+            _sync_file_system(self._locked[device])
+
+    def open_for_writing(self, path: str) -> LocalWriter:
+        """An existing file to write to in many places."""
+        return LocalWriter(path)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
+
+        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one.
+        """
+        directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
+        if not os.path.isdir(directory):
+            self.make_directories(directory)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
+        try:
+            _take_mode(descriptor, path)
+        finally:
+            os.close(descriptor)
+        self.write(temporary, 0, content)
+        self.sync(temporary)
+        reach("file-staged")
+        self.rename(temporary, path)
+        reach("file-replaced")
+        self.sync(directory)
+
+    def make_directories(self, path: str) -> None:
+        """A directory with its parents; its entry, and those of new parents, are synced, also if somebody else has made it."""
+        parent = os.path.dirname(path) or "."
+        if not os.path.isdir(parent):
+            self.make_directories(parent)
+        with suppress(FileExistsError):
+            os.mkdir(path, DIRECTORY_MODE)
+        self.sync(parent)
+
+    def first_link(self, path: str) -> str | None:
+        """A symbolic link at this path or below it, the first in the order of names; None if there is none."""
+        if os.path.islink(path):
+            return path
+        try:
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        for entry in entries:
+            if entry.is_symlink():
+                return entry.path
+            link = self.first_link(entry.path) if entry.is_dir(follow_symlinks=False) else None
+            if link is not None:
+                return link
+        return None
+
+    def rename(self, path: str, new_path: str) -> None:
+        """At once for every onlooker; durable when the caller has synced the directories."""
+        os.replace(path, new_path)
+
+    def memory_path(self, root: str) -> str | None:
+        """A path for one file of this user's about the directory `root` that lives as long as the page cache, however bad the disk is;
+        None where the system has no such place.
+        """
+        digest = hashlib.sha256(os.path.realpath(root).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        path = f"{_MEMORY}/spark_mq-{os.geteuid()}-{digest}"
+        try:
+            return path if os.lstat(path).st_uid == os.geteuid() else None
+        except OSError:
+            return path if os.path.isdir(_MEMORY) else None
+
+    def reserve(self, path: str, position: int, length: int) -> None:
+        """Room on the disk for a part of an existing file; OSError (ENOSPC) if there is none. What it reads as does not change."""
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            os.posix_fallocate(descriptor, position, length)
+        finally:
+            os.close(descriptor)
+
+    def identity(self, path: str) -> tuple[int, int, int] | None:
+        """What tells a file from another one of that name: device, number, length; None if there is none."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size
+
+    def real_path(self, path: str) -> str:
+        """The absolute path without links; of what is not there too."""
+        return os.path.realpath(path)
+
+    def directory_number(self, path: str) -> tuple[int, int] | None:
+        """Device and inode of a directory, equal for all of its names; None if none is there."""
+        found = _stat(path)
+        return None if found is None or not stat.S_ISDIR(found.st_mode) else (found.st_dev, found.st_ino)
+
+    def link_count(self, path: str) -> int:
+        """How many names (hard links) a file has; 0 if it is not there."""
+        found = _stat(path)
+        return 0 if found is None else found.st_nlink
+
+    def modified_ms(self, path: str) -> int | None:
+        """When the file's content was last changed; None if there is none."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
+    def boot_id(self) -> str:
+        """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
+        return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+
+    def remove_directory(self, path: str) -> None:
+        """Delete an empty directory; one that is not there or not empty stays as it is."""
+        with suppress(OSError):
+            os.rmdir(path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    @contextmanager
+    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
+        """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
+
+        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
+        waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        device = os.fstat(descriptor).st_dev
+        outer = self._locked.get(device)
+        try:
+            request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
+            start = time.monotonic()
+            deadline, said = start + timeout_ms / 1_000, False
+            while True:
+                try:
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+                    break
+                except (BlockingIOError, PermissionError) as error:
+                    now = time.monotonic()
+                    if now >= deadline:
+                        raise StoreLockedError(path, timeout_ms, lock_holder(descriptor)) from error
+                    if not said and now >= start + _UNSAID_WAIT_S:
+                        said = True
+                        holder = lock_holder(descriptor) or "a process that is not seen from here"
+                        _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
+                time.sleep(_LOCK_INTERVAL_S)
+            if REPORTS_ALL_ERRORS:
+                self._locked[device] = descriptor
+            yield
+        finally:
+            if outer is None:
+                self._locked.pop(device, None)
+            else:
+                self._locked[device] = outer
+            os.close(descriptor)
+
+
+def _make_directories(path: str) -> None:
+    """`os.makedirs`, which gives only the last directory a mode."""
+    parent = os.path.dirname(path)
+    if parent and not os.path.isdir(parent):
+        _make_directories(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path, DIRECTORY_MODE)
+
+
+def _take_mode(descriptor: int, path: str) -> None:
+    """Give a new file the mode of the one whose place it takes, as far as the system lets us."""
+    with suppress(FileNotFoundError, PermissionError):
+        os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode) & 0o777)
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _sync_file_system(descriptor: int) -> None:
+    if _LIBC.syncfs(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

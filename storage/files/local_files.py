@@ -1,0 +1,202 @@
+"""Local files for reading and writing: mapped, in memory, opened for each read."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from storage.files.file_system import (
+    Scratch,
+    coalesce,
+)
+
+_WHOLE_BYTES = 1 << 20
+LOCAL_GAP_BYTES = 16 << 10
+
+
+class LocalFile:
+    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            self.size_bytes = os.fstat(descriptor).st_size
+            self._mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ) if self.size_bytes else None
+            self._map = np.frombuffer(self._mapped or b"", np.uint8)
+        finally:
+            os.close(descriptor)
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        return self._map[position : position + length]
+
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if scratch is None:
+            return self._map, positions
+        starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
+        try:
+            with _opened(self.path) as descriptor:
+                return _read_runs(descriptor, starts, stops, scratch), places
+        except FileNotFoundError:  # unlinked since: the map holds it still
+            return self._map, positions
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        try:
+            with _opened(self.path) as descriptor:
+                return _data_ranges(descriptor, position)
+        except FileNotFoundError:  # unlinked since: any byte of the map may be one that was written
+            return [(position, self.size_bytes)] if position < self.size_bytes else []
+
+    def give_pages_back(self) -> None:
+        """They stay in the page cache, and count no longer as this process's."""
+        if self._mapped is not None:
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Lets go of the map; views that were handed out stay valid."""
+        self._mapped, self._map = None, np.empty(0, np.uint8)
+
+
+class LocalFileInMemory:
+    """A file on a tmpfs, read through a descriptor of its own: the map of a hole would take room (`is_memory`)."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        """A copy, but for the holes of a long range: they are memory that nobody has touched."""
+        stop = max(position, min(position + length, self.size_bytes))
+        if stop - position <= _WHOLE_BYTES:
+            return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)
+        copy = np.zeros(stop - position, np.uint8)
+        for start, end in self.data_ranges(position):
+            if start < stop:
+                _read_into(self._descriptor, copy.data[start - position : min(end, stop) - position], start)
+        return copy
+
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
+        return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        return _data_ranges(self._descriptor, position)
+
+    def give_pages_back(self) -> None:
+        """Holds none."""
+
+    def close(self) -> None:
+        """Nothing can be read any more; views that were handed out stay valid."""
+        self._closing()
+        self._descriptor = -1
+
+
+class LocalSmallReads:
+    """A local file of which little is read: opened for each read, so that a store of many queues needs no descriptors."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @property
+    def size_bytes(self) -> int:
+        return os.stat(self.path).st_size
+
+    def view(self, position: int, length: int) -> np.ndarray:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            return np.frombuffer(os.pread(descriptor, length, position), np.uint8)
+        finally:
+            os.close(descriptor)
+
+    def gather(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.view(0, self.size_bytes), positions
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        with _opened(self.path) as descriptor:
+            return _data_ranges(descriptor, position)
+
+    def give_pages_back(self) -> None:
+        """Holds none."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_runs(descriptor: int, starts: np.ndarray, stops: np.ndarray, scratch: Scratch) -> np.ndarray:
+    buffer = scratch.take(int((stops - starts).sum()))
+    filled = 0
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        _read_into(descriptor, buffer.data[filled : filled + stop - start], start)
+        filled += stop - start
+    return buffer
+
+
+def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:
+    while buffer:
+        count = os.preadv(descriptor, [buffer], position)
+        if not count:
+            raise OSError(errno.EIO, "the file was cut while it was read")
+        buffer, position = buffer[count:], position + count
+
+
+def _data_ranges(descriptor: int, position: int) -> list[tuple[int, int]]:
+    ranges = []
+    size_bytes = os.fstat(descriptor).st_size
+    try:
+        while position < size_bytes:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            ranges.append((start, position))
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data behind the position
+            raise
+    return ranges
+
+
+class LocalWriter:
+    """A file open for writing at positions."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR)
+
+    def write(self, position: int, data: bytes | memoryview | np.ndarray) -> None:
+        """All of `data` at a position."""
+        view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
+        while view:
+            try:
+                written = os.pwrite(self._descriptor, view, position)
+            except OSError as error:
+                error.filename = self.path  # a full disk is told of with the file that had no room
+                raise
+            view, position = view[written:], position + written
+
+    def sync(self) -> None:
+        """The content onto the disk, and the length; not the directory's entry."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
