@@ -1,10 +1,11 @@
 # make demo and make test do all of their own set-up. `make help` lists the rest.
 VENV = .venv
 JOBS = 2  # test processes; each may start a JVM of its own
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark test-interop test-crash torture check bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-spark test-interop test-crash torture check bench doctor wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,8 +16,13 @@ setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the int
 demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and write one
 	@$(VENV)/bin/spark-mq demo
 
-test: setup ## the tests; what needs a JDK and Maven is skipped with the reason where they are absent
-	@$(VENV)/bin/python -m pytest -m "not long" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup ## some of every kind of test, five minutes; what needs a JDK and Maven is skipped with the reason where they are absent
+	@$(PYTEST) -m "not slow and not long" $(ARGS)
+
+test-rest: setup ## what make test leaves out, but for what takes an hour
+	@$(PYTEST) -m "slow and not long" $(ARGS)
+
+test-all: test test-rest ## both
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)

@@ -21,7 +21,7 @@ from storage.files.local_files import LocalWriter
 from tests.crash.sink_store import SETTINGS, FoundRow, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 MOUNT_FAILED = 77

@@ -18,7 +18,7 @@ from tests.crash.sink_store import SinkStore
 from tests.crash.workload import BATCHES, check, run
 from tests.support.places import PROJECT
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 WHICH_TIME = {"after-records": 9, "after-queues": 9, "after-index": 9, "amid-staging": 6}
 """So that it is in the midst of a later batch; three times for the others."""

@@ -24,7 +24,7 @@ from tests.crash.duty_rounds import (
 )
 from tests.crash.duty_stories import Fate, Notes, Stories, Story
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 SEED = 20_261_121
 

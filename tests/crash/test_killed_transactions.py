@@ -37,7 +37,7 @@ from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 COLUMNS = InputColumns(("topic", "body", "transaction_state"))
 STATES = ("commit", "rollback", "unknown", "commit", "commit")

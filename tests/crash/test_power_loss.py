@@ -141,6 +141,7 @@ CRASHES: dict[Crash, int] = {Recorded.lose_power: 24, Recorded.lose_power_again:
 """`make test` takes one state in so many."""
 
 
+@pytest.mark.slow
 @FLUSH
 @pytest.mark.parametrize("crash", CRASHES)
 def test_some_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash) -> None:
@@ -155,6 +156,7 @@ def test_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush
     crash(Recorded(tmp_path, monkeypatch, sync_flush=sync_flush), 1, 0)
 
 
+@pytest.mark.slow
 def test_a_directory_that_a_killed_process_made_is_kept_with_what_later_ones_put_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ FORGOTTEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FORGOTTEN)
 def test_a_forgotten_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=False, forgets=FORGOTTEN[fault])
@@ -188,6 +191,7 @@ def test_a_forgotten_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         recorded.lose_power(5)
 
 
+@pytest.mark.slow
 def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +201,7 @@ def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
         recorded.lose_power(5)
 
 
+@pytest.mark.slow
 def test_an_intent_that_goes_before_its_batch_is_there_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

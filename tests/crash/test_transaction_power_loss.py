@@ -25,7 +25,7 @@ from storage.rows.rules import MessageRules, TransactionRules
 from tests.crash.sink_store import SinkStore
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 STATES = ("commit", "rollback", "commit", "unknown", "commit")

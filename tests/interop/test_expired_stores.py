@@ -16,7 +16,7 @@ from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 SIZES = {"mappedFileSizeCommitLog": 65_536, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 100}
 LAST_FILES = 3

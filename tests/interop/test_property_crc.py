@@ -23,7 +23,7 @@ from tests.support.fixture_stores import Fixture, copy_store
 from tests.support.java_broker import Oracle, free_ports
 from tests.support.left_stores import AHEAD_MS, DELAY_LEVELS, leave_a_store
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 Line = dict[str, Any]
 

@@ -24,7 +24,7 @@ from tests.oracle.damage import flip, stale
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 Line = dict[str, Any]
 Place = tuple[str, int, int]  # topic, queue id, queue offset

@@ -66,6 +66,7 @@ def test_keys_that_are_not_entered_are_noticed(tmp_path: Path, monkeypatch: pyte
     assert "a look-up of" in _failure(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_not_synced_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync = CrashFileSystem.sync
 

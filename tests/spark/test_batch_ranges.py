@@ -27,6 +27,8 @@ from .conftest import ReadStore
 from .golden_rows import BROKER_NAME, Row, golden_rows, utc
 from .in_process import bodies, plan_batch, read_batch, rows_of
 
+pytestmark = pytest.mark.slow
+
 PristineStore = Callable[[str], Fixture]
 TOPIC = "TopicOne"
 

@@ -23,6 +23,8 @@ from ..support.store_builder import StoreBuilder
 from .conftest import ReadStore
 from .in_process import next_batch, open_stream, read_batch
 
+pytestmark = pytest.mark.slow
+
 UNKNOWN_TYPE = 0x400
 FORGED = {
     1: ("zlib", COMPRESSED, "incorrect header check"),

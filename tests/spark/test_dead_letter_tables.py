@@ -18,6 +18,8 @@ from tests.support.store_builder import StoreBuilder
 
 from .in_process import read_batch
 
+pytestmark = pytest.mark.slow
+
 PristineStore = Callable[[str], Fixture]
 PLACES = "topic,queue_id,queue_offset,origin_topic,origin_msg_id,real_topic,real_queue_id,reconsume_times"
 

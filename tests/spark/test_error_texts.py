@@ -14,6 +14,8 @@ from tests.support.python_script import run_script
 from .conftest import ReadStore
 from .streams import Stream
 
+pytestmark = pytest.mark.slow
+
 # Spark's own first line for an error of a task; what a worker said begins on the second.
 TASK_FAILED = "An exception was thrown from the Python worker:"
 

@@ -25,6 +25,8 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.group_progress import write_group_offsets
 from tests.support.fixture_stores import Fixture, golden_lines
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("TopicOne", "TopicThree", "TopicTwo")
 GROUP = "GroupSpark"
 

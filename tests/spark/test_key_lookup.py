@@ -17,6 +17,8 @@ from .conftest import ReadStore
 from .golden_rows import Row, golden_rows
 from .in_process import bodies, plan_batch, planned_size, read_batch, rows_of
 
+pytestmark = pytest.mark.slow
+
 
 def with_key(rows: list[Row], key: str) -> set[int]:
     return {r["commitlog_offset"] for r in rows if key == r["unique_key"] or key in (r["keys"] or "").split(" ")}

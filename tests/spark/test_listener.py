@@ -19,6 +19,8 @@ from spark_mq.source.listener import LagReport, log_lag
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("TopicOne", "TopicTwo", "TopicThree")
 
 

@@ -18,6 +18,8 @@ from storage.settings.nouns import ConsumeQueueConfig
 
 from .in_process import open_stream, rows_between
 
+pytestmark = pytest.mark.slow
+
 TOPICS = 40
 QUEUES_A_TOPIC = 5
 QUEUES = TOPICS * QUEUES_A_TOPIC

@@ -10,6 +10,8 @@ from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
 
+pytestmark = pytest.mark.slow
+
 
 def test_rows_are_read_as_pandas_and_as_pandas_on_spark(
     read_store: ReadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,6 +36,8 @@ from .conftest import ReadStore
 from .golden_rows import Row, golden_rows
 from .in_process import plan_batch, planned_size, read_batch, rows_of
 
+pytestmark = pytest.mark.slow
+
 PristineStore = Callable[[str], Fixture]
 FLAG = "spark.sql.python.filterPushdown.enabled"
 

@@ -22,6 +22,8 @@ from tests.support.store_builder import StoreBuilder
 from .golden_rows import golden_rows, hashed
 from .in_process import bodies, next_batch, open_stream, plan_batch, planned_size, read_batch, rows_of
 
+pytestmark = pytest.mark.slow
+
 ALL = {"subscribePattern": ".*", "includeSystemTopics": "true"}
 
 

@@ -21,6 +21,8 @@ from .conftest import ReadStore
 from .golden_rows import golden_rows
 from .in_process import bodies, open_stream, read_batch
 
+pytestmark = pytest.mark.slow
+
 PristineStore = Callable[[str], Fixture]
 
 

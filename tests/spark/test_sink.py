@@ -157,6 +157,7 @@ def test_rows_under_kafkas_names_are_taken_and_given(spark: SparkSession, target
     assert [(row.key, row.value) for row in copied] == [(row.key, row.value) for row in kafka]
 
 
+@pytest.mark.slow
 def test_what_apaches_broker_wrote_goes_through_the_sink_unchanged(
     pristine_store: Callable[[str], Fixture], target: Path, read_store: ReadStore
 ) -> None:
@@ -271,6 +272,7 @@ def test_an_empty_first_batch_makes_no_store(tmp_path: Path, make_query: Callabl
     assert not query.target.exists()
 
 
+@pytest.mark.slow
 def test_two_queries_write_into_one_store(
     tmp_path: Path, make_query: Callable[..., SinkQuery], read_store: ReadStore
 ) -> None:
@@ -285,6 +287,7 @@ def test_two_queries_write_into_one_store(
     assert texts(read_store(one.target, topic="Topic")) == sorted(2 * (sent + more))
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_is_noticed_under_a_sink_id_and_may_be_taken_over(
     tmp_path: Path, make_query: Callable[..., SinkQuery], read_store: ReadStore
 ) -> None:
@@ -303,6 +306,7 @@ def test_a_lost_checkpoint_is_noticed_under_a_sink_id_and_may_be_taken_over(
     assert texts(read_store(first.target, topic="Topic")) == sorted(2 * sent)
 
 
+@pytest.mark.slow
 def test_a_failed_batch_of_a_stream_is_written_once_when_the_cause_is_gone(
     tmp_path: Path, make_query: Callable[..., SinkQuery], read_store: ReadStore
 ) -> None:

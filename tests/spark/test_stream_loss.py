@@ -13,6 +13,8 @@ from tests.support.store_builder import StoreBuilder
 
 from .in_process import Position, bodies, next_batch, open_stream, until
 
+pytestmark = pytest.mark.slow
+
 EARLIEST = {"topic": "Topic", "startingOffsets": "earliest"}
 
 

@@ -19,6 +19,8 @@ from tests.support.store_builder import START_MS, StoreBuilder
 
 from .in_process import Position, bodies, next_batch, open_stream, rows_between, until
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000
 
 

@@ -17,6 +17,7 @@ from tests.torture.rounds import PROJECT
 QUICK = ("queue entries come before the log's sync",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert mutants.killer_of(name) is not None
@@ -43,12 +44,14 @@ def test_a_fault_is_there_only_while_it_is_planted() -> None:
     assert LogSync.run is sound
 
 
+@pytest.mark.slow
 def test_a_fault_that_changes_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "MUTANTS", {"none": Mutant(nullcontext, ("power-loss",), "lost")})
     monkeypatch.setattr(mutants, "_findings", lambda judge, mutant=None: "")
     assert mutants.plant_all(1) == {"none": None}
 
 
+@pytest.mark.slow
 def test_a_judge_that_says_the_same_of_the_sound_engine_kills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "MUTANTS", {"any": Mutant(nullcontext, ("power-loss",), "lost")})
     monkeypatch.setattr(mutants, "_findings", lambda judge, mutant=None: "lost")
