@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from spark_mq.example_store import unpack_example_store
     from spark_mq.sink.sent_back import send_back
     from spark_mq.sink.transactions import transaction
-    from spark_mq.source.lag import queue_lags
-    from spark_mq.source.listener import LagListener
+    from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, total_lag
+    from spark_mq.source.listener import LagListener, LagReport
 
 __all__ = [
     "LagListener",
+    "LagReport",
+    "QueueLag",
     "__version__",
     "build_session",
     "queue_lags",
     "register",
     "send_back",
+    "skipped_commits",
+    "source_metrics",
+    "total_lag",
     "transaction",
     "unpack_example_store",
 ]
@@ -54,8 +59,13 @@ if not TYPE_CHECKING:
     # Modules have other names than what they give: the import of one sets the package's attribute of its name.
     _LAZY = {
         "LagListener": "source.listener",
+        "LagReport": "source.listener",
+        "QueueLag": "source.lag",
         "queue_lags": "source.lag",
         "send_back": "sink.sent_back",
+        "skipped_commits": "source.lag",
+        "source_metrics": "source.lag",
+        "total_lag": "source.lag",
         "transaction": "sink.transactions",
         "unpack_example_store": "example_store",
     }

@@ -1,8 +1,8 @@
-"""Options as fields of a dataclass: declared once, parsed strictly, listed for the README.
+"""Options as fields of a dataclass: declared once, parsed strictly, listed for the documentation.
 
-A field's name is the option's in snake_case; its annotation carries an `Option`: the parser, the mode that it is valid in and the line
-of meaning that the README shows. Names are matched whatever their case (Spark lower-cases them), and unknown ones are refused with the
-nearest known one: Spark hands a Python source its own options and nothing else.
+A field's name is the option's in snake_case. Its annotation carries an `Option`: the parser, the mode that it is valid in, and the line
+of meaning that the documentation shows. Names are matched whatever their case (Spark lower-cases them). Unknown ones are refused with
+the nearest known one: Spark hands a Python source its own options and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mode = Literal["batch", "streaming"]
 class Option(NamedTuple):
     """What a field's annotation says of its option.
 
-    `parse(text, option name)` raises OptionError or OffsetJsonError; `shown` is the default as the README
+    `parse(text, option name)` raises OptionError or OffsetJsonError; `shown` is the default as the documentation
     spells it.
     """
 
@@ -31,7 +31,7 @@ class Option(NamedTuple):
 
 
 class OptionRow(NamedTuple):
-    """One line of the README's option table; `mode` is "batch", "streaming" or "both"."""
+    """One line of an option table in docs/reading.md or docs/writing.md; `mode` is "batch", "streaming" or "both"."""
 
     name: str
     default: str
@@ -67,7 +67,7 @@ class OptionTable:
             self._declared[name.lower()] = (field.name, row, option)
 
     def rows(self) -> list[OptionRow]:
-        """The README's table, in the order of declaration."""
+        """The documentation's table, in the order of declaration."""
         return [row for _, row, _ in self._declared.values()]
 
     def parse(self, given: Mapping[str, str], mode: Mode | None) -> dict[str, Any]:

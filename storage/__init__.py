@@ -1,8 +1,40 @@
-"""Apache RocketMQ's message store in Python: the engine, without Spark. Start with `open_store`."""
+"""Apache RocketMQ's message store in Python: the engine, without Spark. Start with `open_store`.
+
+Users import the names listed here and no others: what `open_store` gives, and every error that it raises.
+"""
 
 from __future__ import annotations
 
-from storage.errors import StorageError
+from storage.errors import (
+    AccessDeniedError,
+    ColumnIllegalError,
+    ConfigurationError,
+    CorruptMessageError,
+    CorruptRecordError,
+    FileFailedError,
+    FileSystemUnavailableError,
+    ForeignLogError,
+    IndexGeometryUnknownError,
+    LogFileMissingError,
+    MessageIllegalError,
+    NameIllegalError,
+    OffsetOutOfRangeError,
+    PutRefusedError,
+    RowIllegalError,
+    SinkProgressError,
+    SinkTakenError,
+    StagedRowsGoneError,
+    StateFileError,
+    StorageError,
+    StoreDamagedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreNotSharedError,
+    StoreNotWritableError,
+    StoreRefusedError,
+    TopicChangedError,
+    TopicNotFoundError,
+)
 from storage.format.record import Message
 from storage.get_result import GetResult, GetStatus
 from storage.message_store import MessageStore, open_store
@@ -10,12 +42,39 @@ from storage.put.put import PutResult
 from storage.settings.load import StoreConfig
 
 __all__ = [
+    "AccessDeniedError",
+    "ColumnIllegalError",
+    "ConfigurationError",
+    "CorruptMessageError",
+    "CorruptRecordError",
+    "FileFailedError",
+    "FileSystemUnavailableError",
+    "ForeignLogError",
     "GetResult",
     "GetStatus",
+    "IndexGeometryUnknownError",
+    "LogFileMissingError",
     "Message",
+    "MessageIllegalError",
     "MessageStore",
+    "NameIllegalError",
+    "OffsetOutOfRangeError",
+    "PutRefusedError",
     "PutResult",
+    "RowIllegalError",
+    "SinkProgressError",
+    "SinkTakenError",
+    "StagedRowsGoneError",
+    "StateFileError",
     "StorageError",
     "StoreConfig",
+    "StoreDamagedError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "StoreNotSharedError",
+    "StoreNotWritableError",
+    "StoreRefusedError",
+    "TopicChangedError",
+    "TopicNotFoundError",
     "open_store",
 ]

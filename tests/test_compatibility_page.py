@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.support.fixture_stores import FIXTURE_NAMES
-from tests.support.places import PROJECT
+from tests.support.pages import marked, page_text
 from tests.support.releases import ENDS, RELEASES, release_table
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/compatibility.md"])
-def test_the_table_of_releases_is_the_tests_own(page: str) -> None:
-    text = (PROJECT / page).read_text("utf-8")
-    found = re.search(r"<!-- releases -->\n(.*?)\n<!-- /releases -->", text, re.DOTALL)
-    assert found is not None, f"{page} has no part marked releases"
-    assert found[1] == release_table()
+def test_the_table_of_releases_is_the_tests_own() -> None:
+    assert marked("releases") == ("docs/compatibility.md", release_table())
+
+
+def test_the_readme_names_the_releases_of_the_table() -> None:
+    assert f"Stores of {', '.join(RELEASES[:-1])} and {RELEASES[-1]} are" in page_text("README.md")
 
 
 def test_each_release_of_the_table_has_left_a_stopped_and_a_killed_store() -> None:

@@ -65,10 +65,3 @@ def test_commands_of_the_page_exist() -> None:
 def test_options_of_the_page_exist() -> None:
     named = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=\w+)?`", PAGE)) - JAVA_NAMES
     assert named <= {row.name for row in [*option_rows(), *sink_option_rows()]}
-
-
-@pytest.mark.parametrize(("document", "heading"), re.findall(r"(README), \"([^\"]+)\"", PAGE))
-def test_headings_that_the_page_names_are_there(document: str, heading: str) -> None:
-    assert re.search(
-        rf"^#+ {re.escape(heading)}$", (PROJECT / f"{document}.md").read_text(encoding="utf-8"), re.MULTILINE
-    )

@@ -1,4 +1,4 @@
-"""The README says what the code does: its tables are the code's, its links exist, its first example runs as it stands."""
+"""README.md is short; it and the pages under docs/ say what the code does: their tables are the code's, their links exist."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from spark_mq.sink.columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_CO
 from spark_mq.sink.options import sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
+from tests.support.pages import PAGES, marked, page_text, rows
 from tests.support.places import PROJECT
-from tests.support.python_script import run_script
 
-README = (PROJECT / "README.md").read_text(encoding="utf-8")
 SOURCES = ("storage", "spark_mq", "jobs")
-PAGES = sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md"))
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", *PAGES)
+DOCUMENTS = (*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", "bench/README.md")
+
+README_LINES = 200
+README_WIDTH = 145
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -65,72 +66,97 @@ def job_table() -> str:
     return table(["job", "what it does", "its own options"], rows)
 
 
-def marked(name: str) -> str:
-    """What stands between `<!-- NAME -->` and `<!-- /NAME -->`."""
-    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", README, re.DOTALL)
-    assert found is not None, f"README.md has no part marked {name}"
-    return found[1]
+def test_the_readme_is_short() -> None:
+    lines = page_text("README.md").splitlines()
+    assert len(lines) <= README_LINES
+    assert [line for line in lines if len(line) > README_WIDTH and not line.startswith("|")] == []
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("page", "name", "expected"),
     [
-        ("options", option_table(option_rows())),
-        ("jobs", job_table()),
-        ("columns", column_table(COLUMNS.values())),
-        ("kafka-columns", column_table(KAFKA_COLUMNS.values())),
-        ("sink-options", option_table(sink_option_rows())),
-        ("sink-columns", sink_column_table(SINK_COLUMNS.values())),
-        ("send-back-columns", sink_column_table(SEND_BACK_COLUMNS.values())),
-        ("kafka-sink-columns", sink_column_table(KAFKA_SINK_COLUMNS.values())),
+        ("docs/reading.md", "options", option_table(option_rows())),
+        ("docs/reading.md", "columns", column_table(COLUMNS.values())),
+        ("docs/reading.md", "kafka-columns", column_table(KAFKA_COLUMNS.values())),
+        ("docs/writing.md", "sink-options", option_table(sink_option_rows())),
+        ("docs/writing.md", "sink-columns", sink_column_table(SINK_COLUMNS.values())),
+        ("docs/writing.md", "send-back-columns", sink_column_table(SEND_BACK_COLUMNS.values())),
+        ("docs/writing.md", "kafka-sink-columns", sink_column_table(KAFKA_SINK_COLUMNS.values())),
+        ("docs/jobs.md", "jobs", job_table()),
     ],
+    ids=lambda value: value if "\n" not in value else "",
 )
-def test_the_tables_are_the_codes(name: str, expected: str) -> None:
-    assert marked(name) == expected
+def test_the_tables_are_the_codes(page: str, name: str, expected: str) -> None:
+    assert marked(name) == (page, expected)
+
+
+def test_the_command_table_names_every_command_and_no_other() -> None:
+    page, commands = marked("commands")
+    named = set(re.findall(r"^\| `([a-z-]+)(?: [^`]*)?` \|", commands, re.MULTILINE))
+    assert (page, named) == ("docs/command-line.md", set(typer.main.get_command(app).commands))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_and_jobs_that_are_named_are_there(document: str) -> None:
+    text = page_text(document)
+    assert set(re.findall(r"(?:`|^ {4}|bin/)spark-mq ([a-z][a-z-]+)", text, re.MULTILINE)) <= set(
+        typer.main.get_command(app).commands
+    )
+    assert set(re.findall(r"spark-mq job ([a-z_]+)", text)) <= {*job_names(), "list"}
+
+
+def test_the_readmes_rates_are_those_of_the_page_of_measurements() -> None:
+    """Its short table: k messages/s (the median), x Kafka's, share of the ceiling."""
+    measured = {
+        ("read", "Kafka's columns"): ("read-rates", ["spark_mq", "Kafka's"]),
+        ("read", "all 21 columns"): ("read-rates", ["spark_mq", "all 21"]),
+        **{
+            (f"write, {flush}", way): ("write-rates", [f"spark_mq, {flush}", way])
+            for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
+            for way in ("batch, `writeId`", "one micro-batch")
+        },
+    }
+    shown = {(row[0], row[1]): row[2:] for row in rows(marked("rates")[1])}
+    assert shown.keys() == measured.keys()
+    for key, (name, labels) in measured.items():
+        (figures,) = (row[2:] for row in rows(marked(name)[1]) if row[:2] == labels)
+        assert shown[key] == [figures[0].partition(" (")[0], *figures[1:]]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_to_files_and_headings_that_are_there(document: str) -> None:
-    text = (PROJECT / document).read_text(encoding="utf-8")
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page_text(document)) if "://" not in target]
     for target in targets:
         place, _, heading = target.partition("#")
         file = (PROJECT / document).parent / place if place else PROJECT / document
         assert file.exists(), f"{document} links to {target}"
         if heading:
-            titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            assert heading in {anchor(title) for title in titles}, f"{document} links to {target}"
+            assert heading in anchors(file.read_text(encoding="utf-8")), f"{document} links to {target}"
 
 
-def anchor(title: str) -> str:
-    """The name that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives the headings; what is in a block of code is none."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", page_text("README.md")))
+    assert linked == set(PAGES) - {"README.md"}
+
+
+def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None:
+    """Error texts, docstrings and broker.conf name a page by its path, with `#` and a heading or without."""
+    places = [path for root in (*SOURCES, "conf", "bench", "tests") for path in (PROJECT / root).rglob("*")]
+    for path in (path for path in places if path.suffix in {".py", ".conf"} and path.is_file()):
+        for page, heading in re.findall(r"\b(docs/[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")):
+            assert page in PAGES, f"{path} names {page}"
+            assert not heading or heading in anchors(page_text(page)), f"{path} names {page}#{heading}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_are_named_are_there(document: str) -> None:
-    text = (PROJECT / document).read_text(encoding="utf-8")
-    for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|md|ipynb))`", text):
-        places = [PROJECT / name, *(place for root in SOURCES for place in (PROJECT / root).rglob(Path(name).name))]
+    roots = (*SOURCES, str(Path(document).parent))
+    for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|md|ipynb))`", page_text(document)):
+        places = [PROJECT / name, *(place for root in roots for place in (PROJECT / root).rglob(Path(name).name))]
         assert any(str(place).endswith(f"/{name}") and place.is_file() for place in places), f"{document} names {name}"
-
-
-def test_the_command_table_names_every_command_and_no_other() -> None:
-    named = set(re.findall(r"^\| `([a-z-]+)(?: [^`]*)?` \|", marked("commands"), re.MULTILINE))
-    assert named == set(typer.main.get_command(app).commands)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("names", "shows"),
-    [
-        ("startingOffsets", ["|queue_id|queue_offset|", "Batch: 0"]),
-        ("own-checkpoint", ["|TopicA|  600|", "|orders|    2|"]),
-    ],
-)
-def test_the_first_examples_run_as_they_stand(names: str, shows: list[str], tmp_path: Path) -> None:
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    ran = run_script(next(example for example in examples if names in example), tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    assert all(text in ran.stdout for text in shows)
-    assert "Traceback" not in ran.stderr, ran.stderr

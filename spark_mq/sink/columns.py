@@ -29,7 +29,7 @@ from storage.rows.schema import LEFT_COLUMNS, check_names
 
 
 class SinkColumn(NamedTuple):
-    """A column that a row may have; one line of the README's table."""
+    """A column that a row may have; one line of a table in docs/writing.md."""
 
     name: str
     sql_type: str

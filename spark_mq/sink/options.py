@@ -305,5 +305,5 @@ _TABLE = OptionTable(SinkOptions, _NOT_YET)
 
 
 def sink_option_rows() -> list[OptionRow]:
-    """The README's table of sink options, in the order of declaration."""
+    """The option table of docs/writing.md, in the order of declaration."""
     return _TABLE.rows()

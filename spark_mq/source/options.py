@@ -384,7 +384,7 @@ _TABLE = OptionTable(SourceOptions, _NOT_YET)
 
 
 def option_rows() -> list[OptionRow]:
-    """The README's option table, in the order of declaration."""
+    """The option table of docs/reading.md, in the order of declaration."""
     return _TABLE.rows()
 
 

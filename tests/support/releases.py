@@ -10,7 +10,7 @@ ENDS = ("", "-killed")
 
 
 def release_table() -> str:
-    """The table of README.md and docs/compatibility.md. Each "yes" is a case of the tests that the page names."""
+    """The table of docs/compatibility.md. Each "yes" is a case of the tests that the page names."""
     head = ["release", "read", "recovered after a kill", "written, and its own broker goes on", "refused for it"]
     lines = [head, ["---"] * len(head)]
     for release in RELEASES:
