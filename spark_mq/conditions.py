@@ -25,10 +25,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-from storage import errors
-from storage.files.os_errors import from_os_error
 
 _NAMES_SHOWN = 10
 
@@ -324,22 +320,6 @@ class WriteFailedError(SparkMqError):
         self.rule = rule
 
 
-class StoreConditionError(SparkMqError):
-    """A storage error under its condition's name; the original is its `__context__`. `lines` say what to do."""
-
-    def __init__(self, condition: str, text: str, *lines: str) -> None:
-        super().__init__(condition, text, *lines)
-        self.condition = condition
-        self.text = text
-        self.lines = lines
-
-    def describe(self) -> str:
-        return self.text
-
-    def details(self) -> tuple[str, ...]:
-        return self.lines
-
-
 def names(queues: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
     listed = list(queues)
@@ -347,85 +327,4 @@ def names(queues: Iterable[str]) -> str:
     return text if len(listed) <= _NAMES_SHOWN else f"{text} and {len(listed) - _NAMES_SHOWN} more"
 
 
-_CONFIGURE = "Name the broker's configuration file in the option conf"
-_VERIFY = "`spark-mq verify` shows what else differs"
-_PERMISSIVE = (
-    "With mode=PERMISSIVE such a message becomes a row with a null body and the reason in the column _corrupt, and the query goes on "
-    "from its checkpoint; a new query can also start behind the message (startingOffsets)"
-)
-
 # Storage error → (condition, what a Spark user can do). A class not listed takes its nearest listed base.
-_CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
-    errors.StorageError: ("SPARK_MQ_STORE_ERROR", None),
-    errors.ConfigurationError: ("SPARK_MQ_STORE_CONFIGURATION", _CONFIGURE),
-    errors.StateFileError: ("SPARK_MQ_STORE_STATE_FILE", None),
-    errors.NameIllegalError: ("SPARK_MQ_ILLEGAL_NAME", "Check topic, subscribe, assign and consumerGroup"),
-    errors.StoreNotFoundError: ("SPARK_MQ_STORE_NOT_FOUND", "Check the option path"),
-    errors.StoreNotSharedError: (
-        "SPARK_MQ_STORE_NOT_FOUND",
-        "No message is lost by it; failOnDataLoss does not matter here",
-    ),
-    errors.StoreRefusedError: ("SPARK_MQ_STORE_REFUSED", None),
-    errors.ForeignLogError: ("SPARK_MQ_FOREIGN_LOG", None),
-    errors.IndexGeometryUnknownError: (
-        "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN",
-        _CONFIGURE + ", or filter without the option key",
-    ),
-    errors.AccessDeniedError: ("SPARK_MQ_ACCESS_DENIED", None),
-    errors.FileFailedError: ("SPARK_MQ_FILE_FAILED", None),
-    errors.FileSystemUnavailableError: ("SPARK_MQ_FILE_SYSTEM_UNAVAILABLE", None),
-    errors.StoreLockedError: (
-        "SPARK_MQ_STORE_LOCKED",
-        "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
-    ),
-    errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
-    errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
-    errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
-    errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
-    errors.TopicNotFoundError: ("SPARK_MQ_TOPIC_NOT_FOUND", None),
-    errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
-    errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
-    errors.LogFileMissingError: ("SPARK_MQ_LOG_FILE_MISSING", None),
-    errors.CorruptRecordError: ("SPARK_MQ_CORRUPT_RECORD", _VERIFY),
-    errors.CorruptMessageError: ("SPARK_MQ_CORRUPT_RECORD", _PERMISSIVE),
-    errors.ColumnIllegalError: ("SPARK_MQ_SINK_SCHEMA", None),
-    errors.MessageIllegalError: ("SPARK_MQ_ILLEGAL_MESSAGE", None),
-    errors.PutRefusedError: ("SPARK_MQ_MESSAGE_REFUSED", None),
-    errors.RowIllegalError: ("SPARK_MQ_ILLEGAL_ROW", None),
-}
-
-
-def condition_names() -> set[str]:
-    """Every condition that an error of this package can have: the one list of them, which docs/errors.md explains."""
-    kinds = [SparkMqError]
-    for kind in kinds:  # grows while it is walked
-        kinds += kind.__subclasses__()
-    named = {kind.condition for kind in kinds if kind.__module__ == __name__}
-    return named | {condition for condition, _ in _CONDITIONS.values()}
-
-
-def from_storage_error(error: errors.StorageError) -> SparkMqError:
-    """The condition that a storage error is for a Spark user; it says all that the original does: raise it `from None`.
-
-    An offset out of range is data loss, whoever found it.
-    """
-    if isinstance(error, errors.OffsetOutOfRangeError):
-        return DataLossError(error.describe())
-    for base in type(error).__mro__:
-        if base in _CONDITIONS:
-            condition, cure = _CONDITIONS[base]
-            return StoreConditionError(condition, error.describe(), *(line for line in (error.hint, cure) if line))
-    raise TypeError(f"{type(error).__name__} is not a storage error")
-
-
-@contextmanager
-def writing_conditions(path: str) -> Iterator[None]:
-    """Turns what goes wrong while something is written for the store at `path` into its condition, a full disk among it."""
-    try:
-        yield
-    except errors.StorageError as error:
-        raise from_storage_error(error) from None
-    except PermissionError as error:
-        raise from_storage_error(from_os_error(error, path)) from None
-    except OSError as error:
-        raise from_storage_error(errors.StoreNotWritableError(path, str(error))) from None

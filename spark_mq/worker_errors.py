@@ -29,7 +29,8 @@ def named_for_spark() -> Iterator[None]:
 
     A connection's error is Spark's own: a worker reads its rows from one.
     """
-    from spark_mq.conditions import SparkMqError, from_storage_error  # Spark's look-up of formats needs no storage
+    from spark_mq.conditions import SparkMqError
+    from spark_mq.store_conditions import from_storage_error
     from storage.errors import StorageError
     from storage.files.os_errors import from_os_error
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_mq import conditions
+from spark_mq import store_conditions
 from spark_mq.conditions import (
     AvailableNowError,
     CheckpointOfAnotherQueryError,
@@ -17,10 +17,9 @@ from spark_mq.conditions import (
     OptionError,
     QueuesNotMatchedError,
     SparkMqError,
-    StoreConditionError,
     UnknownOptionError,
-    from_storage_error,
 )
+from spark_mq.store_conditions import StoreConditionError, from_storage_error
 from storage import errors
 
 
@@ -52,9 +51,9 @@ def test_a_storage_error_becomes_a_condition(error: errors.StorageError, conditi
 
 def test_every_storage_error_has_a_condition_of_its_own() -> None:
     # The table is looked into: errors that are added to the tree must be thought about here.
-    known = {*conditions._CONDITIONS, errors.OffsetOutOfRangeError}
+    known = {*store_conditions._CONDITIONS, errors.OffsetOutOfRangeError}
     assert {child for child in subclasses(errors.StorageError) if child.__module__ == "storage.errors"} <= known
-    named = {kind: condition for kind, (condition, _) in conditions._CONDITIONS.items()}
+    named = {kind: condition for kind, (condition, _) in store_conditions._CONDITIONS.items()}
     for kind, condition in named.items():
         others = [other for other in named if other is not kind and named[other] == condition]
         assert all(issubclass(kind, other) or issubclass(other, kind) for other in others), "one name, one kind"

@@ -11,9 +11,9 @@ import pytest
 import typer.main
 
 from spark_mq.cli import app
-from spark_mq.conditions import condition_names
 from spark_mq.sink.options import sink_option_rows
 from spark_mq.source.options import option_rows
+from spark_mq.store_conditions import condition_names
 from tests.support.places import PROJECT
 
 PAGE = (PROJECT / "docs" / "errors.md").read_text(encoding="utf-8")

@@ -55,7 +55,7 @@ ROOMS = {
 
 HALLS = {
     "storage": {"words": "errors names put_status epoch_times nearest_name failpoints", "facade": ""},
-    "spark_mq": {"conditions": "conditions option_table worker_errors", "spark_mq": ""},
+    "spark_mq": {"conditions": "conditions store_conditions option_table worker_errors", "spark_mq": ""},
 }
 """Which modules beside the folders of a package belong to which room; the one without names has the rest."""
 
@@ -123,7 +123,8 @@ def room_of(module: str) -> str:
     """The room in which a module lives: its folder, or its part of the hall."""
     package, _, rest = module.partition(".")
     folder, _, inside = rest.partition(".")
-    if package in HALLS and (inside or SOURCES.get(module, Path()).name == "__init__.py") and folder:
+    is_folder = bool(inside) or SOURCES.get(module, Path()).name == "__init__.py"
+    if package in HALLS and folder in ROOMS and is_folder:
         return folder
     if package in HALLS:
         named = [room for room, modules in HALLS[package].items() if folder in modules.split()]

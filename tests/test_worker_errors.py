@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from spark_mq.conditions import OptionError, StoreConditionError
+from spark_mq.conditions import OptionError
+from spark_mq.store_conditions import StoreConditionError
 from spark_mq.worker_errors import expect_hang_up, named_for_spark
 from storage.errors import StoreNotFoundError
 

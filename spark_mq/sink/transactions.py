@@ -19,7 +19,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.conditions import SparkMqError, WriteFailedError, writing_conditions
+from spark_mq.conditions import SparkMqError, WriteFailedError
+from spark_mq.store_conditions import writing_conditions
 from storage import MessageStore, open_store
 from storage.errors import NameIllegalError
 from storage.files.remote import plain_path

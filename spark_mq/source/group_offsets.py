@@ -17,8 +17,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_mq.conditions import OptionError, from_storage_error
+from spark_mq.conditions import OptionError
 from spark_mq.source.offsets import QueueId
+from spark_mq.store_conditions import from_storage_error
 from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem

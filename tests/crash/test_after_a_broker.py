@@ -23,7 +23,7 @@ from tests.crash.machine import Machine, run_broker
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.stage_rows import BatchRows
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DONE = CommitOutcome(True, 0)
 BROKERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))

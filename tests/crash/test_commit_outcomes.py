@@ -38,7 +38,7 @@ from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_hold
 from tests.support.places import PROJECT
 from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DONE = CommitOutcome(True, 0)
 FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])

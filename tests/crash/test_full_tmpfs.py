@@ -26,7 +26,7 @@ from storage.errors import StorageError, StoreNotWritableError
 from tests.crash.sink_store import SETTINGS, SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.places import PROJECT
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 NOT_MOUNTED = 77
 IN_A_SMALL_TMPFS = f'mount -t tmpfs -o size=16m none "$0" || exit {NOT_MOUNTED}; exec "$1" -m {__name__} "$0" "$2"'

@@ -24,6 +24,7 @@ def test_a_dump_says_what_the_golden_lines_say(
     assert [timeless(line) for line in dumped] == [timeless(line) for line in expected]
 
 
+@pytest.mark.slow
 def test_a_dump_changes_no_byte_of_the_store(oracle: Oracle, fixture_store: Callable[[str], Fixture]) -> None:
     store = fixture_store("crashed")
     before = content(store.root)
@@ -56,6 +57,7 @@ def test_a_broker_takes_messages_and_leaves_a_clean_store(oracle: Oracle, tmp_pa
     assert stored == {line["offsetMsgId"] for line in sent}
 
 
+@pytest.mark.slow
 def test_a_killed_broker_leaves_its_abort_file(oracle: Oracle, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with oracle.namesrv() as name_server, oracle.broker(store, name_server) as broker:

@@ -46,6 +46,7 @@ def test_a_dispatch_that_drops_an_entry_is_noticed(tmp_path: Path, monkeypatch: 
     assert re.search("not there|a hole at", _failure(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_recovery_that_cuts_one_record_too_many_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = storage.recovery.opening.read_plan
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from spark_mq.conditions import StoreConditionError
+from spark_mq.store_conditions import StoreConditionError
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from spark_mq.conditions import StoreConditionError
+from spark_mq.store_conditions import StoreConditionError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.object_store import BUCKET, ObjectStore, object_store

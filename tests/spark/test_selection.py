@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_mq
-from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, StoreConditionError, UnknownOptionError
+from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
+from spark_mq.store_conditions import StoreConditionError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder

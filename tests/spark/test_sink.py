@@ -109,6 +109,7 @@ def test_a_frame_is_appended_and_read_back(spark: SparkSession, target: Path, re
     assert read_store(target, topic="Topic").count() == 6
 
 
+@pytest.mark.slow
 def test_a_named_write_is_done_once_and_an_unnamed_one_each_time(
     spark: SparkSession, target: Path, read_store: ReadStore
 ) -> None:
@@ -185,6 +186,7 @@ def test_batch_modes_but_append_are_refused_by_name(spark: SparkSession, target:
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_streaming_modes_but_append_are_refused_by_name(tmp_path: Path, make_query: Callable[..., SinkQuery]) -> None:
     source = StoreBuilder(tmp_path / "broker-a")
     source.send("Topic", "a")
@@ -208,6 +210,7 @@ def test_columns_and_options_that_nobody_knows_are_refused_before_anything_is_wr
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_a_place_that_is_no_store_and_not_empty_is_refused_and_left_as_it_is(
     spark: SparkSession, tmp_path: Path, make_query: Callable[..., SinkQuery], target: Path
 ) -> None:
@@ -262,6 +265,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_a_replayed_batch_is_written_on
     assert len({row.unique_key for row in rows.collect()}) == len(sent)
 
 
+@pytest.mark.slow
 def test_an_empty_first_batch_makes_no_store(tmp_path: Path, make_query: Callable[..., SinkQuery]) -> None:
     source = StoreBuilder(tmp_path / "broker-a")
     source.send("Topic", "old")

@@ -48,6 +48,7 @@ def test_available_now_reads_in_limited_batches_and_a_restart_repeats_an_uncommi
     assert stream.runs == [0, 1, 2, 2, 3, 4], "nothing new, no batch"
 
 
+@pytest.mark.slow
 def test_queues_and_topics_join_a_running_query_that_stops_and_starts(
     store: StoreBuilder, stream_store: StreamStore
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_stream_reads_what_apaches_broker_wrote(
     assert found == [(row["topic"], row["queue_id"], row["queue_offset"]) for row in golden]
 
 
+@pytest.mark.slow
 def test_a_new_query_at_the_end_of_an_idle_store_has_an_empty_first_batch(
     store: StoreBuilder, stream_store: StreamStore
 ) -> None:

@@ -46,12 +46,14 @@ def test_whichever_operation_of_a_workload_fails_the_store_holds_what_it_promise
     assert outcome.trials > 8
 
 
+@pytest.mark.slow
 def test_a_failed_sync_that_is_taken_for_success_is_noticed(tmp_path: Path) -> None:
     with failed_sync_is_success():
         outcome = swept(tmp_path, FAILED_SYNC, 1, sync_flush=True, steps=4, trials=6)
     assert any("lost: " in text or "hole: " in text for text in outcome.failures), outcome.failures
 
 
+@pytest.mark.slow
 def test_a_writer_that_goes_on_after_a_failed_sync_is_noticed(tmp_path: Path) -> None:
     with writer_goes_on_after_a_failure():
         outcome = swept(tmp_path, FAILED_SYNC, 3, sync_flush=True, steps=4, trials=6)

@@ -80,6 +80,7 @@ def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, 
     assert any("lost:" in failure for failure in chain.outcome.failures)
 
 
+@pytest.mark.slow
 def test_a_recovery_that_dispatches_nothing_is_noticed(
     tmp_path: Path, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_judge_that_says_the_same_of_the_sound_engine_kills_nothing(monkeypatc
     assert mutants.plant_all(1) == {"any": None}
 
 
+@pytest.mark.slow
 def test_a_fault_is_planted_into_a_test_run_too(tmp_path: Path) -> None:
     test = tmp_path / "test_log.py"
     test.write_text(

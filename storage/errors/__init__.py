@@ -1,0 +1,101 @@
+"""Everything that can go wrong in a store, as one tree.
+
+    StorageError
+      ConfigurationError(file, line, key, rule)     broker.conf says what nobody can follow
+      StateFileError(file, line, column, rule)      a config/*.json file is not readable
+      NameIllegalError(kind, name, rule)            a topic, group or broker name is not legal
+      StoreNotFoundError(path, missing)             no store there
+        StoreNotSharedError(host, path, reason)     a machine does not see the store that another one sees
+      TopicNotFoundError(path, topic, nearest)      the store knows no such topic
+      StoreRefusedError(path, reason)               a store that this package must not open
+        IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
+        ForeignLogError(path, log, reason, hint)    its log may be another store's, and is not written
+      StoreLockedError(path)                        another writer has it; retriable
+      FileFailedError(path, host, reason)           the operating system cannot read or write a file
+        AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
+        FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
+      StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
+      StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
+      SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
+      SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
+      TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
+      StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
+        LogFileMissingError(file, before, behind, …)  the log lacks a file amid others
+      CorruptRecordError(field, position, …)        bytes on disk are wrong
+        CorruptMessageError(topic, queue_id, …)     a queue's message whose body is not what its record says
+      ColumnIllegalError(column, rule)              a table that is none of messages
+      RowIllegalError(row, column, rule, more)      a row that is no message
+      MessageIllegalError(what, limit, actual)      the caller's message is not acceptable
+      PutRefusedError(status, reason)               the put path takes the message for none that it may store
+      OffsetOutOfRangeError(topic, queue_id, …)     the asked offset is not in the queue
+
+Each error carries its values as attributes, says where (file, position) and by which rule, and where an
+operator can do something about it, `hint` says what. `retriable` tells whether the same call may succeed
+later without anybody changing anything. All of them survive pickling, so that an error crosses from a worker
+to the driver whole.
+
+Begin with `base.py`. Imports `put_status.py` alone.
+"""
+
+from __future__ import annotations
+
+from storage.errors.base import StorageError
+from storage.errors.of_messages import (
+    ColumnIllegalError,
+    CorruptMessageError,
+    CorruptRecordError,
+    MessageIllegalError,
+    NameIllegalError,
+    OffsetOutOfRangeError,
+    PutRefusedError,
+    RowIllegalError,
+    TopicNotFoundError,
+)
+from storage.errors.of_sinks import SinkProgressError, SinkTakenError, StagedRowsGoneError, TopicChangedError
+from storage.errors.of_stores import (
+    AccessDeniedError,
+    ConfigurationError,
+    FileFailedError,
+    FileSystemUnavailableError,
+    ForeignLogError,
+    IndexGeometryUnknownError,
+    LogFileMissingError,
+    StateFileError,
+    StoreDamagedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreNotSharedError,
+    StoreNotWritableError,
+    StoreRefusedError,
+)
+
+__all__ = [
+    "AccessDeniedError",
+    "ColumnIllegalError",
+    "ConfigurationError",
+    "CorruptMessageError",
+    "CorruptRecordError",
+    "FileFailedError",
+    "FileSystemUnavailableError",
+    "ForeignLogError",
+    "IndexGeometryUnknownError",
+    "LogFileMissingError",
+    "MessageIllegalError",
+    "NameIllegalError",
+    "OffsetOutOfRangeError",
+    "PutRefusedError",
+    "RowIllegalError",
+    "SinkProgressError",
+    "SinkTakenError",
+    "StagedRowsGoneError",
+    "StateFileError",
+    "StorageError",
+    "StoreDamagedError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "StoreNotSharedError",
+    "StoreNotWritableError",
+    "StoreRefusedError",
+    "TopicChangedError",
+    "TopicNotFoundError",
+]

@@ -1,0 +1,30 @@
+"""The root of the tree of errors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StorageError(Exception):
+    """Base of all errors of this package.
+
+    A subclass hands its values to `super().__init__` in the order of its own parameters (pickle builds a copy
+    from them) and writes its text in `describe`.
+    """
+
+    retriable: ClassVar[bool] = False
+
+    hint: str | None = None
+    """What an operator can do about it; a class's advice, or an instance's own."""
+
+    def describe(self) -> str:
+        """What happened and where, in one sentence: the text's first line. The hint is the second."""
+        return ": ".join(str(value) for value in self.args)
+
+    def __str__(self) -> str:
+        return f"{self.describe()}\n{self.hint}" if self.hint else self.describe()
+
+
+def place_text(file: str | None, position: int) -> str:
+    """Where in a file something stands."""
+    return f"at byte {position}" if file is None else f"in {file} at byte {position}"

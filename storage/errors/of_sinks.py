@@ -1,0 +1,89 @@
+"""What keeps a sink's batch from being committed."""
+
+from __future__ import annotations
+
+from storage.errors.base import StorageError
+
+
+class StagedRowsGoneError(StorageError):
+    """A file that a task of the sink has staged is not there; `rows` is how many it held, None where nobody knows."""
+
+    hint = "put the file back, if somebody has moved it; its rows belong to a batch that was decided"
+
+    def __init__(self, path: str, rows: int | None = None) -> None:
+        super().__init__(path, rows)
+        self.path = path
+        self.rows = rows
+
+    def describe(self) -> str:
+        held = "" if self.rows is None else f", with {self.rows} rows that were to be written"
+        return f"the staged file {self.path} is gone{held}"
+
+
+class SinkTakenError(StorageError):
+    """A sink's id belongs to one query: `owner` wrote under it last, and `query_id` is another.
+
+    A query gets a new id with a new checkpoint, so its batches begin at 0 again, and the ledger cannot tell what of them is done.
+    """
+
+    hint = (
+        "the usual cause is a checkpoint that was deleted or is new: bring the old one back, or give the query a sinkId of its own; "
+        "sinkTakeover=true writes the rows of the new checkpoint's first batches again, whatever of them the store holds"
+    )
+
+    def __init__(self, path: str, sink_id: str, owner: str, query_id: str) -> None:
+        super().__init__(path, sink_id, owner, query_id)
+        self.path = path
+        self.sink_id = sink_id
+        self.owner = owner
+        self.query_id = query_id
+
+    def describe(self) -> str:
+        return (
+            f"sink {self.sink_id} of store {self.path} belongs to query {self.owner}, and this is query {self.query_id}"
+        )
+
+
+class SinkProgressError(StorageError):
+    """A sink's consumer offset says that a batch is in the store which the ledger does not know.
+
+    Any client of a broker may have set the offset, or the log has lost its end. `mirrored` is the last batch by the offset, `known` by
+    the ledger; None where its messages of the sink have expired or were cut.
+    """
+
+    def __init__(self, path: str, sink_id: str, mirrored: int, known: int | None, query_id: str) -> None:
+        super().__init__(path, sink_id, mirrored, known, query_id)
+        self.path = path
+        self.sink_id = sink_id
+        self.mirrored = mirrored
+        self.known = known
+        self.query_id = query_id
+        command = f"`spark-mq confirm-sink {path} {sink_id}"
+        if known is not None:
+            cure = f"{command}` sets the offset back to {known + 1}, and later batches are written again"
+        else:
+            query = "" if query_id == sink_id else f" --query {query_id}"
+            cure = f"{command} --last-batch N{query}` says so to the store, with -1 for N if none is there"
+        self.hint = f"find out which of the sink's batches are in the store; {cure}"
+
+    def describe(self) -> str:
+        known = "the ledger holds none of its batches" if self.known is None else f"the ledger's last is {self.known}"
+        return (
+            f"store {self.path}: the consumer offset of sink {self.sink_id} says that batch {self.mirrored} is written, but {known}; "
+            "either a client has set the offset, or the log has lost its end. Nothing was written"
+        )
+
+
+class TopicChangedError(StorageError):
+    """Rows were staged for a queue that the topic, as it is at the commit, does not offer for writing."""
+
+    hint = "nothing was written; start the query again, so that its rows are staged for the topic as it is"
+
+    def __init__(self, topic: str, queue_id: int, rule: str) -> None:
+        super().__init__(topic, queue_id, rule)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"rows are staged for queue {self.queue_id} of topic {self.topic}, but {self.rule}"
