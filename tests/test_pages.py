@@ -53,7 +53,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     pages = Ran()
     pages.directory = tmp_path_factory.mktemp("pages")
     script = f"from tests.support.page_runner import main\nmain({list(RUN_TOGETHER)!r})"
-    process = run_script(script, pages.directory, timeout_s=600)
+    process = run_script(script, pages.directory, timeout_s=600, small=True)
     for printed, page, outcome in re.findall(
         r"(.*?)^##### (\S+) (passed|failed)\n", process.stdout, re.DOTALL | re.MULTILINE
     ):
@@ -185,7 +185,9 @@ while generate_latest().decode().count("spark_mq_lag_rows{") < 4 and time.monoto
 print(generate_latest().decode())
 server.shutdown()
 """
-    ran = run_script("\n".join([*(example.code for example in examples(RECIPES)), ending]), tmp_path, timeout_s=600)
+    ran = run_script(
+        "\n".join([*(example.code for example in examples(RECIPES)), ending]), tmp_path, timeout_s=600, small=True
+    )
     assert ran.returncode == 0, ran.stderr
     for shown in (
         "|       9|  100|",  # the table of the stream: each customer's orders, none twice
