@@ -20,7 +20,7 @@ from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
 from tests.support.pages import PAGES, marked, page_text, rows
 from tests.support.places import PROJECT
 
-SOURCES = ("storage", "spark_mq", "jobs")
+SOURCES = ("storage", "spark_mq", "jobs", "bench")
 DOCUMENTS = (*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", "bench/README.md")
 
 README_LINES = 200
@@ -147,7 +147,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None:
     """Error texts, docstrings and broker.conf name a page by its path, with `#` and a heading or without."""
-    places = [path for root in (*SOURCES, "conf", "bench", "tests") for path in (PROJECT / root).rglob("*")]
+    places = [path for root in (*SOURCES, "conf", "tests") for path in (PROJECT / root).rglob("*")]
     for path in (path for path in places if path.suffix in {".py", ".conf"} and path.is_file()):
         for page, heading in re.findall(r"\b(docs/[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")):
             assert page in PAGES, f"{path} names {page}"
@@ -156,7 +156,6 @@ def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_are_named_are_there(document: str) -> None:
-    roots = (*SOURCES, str(Path(document).parent))
     for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|sh|md|ipynb))`", page_text(document)):
-        places = [PROJECT / name, *(place for root in roots for place in (PROJECT / root).rglob(Path(name).name))]
+        places = [PROJECT / name, *(place for root in SOURCES for place in (PROJECT / root).rglob(Path(name).name))]
         assert any(str(place).endswith(f"/{name}") and place.is_file() for place in places), f"{document} names {name}"
