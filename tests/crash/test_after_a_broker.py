@@ -409,7 +409,7 @@ def test_a_decision_that_a_killed_process_did_not_sync_is_on_the_disk_before_the
     segments = store.stage(rows_of(1))
     machine.steps.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.files.file_system.reach", _die_with_the_intent(machine))
+        patch.setattr("storage.files.local_file_system.reach", _die_with_the_intent(machine))
         with pytest.raises(Killed):
             store.commit(rows_of(1), segments)
     machine.steps.clear()

@@ -276,7 +276,7 @@ def test_a_killed_first_opening_takes_over_again(tmp_path: Path) -> None:
             if name in ("file-staged", "before-end"):
                 raise KeyboardInterrupt
 
-        patch.setattr("storage.files.file_system.reach", reach)
+        patch.setattr("storage.files.local_file_system.reach", reach)
         with pytest.raises(KeyboardInterrupt):
             store.open()
     assert store.commit(left_rows("before-end")[-1]) == DONE

@@ -152,6 +152,7 @@ def test_bodies_that_grow_come_in_several_batches(
     assert hashed(rows_of(splits)) == golden_rows(store, "TopicBig")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_kafka_columns_have_the_schema_of_sparks_kafka_source(
     read_store: ReadStore, pristine_store: PristineStore

@@ -104,6 +104,7 @@ def test_a_new_query_at_the_end_of_an_idle_store_has_an_empty_first_batch(
     assert stream.bodies() == later
 
 
+@pytest.mark.slow
 def test_loss_ends_a_query_by_its_name_or_is_passed_over(store: StoreBuilder, stream_store: StreamStore) -> None:
     store.send_many("Topic", 6, prefix="old ")
     stream = stream_store(store.root, topic="Topic", startingOffsets="earliest")
