@@ -201,6 +201,7 @@ server.shutdown()
         assert shown in ran.stdout, ran.stdout
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_all_that_the_package_needs(tmp_path: Path) -> None:
     """Built, unpacked and run away from the clone: the example store is in it, and every module."""
     clone, site = tmp_path / "clone", tmp_path / "site"

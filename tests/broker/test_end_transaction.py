@@ -484,6 +484,7 @@ def test_without_an_index_a_second_commit_is_still_found(tmp_path: Path) -> None
 # A crash in between
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("state", "failpoint", "by_check"),

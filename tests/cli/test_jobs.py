@@ -75,7 +75,7 @@ def test_a_name_may_be_spelled_as_commands_are(pristine_store: FixtureStore) -> 
         pytest.param(
             [sys.executable, "-m", "pyspark.find_spark_home"],
             id="spark-submit",
-            marks=pytest.mark.spark,
+            marks=[pytest.mark.spark, pytest.mark.slow],
         ),
     ],
 )

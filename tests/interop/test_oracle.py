@@ -32,6 +32,7 @@ def test_a_dump_changes_no_byte_of_the_store(oracle: Oracle, fixture_store: Call
     assert content(store.root) == before
 
 
+@pytest.mark.slow
 def test_a_store_that_the_apache_classes_do_not_load_is_refused(
     oracle: Oracle, fixture_store: Callable[[str], Fixture]
 ) -> None:

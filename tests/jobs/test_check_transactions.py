@@ -74,6 +74,7 @@ def test_a_directory_that_is_no_checkpoint_is_refused(checkpoint: Path, metadata
         CheckpointChecker(str(checkpoint))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_checkpoint_that_spark_writes_is_read(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

@@ -62,6 +62,7 @@ def test_rows_that_were_staged_elsewhere_make_no_store(here: Path) -> None:
     assert not here.exists(), "nothing was made where the rows are not"
 
 
+@pytest.mark.slow
 def test_rows_that_were_staged_elsewhere_leave_a_store_as_it_was(here: Path) -> None:
     options = options_of(str(here))
     commit(options, stage(options, bodies("a")))

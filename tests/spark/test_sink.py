@@ -141,6 +141,7 @@ def test_queues_are_chosen_by_number_by_key_or_in_turn(
     assert (found["a"], found["b"], found["c"], found["d"]) == (4, 1, 2, 3)
 
 
+@pytest.mark.slow
 def test_rows_under_kafkas_names_are_taken_and_given(spark: SparkSession, target: Path, read_store: ReadStore) -> None:
     frame = spark.createDataFrame(
         [("Topic", b"k", b"one", 1, [("h", b"v")]), ("Topic", None, b"two", None, None)],
@@ -199,6 +200,7 @@ def test_streaming_modes_but_append_are_refused_by_name(tmp_path: Path, make_que
     assert not query.target.exists()
 
 
+@pytest.mark.slow
 def test_columns_and_options_that_nobody_knows_are_refused_before_anything_is_written(
     spark: SparkSession, target: Path
 ) -> None:

@@ -34,6 +34,7 @@ def _noticed(name: str, tmp_path: Path) -> str:
     return "\n".join(fuzz.play(Random(1), tmp_path, share=0.2, decoders=[BY_NAME[name]]).failures)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_lets_struct_error_out_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(body: bytes) -> list[batch_body.BatchedMessage]:
         messages, position = [], 0
@@ -47,6 +48,7 @@ def test_a_decoder_that_lets_struct_error_out_is_noticed(tmp_path: Path, monkeyp
     assert "client batches let error out" in _noticed("client batches", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_lets_index_error_out_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = record.decode_record
 
@@ -58,6 +60,7 @@ def test_a_decoder_that_lets_index_error_out_is_noticed(tmp_path: Path, monkeypa
     assert "let IndexError out" in _noticed("one record and many", tmp_path)
 
 
+@pytest.mark.slow
 def test_two_decoders_that_differ_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = vars(record_batch.Records)["is_whole"]
 
@@ -79,6 +82,7 @@ def _reading(read: Callable[[bytes], object]) -> Decoder:
     )
 
 
+@pytest.mark.slow
 def test_an_input_that_takes_memory_is_noticed(tmp_path: Path) -> None:
     outcome = fuzz.play(
         Random(1), tmp_path, share=1, decoders=[_reading(lambda content: content == b"sample" and b"\1" * (200 << 20))]
@@ -86,6 +90,7 @@ def test_an_input_that_takes_memory_is_noticed(tmp_path: Path) -> None:
     assert "grew by" in outcome.failures[0]
 
 
+@pytest.mark.slow
 def test_an_input_that_takes_for_ever_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(content: bytes) -> None:
         while content == b"sample":

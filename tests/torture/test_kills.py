@@ -73,6 +73,7 @@ def test_a_pool_that_loses_more_than_what_was_last_is_noticed(
     assert any("behind it are there" in failure for failure in chain.outcome.failures)
 
 
+@pytest.mark.slow
 def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, writers: Writers) -> None:
     chain = kills.Chain(tmp_path, Random(SEED), writers, fault="acknowledges first")
     chain.kill_at(["before-records"] * 4)

@@ -31,6 +31,7 @@ def test_a_round_finds_nothing(tmp_path: Path, flush: str, seed: int) -> None:
     assert outcome.trials >= 8
 
 
+@pytest.mark.slow
 def test_the_disk_bites(tmp_path: Path) -> None:
     """Under ASYNC_FLUSH messages are lost that nobody promised to be on the disk."""
     outcome = play(Random(3), tmp_path, flush="ASYNC_FLUSH", steps=25, crashes=8)
@@ -88,12 +89,14 @@ FORGOTTEN: dict[str, tuple[Callable[[str], bool], str]] = {  # which syncs, and 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FORGOTTEN)
 def test_a_forgotten_sync_is_noticed(tmp_path: Path, what: str) -> None:
     forgets, shows = FORGOTTEN[what]
     assert re.search(shows, _findings(tmp_path, shows, forgets=forgets))
 
 
+@pytest.mark.slow
 def test_queue_entries_that_change_places_are_noticed(tmp_path: Path) -> None:
     whole = ConsumeQueueWriter._write
 
@@ -106,6 +109,7 @@ def test_queue_entries_that_change_places_are_noticed(tmp_path: Path) -> None:
     assert "has another" in found
 
 
+@pytest.mark.slow
 def test_an_index_key_that_is_left_out_is_noticed(tmp_path: Path) -> None:
     whole = IndexWriter.append
 
