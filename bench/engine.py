@@ -91,11 +91,12 @@ def _lookup_times(store: MessageStore) -> str:
 
 
 def _rebuild_rate(store: Path) -> str:
-    copy = store.parent / "rebuilt"
+    copy = store.parent / "rebuilt" / "store"  # not beside the other store's broker.conf
     mebibytes = _log_bytes(store) / 2**20
     rates = []
     for _ in range(3):
         shutil.rmtree(copy, ignore_errors=True)
+        copy.parent.mkdir(exist_ok=True)
         subprocess.run(["cp", "-a", "--sparse=always", "--reflink=auto", store, copy], check=True)
         shutil.rmtree(copy / "consumequeue")
         shutil.rmtree(copy / "index")
@@ -103,7 +104,7 @@ def _rebuild_rate(store: Path) -> str:
         start = time.perf_counter()
         open_store(copy, read_only=False).close()
         rates.append(mebibytes / (time.perf_counter() - start))
-    shutil.rmtree(copy)
+    shutil.rmtree(copy.parent)
     return shown(rates, ",.0f") + " MiB/s"
 
 
