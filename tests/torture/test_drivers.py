@@ -1,4 +1,4 @@
-"""Two drivers that meet, tasks that run more than once. In `make test` `tests/crash/test_killed_drivers.py` stands for all of it."""
+"""Two drivers that meet, tasks that run more than once. In `make test-rest` `tests/crash/test_killed_drivers.py` stands for it."""
 
 from __future__ import annotations
 
