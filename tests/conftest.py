@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["tests.support.fixture_stores"]
+SPARK_TESTS = "tests/spark/"
 
 # A slow machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
@@ -23,8 +24,21 @@ hypothesis.settings.load_profile("untimed")
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no process is left alone with one of them in the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "spark")))}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Without the slow tests one process has all that share a Spark session: a second JVM would cost more than it saves."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class OneSession(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return SPARK_TESTS if scope.startswith(SPARK_TESTS) else scope
+
+    return OneSession(config, log) if "not slow" in config.option.markexpr else None
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.oracle.damage import stale
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.message_builder import StoreBuilder
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 BAD = 13
 

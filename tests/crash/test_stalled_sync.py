@@ -26,7 +26,7 @@ from storage.settings.nouns import FlushConfig
 from tests.support.crash_file_system import CrashFileSystem, Disk
 from tests.support.gated_disk import PATIENCE_S, Gate
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 QUEUES = 2
 POWER_LOSSES = 12

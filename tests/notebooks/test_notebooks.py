@@ -15,7 +15,6 @@ KIB = 1024
 
 
 @pytest.mark.notebook
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def test_a_place_that_is_no_store_and_not_empty_is_refused_and_left_as_it_is(
     assert [path.name for path in target.rglob("*")] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 def test_an_invalid_row_fails_the_write_by_name_and_nothing_is_written(
     spark: SparkSession, target: Path, read_store: ReadStore
 ) -> None:

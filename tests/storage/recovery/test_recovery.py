@@ -22,6 +22,10 @@ from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 
 QUEUES = [("TopicA", 0), ("TopicA", 1), ("TopicB", 0)]
 A_0 = 12  # messages in TopicA queue 0
+IN_STEPS = pytest.mark.parametrize(
+    "step", [pytest.param(5, id="every-fifth"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+)
+"""How far the next place lies from the last one."""
 
 
 def fill(store: StoreBuilder, count: int = 40) -> None:
@@ -157,12 +161,13 @@ def test_a_topic_that_has_no_queue_yet_gets_one(store: StoreBuilder) -> None:
         assert_holds(opened, store.messages)
 
 
+@IN_STEPS
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_tail_torn_at_any_byte_is_cut_and_zeroed(store: StoreBuilder, abort: bool) -> None:
+def test_a_tail_torn_at_any_byte_is_cut_and_zeroed(store: StoreBuilder, abort: bool, step: int) -> None:
     last = store.put(entered=False, properties={"UNIQ_KEY": "x"})
     record = encode_record(last)
     protected = len(record) - len(last.raw_properties)
-    for length in range(len(record)):
+    for length in range(0, len(record), step):
         store.write_log(last.commitlog_offset, record[:length].ljust(len(record), b"\0"))
         store.enter(last)
         if abort:
@@ -398,10 +403,11 @@ def prepared(scene: str, store: StoreBuilder) -> None:
 
 
 @pytest.mark.crash
+@IN_STEPS
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("scene", ["nothing", "queues lost", "index lost", "all lost", "late records", "torn tail"])
 def test_a_recovery_killed_anywhere_and_run_again_ends_the_same(
-    store: StoreBuilder, scene: str, torn: bool, tmp_path: Path
+    store: StoreBuilder, scene: str, torn: bool, step: int, tmp_path: Path
 ) -> None:
     prepared(scene, store)
     changes = 0
@@ -425,7 +431,7 @@ def test_a_recovery_killed_anywhere_and_run_again_ends_the_same(
         shutil.rmtree(copy)
         if finished:
             break
-        changes += 1
+        changes += step
     assert changes > (1 if scene == "nothing" else 8)
 
 
