@@ -17,17 +17,18 @@ from tests.torture import fuzz
 from tests.torture.decoders import Decoder
 from tests.torture.mutations import Mutator, smallest
 
-SHARE = 0.2
+SHARES = [0.05, pytest.param(0.2, marks=pytest.mark.slow)]
 BY_NAME = {decoder.name: decoder for decoder in fuzz.DECODERS}
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_decoder_gives_a_value_or_a_declared_error(name: str, tmp_path: Path) -> None:
+def test_a_decoder_gives_a_value_or_a_declared_error(name: str, share: float, tmp_path: Path) -> None:
     seed = 20_261_121
     print(f"seed {seed}")
-    outcome = fuzz.play(Random(seed), tmp_path, share=SHARE, decoders=[BY_NAME[name]])
+    outcome = fuzz.play(Random(seed), tmp_path, share=share, decoders=[BY_NAME[name]])
     assert outcome.failures == []
-    assert outcome.trials >= SHARE * BY_NAME[name].inputs
+    assert outcome.trials >= share * BY_NAME[name].inputs
 
 
 def _noticed(name: str, tmp_path: Path) -> str:
