@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
-from jobs.run import JobReport, now_ms, open_to_write, run_job
+from jobs.run import JobReport, open_to_write, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
+from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
 from storage.messages.half_messages import TransactionState
@@ -33,7 +34,7 @@ from storage.transaction.check import Checker, CheckReport, check_half_messages
 
 
 def check_transactions(
-    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] = now_ms
+    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] = current_time_ms
 ) -> CheckReport:
     """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store."""
     with open_to_write(path, conf=conf, clock=clock) as store:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from jobs.run import JobReport, now_ms, open_to_write, run_job
+from jobs.run import JobReport, open_to_write, run_job
 from storage import MessageStore, open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import StoreNotWritableError
 from storage.files.disk_use import disk_used_percent
 from storage.files.local_file_system import LocalFileSystem
@@ -31,7 +32,7 @@ def delete_expired_files(
     conf: str | None = None,
     now: bool = False,
     dry_run: bool = False,
-    clock: Callable[[], int] = now_ms,
+    clock: Callable[[], int] = current_time_ms,
     sleep: Callable[[float], None] = time.sleep,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> tuple[ExpiryPlan, int]:

@@ -14,10 +14,11 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
+from jobs.run import JobReport, open_to_write, positive_count, run_job
 from storage.delay.schedule import DeliveryReport, deliver_due
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
+from storage.epoch_times import current_time_ms
 
 
 def deliver_delayed(
@@ -25,7 +26,7 @@ def deliver_delayed(
     *,
     conf: str | None = None,
     max_messages: int | None = None,
-    clock: Callable[[], int] = now_ms,
+    clock: Callable[[], int] = current_time_ms,
 ) -> tuple[DeliveryReport, TimerReport]:
     """One run: what was done for delay levels, and for deliver times.
 
@@ -90,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> JobReport:
     levels, timed = deliver_delayed(options.path, conf=options.conf, max_messages=options.max_messages)
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
-    return JobReport(_lines(levels, timed, now_ms()), exit_code, is_idle=_is_idle(levels, timed))
+    return JobReport(_lines(levels, timed, current_time_ms()), exit_code, is_idle=_is_idle(levels, timed))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs.run import JobReport, now_ms, open_to_write, run_job
+from jobs.run import JobReport, open_to_write, run_job
+from storage.epoch_times import current_time_ms
 from storage.transaction.discard import RedriveReport, redrive
 
 
@@ -20,7 +21,7 @@ def redrive_transactions(
     *,
     topics: Sequence[str] = (),
     conf: str | None = None,
-    clock: Callable[[], int] = now_ms,
+    clock: Callable[[], int] = current_time_ms,
 ) -> RedriveReport:
     """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
     with open_to_write(path, conf=conf, clock=clock) as store:

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from jobs.run import JobReport, now_ms, open_to_write, positive_count, run_job
+from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
@@ -50,6 +50,7 @@ from spark_mq.replay import (
 from spark_mq.source.option_values import parse_time
 from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
@@ -187,7 +188,7 @@ def run(options: argparse.Namespace) -> JobReport:
 
 
 def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
-    at_ms = now_ms()
+    at_ms = current_time_ms()
     since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
     if options.audit is None and options.where is None:
         with open_store(path, config=options.conf) as store:

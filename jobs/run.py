@@ -99,11 +99,6 @@ def open_to_write(
             store.release()
 
 
-def now_ms() -> int:
-    """The clock of jobs."""
-    return time.time_ns() // 1_000_000
-
-
 def positive_count(text: str) -> int:
     """The type of an option that says how many: a whole number from 1 on."""
     if not (text.isascii() and text.isdigit() and int(text)):

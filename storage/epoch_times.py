@@ -1,4 +1,4 @@
-"""Numbers that ought to be milliseconds since 1970: one in seconds, microseconds or nanoseconds is noticed.
+"""Milliseconds since 1970: now, and numbers that ought to be such and are seconds, microseconds or nanoseconds.
 
 Taken as milliseconds, the seconds of our days lie in January 1970 and the microseconds behind the year 30000. A read that starts there
 gives every message or none, without an error. So a number is refused that is a time from 2000 to 2100 in another unit; in milliseconds
@@ -7,9 +7,16 @@ none of these is a time from 1971 to 5000. Java: a broker takes any number.
 
 from __future__ import annotations
 
+import time
+
 _FROM_S = 946_684_800  # 2000-01-01
 _TO_S = 4_102_444_800  # 2100-01-01
 _UNITS = (("seconds", 1), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000))
+
+
+def current_time_ms() -> int:
+    """The machine's clock. Java: System.currentTimeMillis."""
+    return time.time_ns() // 1_000_000
 
 
 def other_unit_rule(number: int) -> str | None:

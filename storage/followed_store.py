@@ -9,13 +9,12 @@ from collections.abc import Callable
 from storage.ends.queue_ends import QueueEnds
 from storage.ends.recovery_plan import RecoveryPlan
 from storage.errors import OffsetOutOfRangeError, StoreNotFoundError
+from storage.log.commit_log import LOOKS
 from storage.log.gaps import warning_of
 from storage.recovery.opening import read_plan
 from storage.settings.load import StoreConfig
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
-
-_LOOKS = 20
 
 
 class FollowedStore(StoreReader):
@@ -56,7 +55,7 @@ class FollowedStore(StoreReader):
 
     def _look_at_all(self) -> None:
         """Where log and queues end, from the beginning; once more where files expired meanwhile."""
-        for left in reversed(range(_LOOKS)):
+        for left in reversed(range(LOOKS)):
             try:
                 self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
                 self._queue_ends = self._ends_of_plan()

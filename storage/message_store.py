@@ -6,7 +6,6 @@ Reading takes no lock, changes no file and works beside a running writer. Writin
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import pyarrow as pa
 from storage.batch.commit import finish_open_intents, settle
 from storage.batch.redo import load_torn_rows
 from storage.ends.recovery_plan import RecoveryReport
+from storage.epoch_times import current_time_ms
 from storage.errors import (
     StoreNotWritableError,
     StoreRefusedError,
@@ -94,7 +94,7 @@ def open_store(
         root,
         settings,
         files,
-        clock or _now_ms,
+        clock or current_time_ms,
         read_only=read_only,
         truncate_damage=truncate_damage,
         on_progress=on_progress,
@@ -110,10 +110,6 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(root, "it does not lie on a local file system")
     return files
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MessageStore(FollowedStore):

@@ -16,7 +16,7 @@ import numpy as np
 from storage.ends.queue_ends import QueueEnds
 from storage.epoch_times import other_unit_rule
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
-from storage.files.atomic_file import read_with_backup
+from storage.files.atomic_file import read_table
 from storage.files.file_system import FileSystem
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
@@ -378,7 +378,4 @@ def _refuse_other_unit(time_ms: int) -> None:
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
     """`StoreReader.state` of a store that need not be open."""
-    loaded = read_with_backup(f"{root}/config/{name}", parse, read_bytes=file_system.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value
+    return read_table(f"{root}/config/{name}", parse, file_system.read_file)

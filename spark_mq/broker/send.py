@@ -15,7 +15,6 @@ import itertools
 import os
 import random
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +45,7 @@ from spark_mq.broker.send_hooks import (
 )
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.store_put import Put, put_into
+from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
@@ -93,7 +93,7 @@ class SendMessageHandler:
         hooks: Sequence[SendMessageHook] = (),
         rpc_hooks: Sequence[RpcHook] = (),
         put: Put | None = None,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = current_time_ms,
         choose_queue: Callable[[int], int] = random.randrange,
         new_unique_key: Callable[[], str] | None = None,
         holds_order_lock: Callable[[str], bool] = lambda group: False,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
 from spark_mq.broker.send_hooks import namespace_of
 from spark_mq.broker.store_put import Put, put_into
+from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
@@ -163,7 +163,7 @@ class SendBackHandler:
         put: Put | None = None,
         statistics: PutStatistics | None = None,
         hooks: Sequence[ConsumeMessageHook] = (),
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = current_time_ms,
         choose_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         """`clock` gives milliseconds; `put` stores (the default: `put_into`); `statistics` are those of the sends to the same store."""

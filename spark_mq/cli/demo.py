@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from spark_mq.example_store import example_store
 from spark_mq.progress import busy
 from spark_mq.session import build_session
 from spark_mq.source.offsets import QueueOffsets
+from storage.epoch_times import current_time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ def _copy(spark: SparkSession, path: str) -> None:
     count = sum(count for _, count, _ in written)
     _say(f"{count} messages, the same in both stores. `spark-mq sink-status` says of the new one:", ahead=1)
     _say("")
-    print_status(status_of(copy), now_ms=time.time_ns() // 1_000_000)
+    print_status(status_of(copy), now_ms=current_time_ms())
 
 
 def _contents(spark: SparkSession, path: str) -> list[tuple[str, int, int]]:

@@ -15,6 +15,7 @@ from spark_mq.cli.output import console, duration_in_words, print_json, print_ta
 from spark_mq.source.cluster import Cluster
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import MessageStore
+from storage.epoch_times import current_time_ms
 from storage.names import is_system_group
 from storage.nearest_name import nearest
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -49,7 +50,7 @@ def lag(
             while True:
                 if not as_json:
                     console().clear()  # does nothing but on a terminal
-                    say(str(time_text(time.time_ns() // 1_000_000)))
+                    say(str(time_text(current_time_ms())))
                 _print_lags(cluster, group, every_group=every_group, as_json=as_json)
                 sys.stdout.flush()
                 time.sleep(watch)

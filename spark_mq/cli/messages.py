@@ -22,6 +22,7 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.option_values import parse_time
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import Message, MessageStore
+from storage.epoch_times import current_time_ms
 from storage.errors import CorruptMessageError, CorruptRecordError, OffsetOutOfRangeError
 from storage.format.message_id import decode_offset_message_id
 from storage.names import is_retry_or_dead_letter_topic, names_several
@@ -219,7 +220,7 @@ def query(
         raise CommandError("give exactly one of --key, --unique-key and --msg-id")
     if msg_id is None and topic is None:
         raise CommandError("give --topic: the index holds topic and key together")
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = current_time_ms()
     begin_ms = parse_time(begin, "--from").at(now_ms) if begin is not None else 0
     end_ms = parse_time(end, "--to").at(now_ms) if end is not None else _END_OF_TIME_MS
     cluster = open_cluster(path, conf)

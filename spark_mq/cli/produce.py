@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -25,6 +24,7 @@ from spark_mq.cli.app import (
 from spark_mq.cli.message_lines import Line, LineError, look_like_objects, read_lines, rows_of_bodies, rows_of_objects
 from spark_mq.cli.output import print_json, print_table, say
 from storage import MessageStore, open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
@@ -194,7 +194,8 @@ def _judge_first(
     settings = put_settings(root, load_config(root, conf, read_bytes=files.read_file), files, store_host)
     try:
         rows = lines.rows(lines.first())
-        prepared = MessageRows(message_rules(settings, **rules), bytes(_KEY_PREFIX_SIZE)).prepare(rows, _now_ms())  # type: ignore[arg-type]
+        judge = MessageRows(message_rules(settings, **rules), bytes(_KEY_PREFIX_SIZE))  # type: ignore[arg-type]
+        prepared = judge.prepare(rows, current_time_ms())
         if prepared.rejected:
             number, column, rule = prepared.rejected[0]
             raise _refused(lines.first(), RowIllegalError(number, column, rule, len(prepared.rejected) - 1))
@@ -268,7 +269,7 @@ def create_topic(
         root,
         config,
         wanted,
-        now_ms=_now_ms(),
+        now_ms=current_time_ms(),
         file_system=files,
         lock_timeout_ms=timeout_ms,
     )
@@ -295,7 +296,3 @@ def create_topic(
 
 def _shape(config: TopicConfig) -> tuple[int, int, int]:
     return config.read_queue_count, config.write_queue_count, config.perm
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from spark_mq.cli.app import AsJson, CommandError, OneStorePath, Topic, app, one_store
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.message_line import message_line
+from storage.epoch_times import current_time_ms
 from storage.files.remote import file_system_of
 from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
 
@@ -49,7 +49,7 @@ def _print_list(root: str, found: list[Quarantine], *, as_json: bool) -> None:
     if as_json:
         print_json([_describe(one) for one in found])
     elif found:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = current_time_ms()
         print_table(
             ("name", "made", "intact messages", "bytes", "cut at", "because of"),
             [

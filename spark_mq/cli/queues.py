@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from spark_mq.cli.messages import refuse_unknown_topic
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.source.option_values import parse_time
 from storage import MessageStore
+from storage.epoch_times import current_time_ms
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 
@@ -82,7 +82,7 @@ def offset_by_time(
     as_json: AsJson = False,
 ) -> None:
     """The queue offset at a time: the first message stored at or after it, the end of the queue if there is none."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = current_time_ms()
     time_ms = parse_time(moment, "--time").at(now_ms)
     cluster = open_cluster(path, conf)
     found = []

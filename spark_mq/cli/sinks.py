@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import confirm_progress
 from storage.batch.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
+from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import load_config
@@ -46,7 +46,7 @@ def sink_status(
     if remove:
         files = LocalFileSystem()
         refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files)
-        removed = remove_orphans(root, files, before_ms=_now_ms() - age_ms, lock_timeout_ms=timeout_ms)
+        removed = remove_orphans(root, files, before_ms=current_time_ms() - age_ms, lock_timeout_ms=timeout_ms)
     status = status_of(root, conf=conf)
     if as_json:
         print_json(
@@ -56,7 +56,7 @@ def sink_status(
     if removed is not None:
         size = sum(file.size_bytes for file in removed)
         say(f"{len(removed)} staged file(s) of {size:,} bytes removed")
-    print_status(status, now_ms=_now_ms())
+    print_status(status, now_ms=current_time_ms())
 
 
 def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
@@ -221,7 +221,3 @@ def confirm_sink(
             f"the ledger knows another last batch of sink {sink_id}; leave --last-batch out to go by the ledger"
         )
     say(f"sink {sink_id}: the last batch in the store is {confirmed}")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,7 +5,6 @@ The log is not touched: what a task leaves lies beside it until the batch's comm
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from spark_mq.store_conditions import writing_conditions
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.put.settings import PutSettings, put_settings
@@ -145,7 +145,7 @@ class _PartitionWriter:
             )
 
     def append(self, frame: pa.RecordBatch) -> None:
-        encoded = self._encoder.encode(frame.select(list(self._columns.names)), _now_ms())
+        encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
         if encoded.rejected:
             if self._dead_letters is None:
                 shown = encoded.rejected[:_REJECTIONS_SHOWN]
@@ -194,7 +194,3 @@ class _PartitionWriter:
 def settings_of(options: SinkOptions, config: StoreConfig, files: LocalFileSystem) -> PutSettings:
     """What the store says of itself now, with what the options add."""
     return put_settings(options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -18,13 +18,11 @@ from spark_mq.store_conditions import writing_conditions
 from storage.errors import OffsetOutOfRangeError, StoreNotSharedError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import LOOKS, CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head, take_fingerprint
 from storage.recovery.creation import find_log
 from storage.settings.load import load_config
 
-_LOOKS = 20
-"""How often to look which log files there are, where files keep expiring."""
 _T = TypeVar("_T")
 
 
@@ -68,7 +66,7 @@ def check_task_place(root: str, seen: SeenStore) -> None:
 
 def _looked_at(directories: tuple[str, ...], file_size_bytes: int | None, look: Callable[[CommitLog], _T]) -> _T:
     """What a look at the log gives; once more where files expired meanwhile."""
-    left = _LOOKS
+    left = LOOKS
     while True:
         log = CommitLog(LocalFileSystem(), directories, file_size_bytes)
         left -= 1

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_mq.conditions import OptionError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.options import SinkOptions
-from storage.files.atomic_file import read_with_backup
+from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock, encode_block
 from storage.messages.retries import find_group
@@ -164,7 +164,4 @@ def _return_rules(
 def read_groups(root: str, files: LocalFileSystem) -> SubscriptionGroupTable:
     """The store's consumer groups; none where there is no store yet. Raises StateFileError."""
     path = f"{root}/config/{GROUPS_FILE}"
-    loaded = read_with_backup(path, SubscriptionGroupTable.load, read_bytes=files.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value or SubscriptionGroupTable()
+    return read_table(path, SubscriptionGroupTable.load, files.read_file) or SubscriptionGroupTable()

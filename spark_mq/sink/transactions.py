@@ -11,7 +11,6 @@ Java: TransactionMQProducer, EndTransactionProcessor.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +21,7 @@ from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.conditions import SparkMqError, WriteFailedError
 from spark_mq.store_conditions import writing_conditions
 from storage import MessageStore, open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import NameIllegalError
 from storage.files.remote import plain_path
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -166,8 +166,4 @@ def transaction(
     except NameIllegalError as error:
         raise WriteFailedError(error.describe()) from error
     options = {"config": conf, "create": create, "lock_timeout_ms": lock_timeout_ms}
-    return Transaction(path, producer_group, options, clock or _now_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return Transaction(path, producer_group, options, clock or current_time_ms)

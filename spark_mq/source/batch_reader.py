@@ -9,7 +9,6 @@ reads every other use of that DataFrame, a later action or the other side of a s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from spark_mq.source.ranges import QueueRange, ranges_between, split_ranges
 from spark_mq.source.selection import request_of, select_queues
 from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
 from spark_mq.worker_errors import named_for_spark
+from storage.epoch_times import current_time_ms
 from storage.errors import IndexGeometryUnknownError
 
 
@@ -80,7 +80,7 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
         queues = select_queues(cluster, self.options)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = current_time_ms()
         strict = self.options.fail_on_data_loss
         starts = resolve_start(
             self.options.batch_start, queues, cluster, brokers=cluster.brokers, now_ms=now_ms, fail_on_data_loss=strict

@@ -12,7 +12,6 @@ would be overwritten. Give each query a group of its own.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from spark_mq.conditions import OptionError
 from spark_mq.source.offsets import QueueId
 from spark_mq.store_conditions import from_storage_error
+from storage.epoch_times import current_time_ms
 from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
@@ -42,7 +42,7 @@ class GroupOffsets:
         self.skipped: dict[str, str] = {}
         """Why the last write to a broker's store was not done; empty when all is stored."""
         self._targets = {name: (store.root, _writable(store)) for name, store in stores.items()}
-        self._clock = clock or _now_ms
+        self._clock = clock or current_time_ms
         self._stored: dict[QueueId, int] = {}
         self._tried_ms: int | None = None
 
@@ -106,7 +106,3 @@ def _writable(store: MessageStore) -> LocalFileSystem:
     if store.place.refusal is not None:
         raise OptionError("commitOffsets", str(ForeignLogError(store.root, *store.place.refusal)))
     return file_system
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

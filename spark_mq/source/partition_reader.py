@@ -36,14 +36,11 @@ from storage.files.os_errors import host_name
 from storage.files.remote import file_system_of
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.java_hash import string_hash
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import LOOKS, CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.store_layout import StoreLayout
-
-_LOOKS = 20
-"""How often a task looks which files there are before it gives up on a store whose files keep expiring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class _SplitFiles:
                 check_sight(self.split.proof, self.split.layout.root, *opened)
                 self._opened = opened
             except OffsetOutOfRangeError:  # a file expired between two looks
-                if looks == _LOOKS:
+                if looks == LOOKS:
                     raise
             except StoreRefusedError as error:  # the driver has opened it
                 raise StoreNotSharedError(host_name(), self.split.layout.root, error.reason) from error

@@ -6,7 +6,6 @@ read at the log's end while nothing happens.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +34,7 @@ from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_
 from spark_mq.source.selection import request_of, select_queues
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
 from spark_mq.worker_errors import named_for_spark
+from storage.epoch_times import current_time_ms
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             select_queues(self.cluster, self.options),
             self.cluster,
             brokers=self.cluster.brokers,
-            now_ms=_now_ms(),
+            now_ms=current_time_ms(),
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
         warn_of_losses(resolved.losses)
@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Where a run of AvailableNow has nothing left to read, nobody asks again.
             self._group.store(starts, at_once=self._frozen is not None and starts == available)
         limits = self._limits(limit)
-        now_ms = _now_ms()
+        now_ms = current_time_ms()
         if is_delayed(starts, available, limits, now_ms=now_ms, last_batch_ms=self._last_batch_ms):
             self._planned = starts
             return start
@@ -311,7 +311,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._request,
             self.cluster.proof(queue, piece.end),
         )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

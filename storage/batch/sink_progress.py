@@ -14,7 +14,7 @@ from __future__ import annotations
 from storage.batch.intent import Intent, intent_path
 from storage.batch.ledger import END, GROUP_PREFIX, QUEUE_ID, TOPIC, Batch, BatchLedger, LedgerMessage
 from storage.errors import SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
-from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.atomic_file import read_table, write_with_backup
 from storage.put.store_writer import StoreWriter
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -195,11 +195,7 @@ def _next_mirrored(writer: StoreWriter, sink_id: str) -> int:
 
 
 def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
-    read = writer.file_system.read_file
-    loaded = read_with_backup(_offsets_path(writer), ConsumerOffsets.load, read_bytes=read)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value or ConsumerOffsets()
+    return read_table(_offsets_path(writer), ConsumerOffsets.load, writer.file_system.read_file) or ConsumerOffsets()
 
 
 def _offsets_path(writer: StoreWriter) -> str:

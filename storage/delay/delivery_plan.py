@@ -19,13 +19,13 @@ from storage.errors import NameIllegalError
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
+from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.queues.scan import SLICE_ROWS
 
 ROUND_ROWS = SLICE_ROWS
 """How many messages a crash leaves to be looked for."""
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _FIRST_BLOCK = 64
 _INTEGER = re.compile(r"\+?0*([0-9]{1,10})")  # an int of Python's takes no more than 4,300 digits, zeros too
 _INT_MAX = 2**31 - 1

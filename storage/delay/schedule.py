@@ -40,15 +40,14 @@ from storage.delay.delivery_plan import (
     due_messages,
     plan_deliveries,
 )
+from storage.delay.timer_report import REPORTED_ROWS
 from storage.failpoints import reach
-from storage.files.atomic_file import read_with_backup
+from storage.files.atomic_file import read_table
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.delay_level import SCHEDULE_TOPIC, deliver_time_ms
 from storage.message_store import MessageStore
 from storage.queues.scan import QueueSlice, scan_queue
 
-REPORTED_ROWS = 100
-"""How many messages that cannot be delivered a report names one by one."""
 DELIVERY = ("after-mark", "amid-delivery", "after-delivery", "after-delivery-sync", "after-delivery-save")
 """The failpoints of a round, in the order in which it passes them."""
 
@@ -103,10 +102,8 @@ def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = 
     was lowered since (a broker stands still before it too), StoreNotWritableError, OSError.
     """
     files = store.writer.file_system
-    loaded = read_with_backup(f"{store.root}/config/{FILE_NAME}", DelayOffsets.load, read_bytes=files.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return _Delivery(store, loaded.value or DelayOffsets(), now_ms, has_file=loaded.value is not None).run(max_messages)
+    offsets = read_table(f"{store.root}/config/{FILE_NAME}", DelayOffsets.load, files.read_file)
+    return _Delivery(store, offsets or DelayOffsets(), now_ms, has_file=offsets is not None).run(max_messages)
 
 
 def read_plan(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryPlan:

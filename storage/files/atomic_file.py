@@ -70,6 +70,18 @@ def read_with_backup(
         raise error from problem
 
 
+def read_table(path: str, parse: Callable[[str, str], _T], read_bytes: Callable[[str], bytes | None]) -> _T | None:
+    """The table in `path` or in its .bak; None where there is neither.
+
+    Raises StateFileError where neither can be read: what the file says is not known then, and not nothing. A broker begins with an
+    empty table, which its next write makes the only one.
+    """
+    loaded = read_with_backup(path, parse, read_bytes=read_bytes)
+    if loaded.value is None and loaded.problem is not None:
+        raise loaded.problem
+    return loaded.value
+
+
 def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None = None) -> None:
     """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
     needed.

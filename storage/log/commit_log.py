@@ -29,6 +29,8 @@ from storage.format.record import (
 from storage.format.record_batch import Records, chain, find_candidates
 
 FILE_NAME_DIGITS = 20
+LOOKS = 20
+"""How often a reader looks which files there are before it gives up on a log whose files keep expiring."""
 MOST_OPEN_FILES = 64
 """Files held open at a time, each with a descriptor and a map; a log may have thousands."""
 WINDOW_BYTES = 4 << 20  # a walk's step: stays in the processor's cache

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from storage.errors import ConfigurationError, PutRefusedError
-from storage.files.atomic_file import read_with_backup
+from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
@@ -102,10 +102,7 @@ def put_settings(
         rule = f"the store is {host_text(own)}'s, as brokerIP1 or its records say; leave the option away"
         raise ConfigurationError(config.file, None, "storeHost", rule)
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
-    loaded = read_with_backup(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read_bytes=file_system.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    topics = loaded.value or TopicTable()
+    topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, file_system.read_file) or TopicTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
         host=own or asked or parse_host(DEFAULT_STORE_HOST, "storeHost"),

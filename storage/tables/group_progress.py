@@ -13,10 +13,10 @@ Java: ConsumerOffsetManager.commitOffset and persist; a broker makes entry and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -44,11 +44,14 @@ def write_group_offsets(
     """
     directory = f"{root}/config"
     with file_system.locked(f"{root}/lock"):
-        topics = _load(f"{directory}/{TOPICS_FILE}", TopicTable.load, file_system) or TopicTable()
+        topics = read_table(f"{directory}/{TOPICS_FILE}", TopicTable.load, file_system.read_file) or TopicTable()
         groups = (
-            _load(f"{directory}/{GROUPS_FILE}", SubscriptionGroupTable.load, file_system) or SubscriptionGroupTable()
+            read_table(f"{directory}/{GROUPS_FILE}", SubscriptionGroupTable.load, file_system.read_file)
+            or SubscriptionGroupTable()
         )
-        progress = _load(f"{directory}/{OFFSETS_FILE}", ConsumerOffsets.load, file_system) or ConsumerOffsets()
+        progress = (
+            read_table(f"{directory}/{OFFSETS_FILE}", ConsumerOffsets.load, file_system.read_file) or ConsumerOffsets()
+        )
         new_groups, new_topics = ensure_group(groups, topics, group, now_ms=now_ms)
         new_progress = progress.with_offsets(group, offsets, now_ms=now_ms)
         changes: list[tuple[str, _Table, _Table]] = [
@@ -60,15 +63,3 @@ def write_group_offsets(
         for name, table in changed:
             write_with_backup(f"{directory}/{name}", table.to_text(), file_system)
     return bool(changed)
-
-
-def _load(path: str, parse: Callable[[str, str], _T], file_system: LocalFileSystem) -> _T | None:
-    """The table of a file or of its `.bak`, None if there is neither.
-
-    A broker begins with an empty table where the file is unreadable and has no `.bak`; that would end the other groups'
-    progress, so here it is an error.
-    """
-    loaded = read_with_backup(path, parse, read_bytes=file_system.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value

@@ -9,7 +9,7 @@ Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicC
 from __future__ import annotations
 
 from storage.errors import StoreRefusedError
-from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.place.surroundings import refuse_foreign_log
@@ -37,10 +37,7 @@ def create_topic(
     refuse_foreign_log(root, config, file_system)
     path = f"{root}/config/{TOPICS_FILE}"
     with file_system.locked(f"{root}/lock", lock_timeout_ms):
-        loaded = read_with_backup(path, TopicTable.load, read_bytes=file_system.read_file)
-        if loaded.value is None and loaded.problem is not None:
-            raise loaded.problem
-        table = loaded.value or TopicTable()
+        table = read_table(path, TopicTable.load, file_system.read_file) or TopicTable()
         names = broker_names(config, table)
         validate_user_topic(topic.topic, broker_name=names.broker, cluster_name=names.cluster)
         if topic.topic in table.topics:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from storage.files.atomic_file import read_with_backup
+from storage.files.atomic_file import read_table
 from storage.message_store import MessageStore
 from storage.messages.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
 from storage.messages.op_messages import OP_TOPIC
@@ -61,10 +61,7 @@ def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:
 def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
     """A broker begins with an empty table where the file is bad and has no backup; that would end all other groups' progress."""
     path, files = f"{store.root}/config/{OFFSETS_FILE}", store.writer.file_system
-    loaded = read_with_backup(path, ConsumerOffsets.load, read_bytes=files.read_file)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
-    return loaded.value or ConsumerOffsets()
+    return read_table(path, ConsumerOffsets.load, files.read_file) or ConsumerOffsets()
 
 
 class TransactionCounts(CountedTopics):
