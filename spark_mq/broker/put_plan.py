@@ -26,21 +26,18 @@ from storage.errors import PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
-from storage.messages.delays import TIMER_TOPIC, delay_level, route_delayed
+from storage.messages.delays import TIMER_TOPIC, Congestion, delay_level, route_delayed
 from storage.messages.half_messages import half_message
 from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.messages.sizes import Limits, Sizes, refuse_excess
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.rules.put_guards import (
-    BrokerState,
-    check_before_put,
-    check_inner_batch,
-    check_sizes,
-    record_size_bytes,
-)
+from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.tables.topics import TopicConfig
+
+_V6_HOST_SIZE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ class PutRules:
     cluster_name: str = "DefaultCluster"
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
     state: BrokerState = BrokerState()  # noqa: RUF009 (a frozen value)
-    is_congested: Callable[[int], bool] | None = None
+    is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
 
     @property
@@ -166,16 +163,18 @@ def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_
         timer=rules.config.timer,
         now_ms=rules.now_ms,
         is_congested=rules.is_congested,
-        max_message_size=rules.config.commit_log.max_message_size,
     )
 
 
 def _checked_size(message: InnerMessage, body: bytes, properties: bytes, rules: PutRules) -> int:
-    born_host_size = len(message.born_host or rules.host)
+    """Bytes of the record."""
+    v6_hosts = (len(message.born_host or rules.host) == _V6_HOST_SIZE) + (len(rules.host) == _V6_HOST_SIZE)
     properties_size = len(properties) + (CRC_SIZE if rules.config.commit_log.appends_crc else 0)
-    size = record_size_bytes(message.topic, len(body), properties_size, born_host_size, len(rules.host))
-    check_sizes(message.topic, len(body), properties_size, size, rules.config.commit_log.max_message_size)
-    return size
+    is_timed = message.topic == TIMER_TOPIC
+    parts = len(message.topic.encode()), properties_size, len(body), v6_hosts
+    limits = Limits(rules.config.commit_log.max_message_size)
+    refuse_excess(Sizes.of(*parts, is_timed), limits, is_timed=is_timed)
+    return int(Sizes.of(*parts).record)
 
 
 def _with(message: InnerMessage, **properties: str) -> InnerMessage:

@@ -51,7 +51,7 @@ from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.record import host_text
 from storage.message_store import MessageStore
-from storage.messages.delays import REAL_TOPIC
+from storage.messages.delays import REAL_TOPIC, Congestion
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
 from storage.names import RETRY_PREFIX
@@ -97,11 +97,11 @@ class SendMessageHandler:
         choose_queue: Callable[[int], int] = random.randrange,
         new_unique_key: Callable[[], str] | None = None,
         holds_order_lock: Callable[[str], bool] = lambda group: False,
-        is_congested: Callable[[int], bool] | None = None,
+        is_congested: Congestion | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
     ) -> None:
         """`clock` gives milliseconds; `choose_queue` one of so many write queues; `holds_order_lock` whether an orderly consumer of
-        a group has a queue locked; `is_congested` whether the timer takes no more for a time; `put` stores (the default: `put_into`).
+        a group has a queue locked; `is_congested` for which times the timer takes no more; `put` stores (the default: `put_into`).
 
         Raises StoreNotWritableError of a store that is open for reading, StateFileError.
         """

@@ -155,8 +155,7 @@ def _return_rules(
         settings.topics.topics,
         options.max_reconsume_times,
         settings.delays_ms,
-        settings.max_message_size,
-        settings.log_file_size_bytes,
+        settings.limits,
         settings.appends_crc,
     )
 

@@ -26,12 +26,12 @@ from storage.format.record_batch import Records
 from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    TIMER_BUFFER_ROOM,
     TIMER_DELETED_KEY,
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
 from storage.messages.inner_messages import InnerMessages
+from storage.messages.sizes import timer_record_limit
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 
 TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"
@@ -96,10 +96,10 @@ def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
     queue_ids = whole_numbers(properties.values_of(REAL_QUEUE_ID), pa.int32())
     deleted_keys = properties.values_of(TIMER_DELETED_KEY)
     is_message = deleted_keys.is_null().to_numpy(zero_copy_only=False)
-    sizes = records.column("size_bytes")
+    sizes, largest = records.column("size_bytes"), timer_record_limit(max_message_size)
     refused = {
         f"its {TIMER_OUT_MS} is no whole number": out_ms.is_null().to_numpy(zero_copy_only=False),
-        f"it has more than {max_message_size + TIMER_BUFFER_ROOM} bytes": sizes > max_message_size + TIMER_BUFFER_ROOM,
+        f"it has more than {largest} bytes": sizes > largest,
         f"its {REAL_QUEUE_ID} is no whole number": is_message & queue_ids.is_null().to_numpy(zero_copy_only=False),
         f"its {REAL_TOPIC} is missing or no topic": is_message & ~_are_topics(topics),
     }

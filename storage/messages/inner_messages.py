@@ -18,18 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import MessageIllegalError
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
+from storage.format.properties import decode_property_maps
 from storage.format.property_encoding import with_crc_room
-from storage.format.record import HEADER_SIZE, HOST_FLAGS, Message
+from storage.format.record import HOST_FLAGS, Message
 from storage.format.record_batch import Records
 from storage.format.record_block import DUE_IN, OutgoingMessages
 from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, has_queue_entry
 from storage.log.dispatch import DispatchBatch, index_keys, tags_codes
-from storage.names import RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT
+from storage.messages.sizes import Limits, Sizes, refuse_any_excess
 
-RECORD_ROOM = 64 * 1024
-"""Bytes that a record may have beyond the greatest body."""
+_V6_HOST_SIZE = 20
 _QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED) if has_queue_entry(flag)]
 
 
@@ -155,7 +153,7 @@ def outgoing_messages(
     messages: InnerMessages,
     host: bytes,
     delays_ms: tuple[int, ...],
-    max_message_size: int,
+    limits: Limits,
     *,
     appends_crc: bool = False,
 ) -> Iterator[OutgoingMessages]:
@@ -166,9 +164,20 @@ def outgoing_messages(
     """
     if appends_crc:
         messages = messages._replace(properties=with_crc_room(messages.properties))
-    _check_sizes(messages, len(host), max_message_size)
+    refuse_any_excess(sizes_of_messages(messages, len(host)), limits, is_timed=False)
     for run in _runs(messages):
         yield _outgoing(run, delays_ms)._replace(has_crc=appends_crc)
+
+
+def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
+    """Those of their records in a store at a host of so many bytes."""
+    topics, properties, bodies = (
+        np.asarray(pc.binary_length(column).to_numpy(), np.int64)
+        for column in (messages.topics, messages.properties, messages.bodies)
+    )
+    is_v6 = host_size == _V6_HOST_SIZE
+    born_v6 = is_v6 if messages.born_v6 is None else messages.born_v6
+    return Sizes.of(topics, properties, bodies, np.asarray(born_v6, np.int64) + is_v6)
 
 
 def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMessages:
@@ -246,21 +255,3 @@ def _hosts(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray
     width = max(sizes)
     padded = b"".join((host or b"").ljust(width, b"\0") for host in hosts)
     return np.frombuffer(padded, f"V{width}"), np.array([len(host or b"") == 20 for host in hosts])
-
-
-def _check_sizes(messages: InnerMessages, host_size: int, max_message_size: int) -> None:
-    """Java: MessageExtEncoder.encode."""
-    topics = pc.binary_length(messages.topics).to_numpy()
-    properties = pc.binary_length(messages.properties).to_numpy()
-    bodies = pc.binary_length(messages.bodies).to_numpy()
-    born_v6 = host_size == 20 if messages.born_v6 is None else messages.born_v6
-    headers = HEADER_SIZE + host_size - 8 + 12 * np.asarray(born_v6) + np.where(topics > TOPIC_LENGTH_LIMIT, 2, 1) + 2
-    for what, sizes, limit in (
-        ("topic", topics, RETRY_TOPIC_LENGTH_LIMIT),
-        ("properties", properties, PROPERTIES_LIMIT_BYTES),
-        ("body", bodies, max_message_size),
-        ("record", headers + bodies + topics + properties, max_message_size + RECORD_ROOM),
-    ):
-        over = np.flatnonzero(sizes > limit)
-        if len(over):
-            raise MessageIllegalError(what, limit, int(sizes[over[0]]))

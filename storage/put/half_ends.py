@@ -84,7 +84,7 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
     if not messages:
         return []
     inner = InnerMessages.of(messages)
-    parts = outgoing_messages(inner, settings.host, settings.delays_ms, settings.max_message_size)
+    parts = outgoing_messages(inner, settings.host, settings.delays_ms, settings.limits)
     return [settings.encode(part) for part in parts]
 
 

@@ -15,10 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import MessageIllegalError, RowIllegalError
+from storage.errors import RowIllegalError
 from storage.format.message_id import hex_strings
 from storage.format.properties import decode_property_maps
-from storage.format.record import BLANK_SIZE
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.log.placement import Placement
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
@@ -197,13 +196,11 @@ class InnerPut:
         delays_ms: tuple[int, ...],
     ) -> None:
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
-        limit, appends_crc = settings.max_message_size, settings.appends_crc
         self._host = settings.host
-        self._parts = list(outgoing_messages(inner, settings.host, delays_ms, limit, appends_crc=appends_crc))
+        self._parts = list(
+            outgoing_messages(inner, settings.host, delays_ms, settings.limits, appends_crc=settings.appends_crc)
+        )
         self._blocks = [settings.encode(part) for part in self._parts]
-        limit, largest = settings.log_file_size_bytes - BLANK_SIZE, max(map(_largest_record, self._blocks), default=0)
-        if largest > limit:
-            raise MessageIllegalError("record", limit, largest)
 
     def append_to(self, writer: StoreWriter, append: Append | None = None) -> pa.RecordBatch:
         """Append them; returns for each, in their order, the fields of `PutResult`. All or none, as far as the process lives.

@@ -16,6 +16,7 @@ from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.messages.sizes import Limits
 from storage.place.surroundings import refuse_foreign_log
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
@@ -62,6 +63,11 @@ class PutSettings:
     def sync_flush(self) -> bool:
         """Whether a put counts only when it is on the disk."""
         return isinstance(self.flush, SyncFlush)
+
+    @property
+    def limits(self) -> Limits:
+        """How large a message may be."""
+        return Limits(self.max_message_size, self.log_file_size_bytes)
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
         return replace(self, topics=topics)

@@ -16,12 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.properties import CRC_SIZE, PROPERTIES_LIMIT_BYTES
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.properties import CRC_SIZE
 from storage.format.property_encoding import encoded_size, leading_properties
-from storage.format.record import BLANK_SIZE, HEADER_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
 from storage.format.unique_key import UNIQUE_KEY_LENGTH
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.half_messages import HALF_TOPIC
+from storage.messages.sizes import Limits, Sizes, excesses
 from storage.rows import delays as message_delays
 from storage.rows import retries as message_retries
 from storage.rows import transactions as message_transactions
@@ -44,7 +47,9 @@ COLUMNS = (
 UNIQUE_KEY_LIMIT = 255
 _COMPRESSION_LEVEL = 5  # DefaultMQProducer.compressLevel
 _NOT_GIVEN = -1
-_SYSTEM_TOPIC_SIZE = len("RMQ_SYS_TRANS_HALF_TOPIC")  # the longest of those in which rows wait
+_V6_HOST_SIZE = 20
+_COLUMN_OF = {"topic": "topic", "properties": "properties", "body": "body", "record": "body"}
+assert len(SCHEDULE_TOPIC) == len(TIMER_TOPIC)  # where rows wait
 
 
 @dataclass(slots=True)
@@ -142,14 +147,12 @@ def read_columns(
         columns.delays = read_delays(
             _levels(columns, given.get("delay_level"), rejections),
             given.get("deliver_at"),
-            _of_rows(columns, pa.array([target.topic for target in targets], pa.string())),
             sizes_of(bodies),
-            sizes,
             rejections,
             delays_ms=rules.delays_ms,
             timer=rules.timer,
             now_ms=now_ms,
-            max_message_size=rules.max_message_size,
+            is_congested=rules.is_congested,
         )
     if columns.delays is not None:
         sizes += columns.delays.added_sizes(*_real_sizes(columns))
@@ -176,11 +179,6 @@ def _check_halves(columns: MessageColumns, given: dict[str, pa.Array], rejection
         rejections.add(np.flatnonzero(is_valid(given["deliver_at"])), "deliver_at", rule)
     empty = np.flatnonzero(sizes_of(columns.bodies) == 0)
     rejections.add(empty, "body", "it is empty, and a broker cannot commit such a half message")
-
-
-def _of_rows(columns: MessageColumns, values: pa.Array) -> pa.Array:
-    """A value of each row's topic."""
-    return values.take(pa.array(columns.target_codes))
 
 
 def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: list[int], dtype: type) -> np.ndarray:
@@ -329,23 +327,22 @@ def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _check_sizes(columns: MessageColumns, sizes: np.ndarray, rules: MessageRules, rejections: Rejections) -> None:
-    """`sizes` are those of the properties. Java's further limit, a record of maxMessageSize + 64 KiB, cannot be met by what passes."""
-    body_sizes = sizes_of(columns.bodies)
-    limit = rules.max_message_size
-    if body_sizes.max(initial=0) > limit:
-        found = np.flatnonzero(body_sizes > limit)
-        rule = "it is {} bytes as stored, maxMessageSize is {}"
-        rejections.add(found, "body", lambda row: rule.format(body_sizes[row], limit))
-    if sizes.max(initial=0) > PROPERTIES_LIMIT_BYTES:
-        rule = "all properties together are {} bytes, the limit is {}"
-        found = np.flatnonzero(sizes > PROPERTIES_LIMIT_BYTES)
-        rejections.add(found, "properties", lambda row: rule.format(sizes[row], PROPERTIES_LIMIT_BYTES))
-    is_ordinary = columns.delays is None and columns.transactions is None
-    topic_sizes = [max(len(target.topic), 0 if is_ordinary else _SYSTEM_TOPIC_SIZE) for target in columns.targets]
-    records = sizes + HEADER_SIZE + 2 * (rules.host_size - 8) + body_sizes + 1 + 2
-    records += _of_targets(columns.targets, columns.target_codes, topic_sizes, np.int64)
-    if records.max(initial=0) + BLANK_SIZE > rules.log_file_size:
-        found = np.flatnonzero(records + BLANK_SIZE > rules.log_file_size)
-        rule = "its record of {} bytes and {} behind it do not fit into a log file of {}"
-        rejections.add(found, "body", lambda row: rule.format(records[row], BLANK_SIZE, rules.log_file_size))
+def _check_sizes(
+    columns: MessageColumns, property_sizes: np.ndarray, rules: MessageRules, rejections: Rejections
+) -> None:
+    """Every limit of `messages/sizes.py`, by the column that a row is over it with."""
+    topic_sizes = _of_targets(columns.targets, columns.target_codes, [len(t.topic) for t in columns.targets], np.int64)
+    is_timed: np.ndarray | bool = False
+    if columns.delays is not None:
+        topic_sizes = np.where(columns.delays.are_waiting, len(SCHEDULE_TOPIC), topic_sizes)
+        is_timed = columns.delays.waits < 0
+    if columns.transactions is not None:  # a half and its commit
+        topic_sizes = np.maximum(topic_sizes, len(HALF_TOPIC))
+    v6_hosts = 2 * (rules.host_size == _V6_HOST_SIZE)
+    sizes = Sizes.of(topic_sizes, property_sizes, sizes_of(columns.bodies), v6_hosts, is_timed)
+    for excess in excesses(sizes, Limits(rules.max_message_size, rules.log_file_size), is_timed):
+        over = np.asarray(excess.over)
+        if not over.any():
+            continue
+        for column, rows in ((_COLUMN_OF[excess.what], over & ~np.asarray(is_timed)), ("deliver_at", over & is_timed)):
+            rejections.add(np.flatnonzero(rows), column, excess.reason)

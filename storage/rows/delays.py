@@ -1,6 +1,6 @@
 """Rows that are to be delivered later: their columns `delay_level` and `deliver_at`, judged, and where such rows wait. Pure.
 
-The rules are those of one message (`delay/routing.py`). A row says at most one of the two; 0, null and a time that has passed
+The rules are those of one message (`storage/messages/delays.py`). A row says at most one of the two; 0, null and a time that has passed
 mean at once.
 """
 
@@ -22,14 +22,13 @@ from storage.messages.delays import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
     TOO_FAR_AHEAD,
-    route_delayed_rows,
+    Congestion,
+    judge_delays,
 )
 from storage.rows.values import Rejections, read_times_ms
 from storage.settings.nouns import TimerConfig
 
 COLUMNS = ("delay_level", "deliver_at")
-_DELIVERY_ROOM = 2 * (len("TIMER_DEQUEUE_MS") + 20)
-"""Bytes of properties that the timer adds when it takes a message up and delivers it."""
 
 Queue = tuple[str, int]
 
@@ -66,30 +65,26 @@ class Delays(NamedTuple):
         return np.where(waits > 0, waits - 1, len(self.queues) - 1)
 
     def added_sizes(self, topic_sizes: np.ndarray, queue_digits: np.ndarray) -> np.ndarray:
-        """Bytes of properties that waiting needs, of the topic that waits too, and of what the timer will add."""
+        """Bytes of properties that waiting needs, of the topic that waits too."""
         sizes = np.zeros(len(self.waits), np.int64)
         for name, values in self.properties.items():
             sizes += np.where(is_valid(values), sizes_of(values) + len(name) + 2, 0)
         real = topic_sizes + queue_digits + len(REAL_TOPIC) + len(REAL_QUEUE_ID) + 4
-        return np.asarray(sizes + np.where(self.are_waiting, real, 0) + np.where(self.waits < 0, _DELIVERY_ROOM, 0))
+        return np.asarray(sizes + np.where(self.are_waiting, real, 0))
 
 
 def read_delays(
     levels: np.ndarray,
     time_column: pa.Array | None,
-    topics: pa.Array,
     body_sizes: np.ndarray,
-    property_sizes: np.ndarray,
     rejections: Rejections,
     *,
     delays_ms: tuple[int, ...],
     timer: TimerConfig,
     now_ms: int,
-    max_message_size: int,
+    is_congested: Congestion | None = None,
 ) -> Delays | None:
-    """The rows' delays; None where no row asks for one. `levels` are 0 where a row asks for none, `property_sizes` those without what a
-    delay adds.
-    """
+    """The rows' delays; None where no row asks for one. `levels` are 0 where a row asks for none."""
     count = len(body_sizes)
     is_timed = is_valid(time_column) if time_column is not None else np.zeros(count, bool)
     if not (levels.any() or is_timed.any()):
@@ -101,30 +96,37 @@ def read_delays(
     )
     rule = "the row has a delay_level too, or a retry_group, which has one: a message waits for one or the other"
     rejections.add(np.flatnonzero((levels != 0) & is_timed), "deliver_at", rule)
-    routed = route_delayed_rows(
-        topics,
-        np.zeros(count, np.int32),
-        levels=pa.array(levels),
-        deliver_times_ms=pa.array(read_times_ms(time_column, count, 0), mask=~is_timed),
-        body_sizes=body_sizes,
-        property_sizes=property_sizes,
+    deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 0)
+    waits = judge_delays(
+        levels,
+        is_timed,
+        deliver_ms,
+        body_sizes == 0,
         delays_ms=delays_ms,
         timer=timer,
         now_ms=now_ms,
-        max_message_size=max_message_size,
+        is_congested=is_congested,
     )
-    for rows, refusal in routed.refused:
+    for rows, refusal in waits.refused_rows():
         for column, of_column in (("delay_level", rows[levels[rows] > 0]), ("deliver_at", rows[levels[rows] <= 0])):
             reason = refusal.reason
             if refusal is TOO_FAR_AHEAD:
                 reason += f", which is {timer.timer_max_delay_sec} s"
             rejections.add(of_column, column, reason)
-    properties = {name: routed.properties[name] for name in (DELAY, TIMER_DELIVER_MS, TIMER_OUT_MS)}
-    effective = np.clip(levels, 0, len(delays_ms)).astype(np.int64)
-    waits = np.where(is_valid(properties[TIMER_OUT_MS]), -1, effective).astype(np.int32)
+    effective, is_ahead = np.asarray(waits.levels), np.asarray(waits.is_timed)
+    properties = {
+        DELAY: decimal_texts(effective, effective > 0),
+        TIMER_DELIVER_MS: decimal_texts(deliver_ms, is_timed & (effective == 0)),
+        TIMER_OUT_MS: decimal_texts(np.asarray(waits.out_ms), is_ahead),
+    }
     tags_codes = np.array((0, *(DUE_IN + delay for delay in delays_ms)), np.int64)[effective]
     present = {name: values for name, values in properties.items() if values.null_count < count}
-    return Delays(waits, present, tags_codes)
+    return Delays(np.where(is_ahead, -1, effective).astype(np.int32), present, tags_codes)
+
+
+def decimal_texts(numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
+    """The numbers in decimal as large_string, null where `rows` is not."""
+    return pa.array(numbers.astype(np.int64), mask=~rows).cast(pa.large_string())
 
 
 def real_places(queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray | None = None) -> dict[str, pa.Array]:

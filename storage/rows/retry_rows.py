@@ -2,7 +2,8 @@
 
     rows as the Spark source gives them ─send_back_rows─▶ InnerMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP
 
-No loop over rows. A row that cannot be sent back is rejected with the column and the rule that it breaks.
+No loop over rows. A row that cannot be sent back is rejected with the column and the rule that it breaks; how large its message may
+be is asked by `returns.py`.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
@@ -17,21 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError
-from storage.format.properties import CRC_NAME, CRC_SIZE, PROPERTIES_LIMIT_BYTES
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.properties import CRC_NAME
 from storage.format.property_encoding import MapEntries, encode_columns
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
 from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    route_delayed_rows,
+    TIMES,
+    judge_delays,
 )
 from storage.messages.inner_messages import InnerMessages
 from storage.messages.retries import DEAD_LETTER_QUEUE_COUNT, next_reconsume_times, sent_back_to
 from storage.names import TOPIC_LENGTH_LIMIT, dead_letter_topic, retry_topic, validate_path_element
+from storage.rows.delays import decimal_texts
 from storage.rows.values import Rejections, read_integers, read_times_ms
 from storage.settings.nouns import TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
@@ -44,7 +45,7 @@ COLUMNS = (
 
 NEEDED_COLUMNS = COLUMNS[:4]
 _REPLACED = ("WAIT", "DELAY")
-_REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+_REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, *TIMES)
 _KEPT_SYS_FLAG = MULTI_TAGS
 _UNSPECIFIED_HOST = "0.0.0.0:0"
 
@@ -91,7 +92,6 @@ def send_back_rows(
     times, asked = integers("reconsume_times"), integers("delay_level")
     most = group.retry_max_times if max_reconsume_times is None else max_reconsume_times
     dead, levels = sent_back_to(times, asked, most)
-    levels = np.minimum(levels, len(delays_ms))
     bodies = _bodies(given["body"], rejections)
     hosts, are_v6 = _hosts(given.get("born_host"), rejections)
     dead_letters = dead_letter_topic(group.group)
@@ -99,21 +99,22 @@ def send_back_rows(
         rule = f"a dead letter's topic {dead_letters} has {len(dead_letters)} characters, the limit is {TOPIC_LENGTH_LIMIT}"
         rejections.add(np.flatnonzero(dead), "reconsume_times", rule)
     turns = (first_row + np.arange(count)) % max(group.retry_queue_count, 1)
-    routed = route_delayed_rows(
-        pa.array([retry_topic(group.group), dead_letters]).take(pa.array(dead.astype(np.int8))),
-        np.where(dead, turns % DEAD_LETTER_QUEUE_COUNT, turns),
-        levels=pa.array(levels),
-        body_sizes=sizes_of(bodies),
-        delays_ms=delays_ms,
-        timer=TimerConfig(),
-        now_ms=now_ms,
+    queue_ids = np.where(dead, turns % DEAD_LETTER_QUEUE_COUNT, turns)
+    nothing = np.zeros(count, np.int64)
+    waits = judge_delays(
+        levels, nothing > 0, nothing, sizes_of(bodies) == 0, delays_ms=delays_ms, timer=TimerConfig(), now_ms=now_ms
     )
-    for refused, refusal in routed.refused:
+    for refused, refusal in waits.refused_rows():
         rejections.add(refused, "body", refusal.reason)
-    real = {name: routed.properties[name] for name in (REAL_TOPIC, REAL_QUEUE_ID)}
+    levels, is_delayed = np.asarray(waits.levels), np.asarray(waits.levels) > 0
+    targets = pa.array([retry_topic(group.group), dead_letters]).take(pa.array(dead.astype(np.int8)))
+    real = {
+        REAL_TOPIC: pc.if_else(pa.array(is_delayed), targets.cast(pa.large_string()), None),
+        REAL_QUEUE_ID: decimal_texts(queue_ids, is_delayed),
+    }
     messages = InnerMessages(
-        topics=routed.topics,
-        queue_ids=routed.queue_ids,
+        topics=pc.if_else(pa.array(is_delayed), SCHEDULE_TOPIC, targets),
+        queue_ids=np.where(is_delayed, levels - 1, queue_ids).astype(np.int32),
         bodies=bodies,
         properties=_properties(given["properties"], topics, msg_ids, levels, real, appends_crc, rejections),
         flags=integers("flag"),
@@ -195,7 +196,7 @@ def _properties(
     keep[origins[blank.to_numpy(zero_copy_only=False)]] = False
     entries = entries.filter(keep)
     _check_entries(entries, rejections)
-    encoded = encode_columns(
+    return encode_columns(
         {"WAIT": "false"},
         {
             "DELAY": pa.array(levels).cast(pa.large_string()),
@@ -205,14 +206,6 @@ def _properties(
         },
         entries.encode(),
     )
-    sizes = sizes_of(encoded)
-    limit = PROPERTIES_LIMIT_BYTES - (CRC_SIZE if appends_crc else 0)
-    rejections.add(
-        np.flatnonzero(sizes > limit),
-        "properties",
-        lambda row: f"all properties together are {sizes[row]} bytes, the limit is {limit}",
-    )
-    return encoded
 
 
 def _where_missing(entries: MapEntries, name: str, values: pa.Array) -> pa.Array:

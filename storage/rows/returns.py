@@ -14,21 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.properties import CRC_SIZE
-from storage.format.record import BLANK_SIZE, HEADER_SIZE
+from storage.format.property_encoding import with_crc_room
 from storage.format.record_block import OutgoingMessages
-from storage.format.texts import sizes_of
-from storage.messages.inner_messages import InnerMessages, outgoing_messages
+from storage.messages.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
 from storage.messages.retries import dead_letter_topic_config, retry_topic_config
-from storage.names import TOPIC_LENGTH_LIMIT
+from storage.messages.sizes import Limits, excesses
 from storage.rows.messages import RejectedRow
 from storage.rows.retry_rows import send_back_rows
 from storage.rows.rules import DEFAULT_DELAYS_MS
 from storage.rows.values import Rejections
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_WRITE, TopicConfig
-
-_HEADER_LIMIT = HEADER_SIZE + 2 * 12 + 1 + TOPIC_LENGTH_LIMIT + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,7 @@ class ReturnRules:
     max_reconsume_times: int | None = None
     """How often the consumer tries again; None = as the group's entry says."""
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
-    max_message_size: int = 4 * 1024 * 1024
-    log_file_size: int = 1024 * 1024 * 1024
+    limits: Limits = Limits()  # noqa: RUF009 (a frozen value)
     appends_crc: bool = False
 
     def refusal(self) -> str | None:
@@ -95,8 +90,7 @@ class ReturnedRows:
         messages, dead = sent.messages, sent.dead
         if (too_large := self._too_large(messages, sent.rows, rejections)).any():
             messages, dead = messages.take(~too_large), dead[~too_large]
-        limit, appends_crc = rules.max_message_size, rules.appends_crc
-        parts = outgoing_messages(messages, rules.host, rules.delays_ms, limit, appends_crc=appends_crc)
+        parts = outgoing_messages(messages, rules.host, rules.delays_ms, rules.limits, appends_crc=rules.appends_crc)
         indices = np.array(sorted(rejections), np.int64)
         rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in indices.tolist())
         return Returned(tuple(parts), rejected, indices, self._topics(dead))
@@ -111,14 +105,14 @@ class ReturnedRows:
 
     def _too_large(self, messages: InnerMessages, rows: np.ndarray, rejections: Rejections) -> np.ndarray:
         """Which of the messages are too large to be stored; a body that was compressed may be, as the source shows it."""
-        bodies = sizes_of(messages.bodies)
-        limit = self._rules.max_message_size
-        over = bodies > limit
-        size_of = dict(zip(rows[over].tolist(), bodies[over].tolist(), strict=True))
-        rejections.add(rows[over], "body", lambda row: f"it is {size_of[row]} bytes, maxMessageSize is {limit}")
-        records = bodies + sizes_of(messages.properties) + _HEADER_LIMIT + (CRC_SIZE if self._rules.appends_crc else 0)
-        unfit = records + BLANK_SIZE > self._rules.log_file_size
-        rejections.add(
-            rows[unfit], "body", f"its record does not fit into a log file of {self._rules.log_file_size} bytes"
-        )
-        return np.asarray(over | unfit)
+        with_room = messages
+        if self._rules.appends_crc:
+            with_room = messages._replace(properties=with_crc_room(messages.properties))
+        too_large = np.zeros(len(rows), bool)
+        for excess in excesses(sizes_of_messages(with_room, len(self._rules.host)), self._rules.limits):
+            over = np.flatnonzero(excess.over)
+            reasons = {int(rows[message]): excess.reason(message) for message in over.tolist()}
+            column = "properties" if excess.what == "properties" else "body"
+            rejections.add(rows[over], column, reasons.__getitem__)
+            too_large[over] = True
+        return too_large

@@ -13,6 +13,7 @@ from storage.errors import NameIllegalError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
+from storage.messages.delays import Congestion
 from storage.messages.retries import dead_letter_topic_config, find_group, retry_topic_config
 from storage.names import TOPIC_LENGTH_LIMIT, validate_group, validate_topic, validate_user_topic
 from storage.settings.nouns import TimerConfig
@@ -101,6 +102,8 @@ class MessageRules:
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     """The delay of each level, from level 1."""
     timer: TimerConfig = field(default_factory=TimerConfig)
+    is_congested: Congestion | None = None
+    """For which times the timer takes nothing more; None = it does."""
     transaction: TransactionRules | None = None
     """None = rows are ordinary messages."""
     retries: RetryRules = field(default_factory=RetryRules)

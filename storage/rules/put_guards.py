@@ -1,7 +1,7 @@
-"""What keeps a message out of the store, whoever puts it. Java: HookUtils.checkBeforePutMessage, checkInnerBatch, MessageExtEncoder.
+"""What keeps a message out of the store, whoever puts it. Java: HookUtils.checkBeforePutMessage, checkInnerBatch.
 
-The guards run in Java's order, on the message as it will be stored but for its delay; sizes are judged in the end, when the broker
-has added its own properties. Each raises PutRefusedError with a put's status.
+The guards run in Java's order, on the message as it will be stored but for its delay; sizes are judged in the end
+(`storage/messages/sizes.py`), when the broker has added its own properties. Each raises PutRefusedError with a put's status.
 """
 
 from __future__ import annotations
@@ -10,16 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.errors import PutRefusedError
-from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.record import HEADER_SIZE
 from storage.format.sys_flag import INNER_BATCH
-from storage.messages.delays import TIMER_BUFFER_ROOM, TIMER_TOPIC
-from storage.messages.inner_messages import RECORD_ROOM
-from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT
+from storage.messages.sizes import topic_limit
 from storage.put_status import PutStatus
 from storage.tables.topics import TopicConfig
-
-_HOST_GROWTH = 12  # of an IPv6 host over an IPv4 one
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ def check_before_put(topic: str, body: bytes | None, state: BrokerState) -> None
         raise PutRefusedError(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave's, which only its master writes")
     if not state.is_writable:
         raise PutRefusedError(PutStatus.SERVICE_NOT_AVAILABLE, "the store cannot be written now")
-    limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+    limit = topic_limit(topic)
     if (length := len(topic.encode())) > limit:
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, f"the topic has {length} bytes, the limit is {limit}")
     if body is None:
@@ -74,35 +68,3 @@ def check_inner_batch(properties: Mapping[str, str], sys_flag: int, config: Topi
 def has_batch_queues(config: TopicConfig | None) -> bool:
     """Whether a topic's consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
     return config is not None and config.attributes.get("queue.type") == "BatchCQ"
-
-
-def check_sizes(
-    topic: str,
-    body_size_bytes: int,
-    properties_size_bytes: int,
-    record_size_bytes: int,
-    max_message_size: int,
-) -> None:
-    """Java: MessageExtEncoder.encode.
-
-    A record for the timer is held to what the timer can read back, over which Java's would stop for ever (TimerMessageStore).
-    """
-    if properties_size_bytes > PROPERTIES_LIMIT_BYTES:
-        reason = f"the properties have {properties_size_bytes} bytes, the limit is {PROPERTIES_LIMIT_BYTES}"
-        raise PutRefusedError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
-    if body_size_bytes > max_message_size:
-        reason = f"the body has {body_size_bytes} bytes, the limit is {max_message_size}"
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, reason)
-    limit = max_message_size + (TIMER_BUFFER_ROOM if topic == TIMER_TOPIC else RECORD_ROOM)
-    if record_size_bytes > limit:
-        reason = f"the record has {record_size_bytes} bytes, the limit is {limit}"
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, reason)
-
-
-def record_size_bytes(
-    topic: str, body_size_bytes: int, properties_size_bytes: int, born_host_size: int, store_host_size: int
-) -> int:
-    """Bytes of a whole record. Java: MessageExtEncoder.calMsgLength."""
-    hosts = _HOST_GROWTH * ((born_host_size == 20) + (store_host_size == 20))
-    topic_length_bytes = 2 if len(topic) > TOPIC_LENGTH_LIMIT else 1
-    return HEADER_SIZE + hosts + body_size_bytes + topic_length_bytes + len(topic.encode()) + 2 + properties_size_bytes

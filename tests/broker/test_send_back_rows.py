@@ -240,7 +240,6 @@ def send_back(rows: pa.RecordBatch, config: SubscriptionGroupConfig, **rules: An
         ("properties", pa.array([[("a\x01", "b")]], MAPS), "a name holds 0x01 or 0x02"),
         ("properties", pa.array([[("a", "b\x02c")]], MAPS), "a value holds 0x02"),
         ("properties", pa.array([[("", "b")]], MAPS), "a name is empty"),
-        ("properties", pa.array([[("a", "x" * 32_767)]], MAPS), "all properties together are"),
         ("reconsume_times", pa.array([1 << 40], pa.int64()), "does not fit into 32 bits"),
         ("born_host", pa.array(["nowhere"]), "'nowhere' is no address:port"),
     ],

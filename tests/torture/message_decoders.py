@@ -22,6 +22,7 @@ from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedErro
 from storage.format import message_id, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
 from storage.messages import inner_messages, op_messages
+from storage.messages.sizes import Limits
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
 from storage.rules import message_check
 from storage.rules.response_codes import RequestRefusedError
@@ -108,7 +109,7 @@ def _put(messages: inner_messages.InnerMessages) -> None:
     if not messages.row_count:
         return
     try:
-        runs = list(inner_messages.outgoing_messages(messages, HOST_V4, _DELAYS_MS, 4 << 20))
+        runs = list(inner_messages.outgoing_messages(messages, HOST_V4, _DELAYS_MS, Limits()))
     except MessageIllegalError:
         return
     found = [message for run in runs for message in _messages(record_block.encode_block(run, HOST_V4).data.tobytes())]

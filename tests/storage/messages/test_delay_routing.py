@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Collection, Mapping
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from storage.errors import PutRefusedError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.messages.delays import DelayedRows, route_delayed, route_delayed_rows
+from storage.messages.delays import Congestion, Waits, is_slot_full, judge_delays, route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.settings.nouns import TimerConfig
@@ -35,8 +34,8 @@ def message(
     return InnerMessage(topic=topic, queue_id=queue_id, body=body, properties=stored, sys_flag=sys_flag)
 
 
-def route(given: InnerMessage, timer: TimerConfig = TIMER) -> InnerMessage:
-    return route_delayed(given, delays_ms=DELAYS_MS, timer=timer, now_ms=NOW_MS)
+def route(given: InnerMessage, timer: TimerConfig = TIMER, is_congested: Congestion | None = None) -> InnerMessage:
+    return route_delayed(given, delays_ms=DELAYS_MS, timer=timer, now_ms=NOW_MS, is_congested=is_congested)
 
 
 def refusal(given: InnerMessage, timer: TimerConfig = TIMER) -> PutStatus:
@@ -262,9 +261,9 @@ def test_a_full_slot_refuses_a_message() -> None:
     """TimerMessageStore.isReject, asked for the rounded time."""
     asked = []
 
-    def is_congested(out_ms: int) -> bool:
-        asked.append(out_ms)
-        return True
+    def is_congested(out_ms: np.ndarray) -> np.ndarray:
+        asked.extend(out_ms.tolist())
+        return out_ms > 0
 
     with pytest.raises(PutRefusedError) as caught:
         route_delayed(
@@ -280,31 +279,7 @@ def test_a_message_without_body_is_not_parked(properties: dict[str, str]) -> Non
     assert refusal(message(properties, body=b"")) is PutStatus.MESSAGE_ILLEGAL
 
 
-def test_a_record_that_the_timers_buffer_cannot_hold_is_not_parked() -> None:
-    """TimerMessageStore: the buffer has maxMessageSize + 100 bytes; the rest of the record is its header, topic and properties."""
-    given = message(body=bytes(4 << 20), TIMER_DELAY_SEC="3")
-    assert refusal(given) is PutStatus.WHEEL_TIMER_MSG_ILLEGAL
-    assert route(replace(given, body=bytes((4 << 20) - 200))).topic == "rmq_sys_wheel_timer"
-
-
 # Columns
-
-
-def routed_rows(
-    cases: list[tuple[int | None, int | None]], timer: TimerConfig = TIMER, bodies: list[int] | None = None
-) -> DelayedRows:
-    count = len(cases)
-    return route_delayed_rows(
-        pa.array([f"Topic{row}" for row in range(count)]),
-        np.arange(count, dtype=np.int32),
-        levels=pa.array([level for level, _ in cases], pa.int32()),
-        deliver_times_ms=pa.array([time for _, time in cases], pa.int64()),
-        body_sizes=None if bodies is None else np.array(bodies, np.int64),
-        property_sizes=None if bodies is None else np.zeros(count, np.int64),
-        delays_ms=DELAYS_MS,
-        timer=timer,
-        now_ms=NOW_MS,
-    )
 
 
 CASES: list[tuple[int | None, int | None]] = [
@@ -319,49 +294,93 @@ CASES: list[tuple[int | None, int | None]] = [
     (None, 1_700_000_009_001),
     (None, NOW_MS),
     (None, 0),
-    (None, -(2**63)),
     (None, 2**63 - 1),
     (None, NOW_MS + 3 * DAY_S * 1_000),
     (None, NOW_MS + 3 * DAY_S * 1_000 + 1),
 ]
 
 
+def judged_rows(
+    timer: TimerConfig = TIMER, empty: Collection[int] = (), is_congested: Congestion | None = None
+) -> Waits:
+    return judge_delays(
+        np.array([level or 0 for level, _ in CASES]),
+        np.array([time is not None for _, time in CASES]),
+        np.array([time or 0 for _, time in CASES], np.int64),
+        np.isin(np.arange(len(CASES)), list(empty)),
+        delays_ms=DELAYS_MS,
+        timer=timer,
+        now_ms=NOW_MS,
+        is_congested=is_congested,
+    )
+
+
+def full_from(start_ms: int) -> Congestion:
+    return lambda times: times >= start_ms
+
+
 @pytest.mark.parametrize("timer", [TIMER, TimerConfig(timer_wheel_enable=False)], ids=["on", "off"])
-def test_rows_go_where_single_messages_go(timer: TimerConfig) -> None:
-    rows = routed_rows(CASES, timer)
-    refused = {row: why for found, why in rows.refused for row in found.tolist()}
+@pytest.mark.parametrize("is_congested", [None, full_from(1_700_000_008_500)], ids=["free", "full"])
+def test_rows_go_where_single_messages_go(timer: TimerConfig, is_congested: Congestion | None) -> None:
+    waits = judged_rows(timer, is_congested=is_congested)
+    refused = {row: why for found, why in waits.refused_rows() for row in found.tolist()}
     for row, (level, time) in enumerate(CASES):
         properties = {"DELAY": str(level)} if level is not None and level > 0 else {}
-        properties |= {"TIMER_DELIVER_MS": str(max(time, 0))} if time is not None else {}
-        given = message(properties, topic=f"Topic{row}", queue_id=row)
+        properties |= {"TIMER_DELIVER_MS": str(time)} if time is not None else {}
+        given = message(properties)
         if row in refused:
-            assert refusal(given, timer) is refused[row].status
+            with pytest.raises(PutRefusedError, match=re.escape(refused[row].reason)):
+                route(given, timer, is_congested)
             continue
-        expected = route(given, timer)
-        found = {name: texts[row].as_py() for name, texts in rows.properties.items()}
-        assert {name: text for name, text in found.items() if text is not None} == expected.properties
-        assert (rows.topics[row].as_py(), int(rows.queue_ids[row])) == (expected.topic, expected.queue_id)
+        expected = route(given, timer, is_congested)
+        assert expected.properties.get("TIMER_OUT_MS") == (
+            str(np.asarray(waits.out_ms)[row]) if np.asarray(waits.is_timed)[row] else None
+        )
+        if expected.topic == "SCHEDULE_TOPIC_XXXX":
+            assert (expected.queue_id + 1, expected.properties["DELAY"]) == (
+                np.asarray(waits.levels)[row],
+                str(np.asarray(waits.levels)[row]),
+            )
+        else:
+            assert np.asarray(waits.levels)[row] == 0
 
 
 def test_refused_rows_are_told_once_each_in_order() -> None:
-    bodies = [1] * len(CASES)
-    bodies[3] = bodies[6] = bodies[9] = bodies[14] = 0
-    rows = routed_rows(CASES, bodies=bodies)
-    assert [(found.tolist(), why.status) for found, why in rows.refused] == [
-        ([12, 14], PutStatus.WHEEL_TIMER_MSG_ILLEGAL),
+    waits = judged_rows(empty=(3, 6, 9, 13))
+    assert [(found.tolist(), why.status) for found, why in waits.refused_rows()] == [
+        ([11, 13], PutStatus.WHEEL_TIMER_MSG_ILLEGAL),
         ([3, 6], PutStatus.MESSAGE_ILLEGAL),
     ]
 
 
-def test_rows_that_the_timers_buffer_cannot_hold_are_refused() -> None:
-    rows = routed_rows([(None, NOW_MS + 9_000), (1, None), (None, 1)], bodies=[4 << 20] * 3)
-    assert [found.tolist() for found, _ in rows.refused] == [[0]]
+def test_each_time_of_many_rows_is_asked_about_once() -> None:
+    asked: list[list[int]] = []
+
+    def is_congested(times: np.ndarray) -> np.ndarray:
+        asked.append(times.tolist())
+        return times == NOW_MS + 2_500
+
+    waits = judge_delays(
+        np.zeros(4, np.int64),
+        np.ones(4, bool),
+        NOW_MS + np.array([3_000, 3_100, 0, 60_000]),
+        np.zeros(4, bool),
+        delays_ms=DELAYS_MS,
+        timer=TIMER,
+        now_ms=NOW_MS,
+        is_congested=is_congested,
+    )
+    assert asked == [[NOW_MS + 2_500, NOW_MS + 59_500]]
+    assert [(rows.tolist(), why.status) for rows, why in waits.refused_rows()] == [
+        ([0, 1], PutStatus.WHEEL_TIMER_FLOW_CONTROL)
+    ]
 
 
-def test_columns_that_ask_for_nothing_change_nothing() -> None:
-    topics, queue_ids = pa.array(["TopicA", "TopicB"]), np.array([1, 2], np.int32)
-    rows = route_delayed_rows(topics, queue_ids, delays_ms=DELAYS_MS, timer=TIMER, now_ms=NOW_MS)
-    assert rows.topics.equals(topics)
-    assert rows.queue_ids.tolist() == [1, 2]
-    assert all(texts.null_count == 2 for texts in rows.properties.values())
-    assert rows.refused == ()
+@pytest.mark.parametrize(
+    ("count", "draw", "is_full"),
+    [(100, 999, False), (101, 0, False), (101, 999, True), (150, 499, False), (150, 500, True), (200, -1, True)],
+)
+def test_a_slot_fills_up_by_chance_and_then_for_certain(count: int, draw: int, is_full: bool) -> None:
+    """TimerMessageStore.isReject with timerCongestNumEachSlot = 100: RANDOM.nextInt(1000) > 1000 * excess / (100 + 0.1)."""
+    assert bool(is_slot_full(count, 100, draw)) is is_full
+    assert is_slot_full(np.array([count]), 100, np.array([draw])).tolist() == [is_full]

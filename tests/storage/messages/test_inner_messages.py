@@ -14,6 +14,7 @@ from storage.format.record import MAGIC_V2
 from storage.format.record_block import encode_block, stamp
 from storage.message_store import MessageStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties, outgoing_messages
+from storage.messages.sizes import Limits
 from tests.support.fixture_stores import Fixture
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
@@ -124,7 +125,7 @@ def test_records_of_a_broker_are_made_again_byte_for_byte(fixture_store: Callabl
                 record = records.take(np.array([row]))
                 message = store.message_by_commitlog_offset(place)
                 (run,) = outgoing_messages(
-                    InnerMessages.of_records(record), message.store_host, store.config.delay.delays_ms, 4 << 20
+                    InnerMessages.of_records(record), message.store_host, store.config.delay.delays_ms, Limits()
                 )
                 block = encode_block(run, message.store_host)
                 made = block.data.copy()

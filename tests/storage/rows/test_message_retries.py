@@ -18,6 +18,7 @@ from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block
 from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage
+from storage.messages.sizes import Limits
 from storage.rows.messages import MessageRows, Prepared
 from storage.rows.returns import Returned, ReturnedRows, ReturnRules
 from storage.rows.rules import MessageRules, RetryRules
@@ -229,10 +230,13 @@ def test_a_retry_topic_that_nobody_may_write_is_refused() -> None:
 
 def test_rows_that_are_too_large_are_refused_and_the_others_go() -> None:
     """MessageExtEncoder: MESSAGE_ILLEGAL above maxMessageSize; a body that was compressed may be, as it is read."""
-    returned = back([consumed(b"a"), consumed(b"x" * 101), consumed(b"b" * 100)], max_message_size=100)
+    returned = back([consumed(b"a"), consumed(b"x" * 101), consumed(b"b" * 100)], limits=Limits(100))
     assert [(row, column) for row, column, _ in returned.rejected] == [(1, "body")]
     (part,) = returned.parts
     assert [message.body for message in records(part)] == [b"a", b"b" * 100]
+    long = consumed(b"c") | {"properties": [("a", "x" * 32_767)]}
+    ((_, column, rule),) = back([long]).rejected
+    assert (column, "all properties together are" in rule) == ("properties", True)
 
 
 def test_numbers_of_rows_go_on_from_batch_to_batch() -> None:

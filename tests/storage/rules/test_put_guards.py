@@ -1,4 +1,4 @@
-"""The guards before a put: HookUtils.checkBeforePutMessage, checkInnerBatch, MessageExtEncoder."""
+"""The guards before a put: HookUtils.checkBeforePutMessage, checkInnerBatch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from storage import open_store
 from storage.errors import PutRefusedError
 from storage.put_status import PutStatus
 from storage.rules.put_guards import (
     BrokerState,
     check_before_put,
     check_inner_batch,
-    check_sizes,
-    record_size_bytes,
 )
 from storage.tables.topics import TopicConfig
-from tests.support.fixture_stores import Fixture
 
 RETRY_255 = "%RETRY%" + "g" * 248
 
@@ -86,48 +82,6 @@ def test_an_inner_batch_is_one_by_property_flag_and_topic(
     """HookUtils.checkInnerBatch."""
     status = status_of(lambda: check_inner_batch(properties, sys_flag, topic))
     assert status == (None if is_legal else PutStatus.MESSAGE_ILLEGAL)
-
-
-@pytest.mark.parametrize(
-    ("topic", "body", "properties", "record", "status"),
-    [
-        ("T", 1000, 32_767, 1000 + 65_536, None),
-        ("T", 1000, 32_768, 0, PutStatus.PROPERTIES_SIZE_EXCEEDED),
-        ("T", 1001, 32_768, 0, PutStatus.PROPERTIES_SIZE_EXCEEDED),  # judged before the body
-        ("T", 1001, 0, 0, PutStatus.MESSAGE_ILLEGAL),
-        ("T", 1000, 0, 1000 + 65_537, PutStatus.MESSAGE_ILLEGAL),
-        # TimerMessageStore reads a record into maxMessageSize + 100 bytes, and stays at one that is longer.
-        ("rmq_sys_wheel_timer", 1000, 0, 1100, None),
-        ("rmq_sys_wheel_timer", 1000, 0, 1101, PutStatus.MESSAGE_ILLEGAL),
-    ],
-)
-def test_properties_body_and_record_have_limits(
-    topic: str, body: int, properties: int, record: int, status: PutStatus | None
-) -> None:
-    """MessageExtEncoder.encode."""
-    assert status_of(lambda: check_sizes(topic, body, properties, record, 1000)) == status
-
-
-@pytest.mark.parametrize("name", ["clean", "ipv6"])
-def test_a_record_is_as_long_as_the_brokers(pristine_store: Callable[[str], Fixture], name: str) -> None:
-    """MessageExtEncoder.calMsgLength, over every record that a broker wrote."""
-    fixture = pristine_store(name)
-    count = 0
-    with open_store(fixture.root, config=str(fixture.conf)) as store:
-        for topic in store.topics():
-            for queue_id in store.queue_ids(topic):
-                for message in store.get(topic, queue_id, store.min_offset(topic, queue_id), 100).messages:
-                    hosts = len(message.born_host), len(message.store_host)
-                    properties, body = len(message.raw_properties), len(message.body)
-                    assert record_size_bytes(message.topic, body, properties, *hosts) == message.size_bytes
-                    count += 1
-    assert count > 10
-
-
-@pytest.mark.parametrize(("topic", "size"), [("t" * 127, 91 + 127), ("t" * 128, 91 + 1 + 128)])
-def test_a_longer_topic_has_a_longer_length(topic: str, size: int) -> None:
-    """MessageVersion.getTopicLengthSize."""
-    assert record_size_bytes(topic, 0, 0, 8, 8) == size
 
 
 def status_of(guard: Callable[[], None]) -> PutStatus | None:

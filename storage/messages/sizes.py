@@ -1,0 +1,167 @@
+"""How large a message may be: each limit once, for one message and for columns of them. Pure.
+
+    topic        255 bytes in a record; what a client may name is shorter (`topic_limit`)
+    properties   32,767 bytes, with what a timer adds later where the message waits there
+    body         maxMessageSize
+    record       maxMessageSize and 64 KiB; in the timer's topic maxMessageSize and 100 bytes, which is what a timer reads back
+    record       a log file, with the filler behind it
+
+Every size is a number or an array of them. Limits come in the order in which Java asks; the first that is broken counts.
+Java: MessageExtEncoder.encode, calMsgLength; HookUtils.checkBeforePutMessage (topic); TimerMessageStore.getMessageByCommitOffset.
+Departures: Java stores a record that its timer cannot read back, and properties to which it can add nothing; its timer then stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from storage.errors import MessageIllegalError, PutRefusedError
+from storage.format.properties import PROPERTIES_LIMIT_BYTES
+from storage.format.record import BLANK_SIZE, HEADER_SIZE
+from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT
+from storage.put_status import PutStatus
+
+RECORD_ROOM = 64 * 1024
+"""Bytes that a record may have beyond the greatest body."""
+TIMER_BUFFER_ROOM = 100
+"""The same of a record in the timer's topic."""
+TIMER_PROPERTIES_ROOM = 2 * (len("TIMER_DEQUEUE_MS") + 20)
+"""Bytes of properties that the timer adds when it takes a message up and delivers it."""
+_HOST_GROWTH = 12  # of an IPv6 host over an IPv4 one
+
+Numbers = int | np.integer[Any] | np.ndarray
+Truths = bool | np.bool_ | np.ndarray
+
+
+class Limits(NamedTuple):
+    """What a store says of sizes."""
+
+    max_message_size: int = 4 << 20
+    log_file_size: int | None = None
+    """None = somebody else asks whether the record fits into a log file."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of one message's parts as they will be stored, or of many messages'."""
+
+    topic: Numbers
+    properties: Numbers
+    body: Numbers
+    record: Numbers
+
+    @classmethod
+    def of(
+        cls, topic: Numbers, properties: Numbers, body: Numbers, v6_hosts: Numbers, is_timed: Truths = False
+    ) -> Sizes:
+        """Those of records, `v6_hosts` of whose two hosts are IPv6. Java: MessageExtEncoder.calMsgLength.
+
+        What waits for its time (`is_timed`) is counted with two IPv6 hosts, as a later roll by the timer may write it.
+        """
+        v6_hosts = v6_hosts + (2 - v6_hosts) * is_timed
+        topic_length_size = 1 + (topic > TOPIC_LENGTH_LIMIT)
+        record = HEADER_SIZE + _HOST_GROWTH * v6_hosts + body + topic_length_size + topic + 2 + properties
+        return cls(topic, properties, body, record)
+
+
+class Excess(NamedTuple):
+    """One limit, and who is over it."""
+
+    what: str
+    """topic, properties, body or record."""
+    sizes: Numbers
+    limits: Numbers
+    over: Truths
+    status: PutStatus
+    text: str
+    """With places for size and limit."""
+
+    def reason(self, row: int | None = None) -> str:
+        """Why the message, or one of many, may not be stored."""
+        size, limit = self.of_row(row)
+        return self.text.format(size, limit)
+
+    def of_row(self, row: int | None = None) -> tuple[int, int]:
+        """Size and limit of the message, or of one of many."""
+        return _at(self.sizes, row), _at(self.limits, row)
+
+
+def excesses(sizes: Sizes, limits: Limits, is_timed: Truths = False) -> Iterator[Excess]:
+    """Every limit in Java's order. `is_timed` tells which messages wait in the timer's topic."""
+    largest = limits.max_message_size
+    yield Excess(
+        "topic",
+        sizes.topic,
+        RETRY_TOPIC_LENGTH_LIMIT,
+        sizes.topic > RETRY_TOPIC_LENGTH_LIMIT,
+        PutStatus.MESSAGE_ILLEGAL,
+        "it has {} bytes, the limit is {}",
+    )
+    most = PROPERTIES_LIMIT_BYTES - TIMER_PROPERTIES_ROOM * is_timed
+    yield Excess(
+        "properties",
+        sizes.properties,
+        most,
+        sizes.properties > most,
+        PutStatus.PROPERTIES_SIZE_EXCEEDED,
+        "all properties together are {} bytes, the limit is {}",
+    )
+    yield Excess(
+        "body",
+        sizes.body,
+        largest,
+        sizes.body > largest,
+        PutStatus.MESSAGE_ILLEGAL,
+        "it is {} bytes as stored, maxMessageSize is {}",
+    )
+    most = (largest + RECORD_ROOM) + (timer_record_limit(largest) - (largest + RECORD_ROOM)) * is_timed
+    yield Excess(
+        "record",
+        sizes.record,
+        most,
+        sizes.record > most,
+        PutStatus.MESSAGE_ILLEGAL,
+        f"its record of {{}} bytes is over the limit of {{}}: maxMessageSize and {RECORD_ROOM}, "
+        f"or {TIMER_BUFFER_ROOM} where it waits for a deliver time, which is what a broker's timer reads back",
+    )
+    if limits.log_file_size is not None:
+        most = limits.log_file_size - BLANK_SIZE
+        yield Excess(
+            "record",
+            sizes.record,
+            most,
+            sizes.record > most,
+            PutStatus.MESSAGE_ILLEGAL,
+            f"its record of {{}} bytes and {BLANK_SIZE} behind it do not fit into a log file of {limits.log_file_size}",
+        )
+
+
+def _at(numbers: Numbers, row: int | None) -> int:
+    return int(numbers[row] if isinstance(numbers, np.ndarray) and row is not None else numbers)
+
+
+def timer_record_limit(max_message_size: int) -> int:
+    """The largest record that a timer reads back. Java: TimerMessageStore.getMessageByCommitOffset."""
+    return max_message_size + TIMER_BUFFER_ROOM
+
+
+def topic_limit(topic: str) -> int:
+    """So many bytes may a topic have. Java: HookUtils.checkBeforePutMessage."""
+    return RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+
+
+def refuse_excess(sizes: Sizes, limits: Limits, *, is_timed: bool) -> None:
+    """Raises PutRefusedError for the first limit that one message breaks."""
+    for excess in excesses(sizes, limits, is_timed):
+        if excess.over:
+            raise PutRefusedError(excess.status, f"{excess.what}: {excess.reason()}")
+
+
+def refuse_any_excess(sizes: Sizes, limits: Limits, is_timed: Truths) -> None:
+    """Raises MessageIllegalError for the first limit that any of many messages breaks."""
+    for excess in excesses(sizes, limits, is_timed):
+        if (over := np.flatnonzero(excess.over)).size:
+            size, limit = excess.of_row(int(over[0]))
+            raise MessageIllegalError(excess.what, limit, size)
