@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+
 from spark_mq.broker.put_plan import PutRules, plan_inner
 from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.put_statistics import PutStatistics
@@ -27,8 +29,8 @@ from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.message_store import MessageStore
 from storage.messages.delays import REAL_TOPIC
-from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, committed_message
-from storage.messages.inner_messages import InnerMessage
+from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, committed_messages
+from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.messages.op_messages import OpBatch
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
@@ -297,10 +299,10 @@ class TransactionEnder:
 
     def _commit(self, half: Message, now_ms: int) -> PutStatus:
         try:
-            message = committed_message(half)
+            committed = committed_messages(InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset]))
         except PutRefusedError as refused:
             return refused.status
-        return self._append(message, now_ms).status
+        return self._append(committed.message(0), now_ms).status
 
     def _append(self, message: InnerMessage, now_ms: int) -> PutOutcome:
         settings = self._store.writer.settings

@@ -4,7 +4,7 @@ A half is an ordinary message of queue 0 of the half topic, transaction bits cle
 an op message that names its queue offset (`op_messages.py`); where it is committed, a commit record stands before that in the
 topic that it was sent to, and names the half by its place in the log.
 
-One at a time (`half_message`, `committed_message`) and many at once: columns in, columns out, no Python loop over messages.
+Rules take one message's values or columns of them; what works on whole messages takes columns, of one row where there is one.
 
 Java: TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor.endMessageTransaction.
 """
@@ -14,25 +14,25 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import PutRefusedError
-from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
+from storage.format.properties import decode_property_maps
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.messages.delays import (
-    DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
+    TIMES,
+    Refusal,
     delay_level,
 )
 from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.messages.sizes import Numbers, Truths
 from storage.put_status import PutStatus
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -52,14 +52,19 @@ CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 """Of a half that was put back unasked: the queue offset of the first one."""
-DELIVER_TIMES = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 
 _TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would leave room for . and ..
-_QUEUE_ID = "[0-9]{1,9}"
-_NO_LEVEL = "^(?:[+-]?0+|-[0-9]+)$"
-_DELAYED = "a message of a transaction cannot have a delay or a deliver time"
 _BELONGS_NOWHERE = f"{REAL_TOPIC} is no topic, or {REAL_QUEUE_ID} no queue id"
 _NO_END = b"[^\x02]$"
+
+HALF_DELAYED = Refusal(
+    PutStatus.MESSAGE_ILLEGAL,
+    "a message of a transaction cannot be delayed: a broker would throw it away when it is due",
+)
+HALF_EMPTY = Refusal(PutStatus.MESSAGE_ILLEGAL, "it is empty, and a broker cannot commit such a half message")
+
+Value = TypeVar("Value", str, pa.Array)
+Flags = TypeVar("Flags", int, np.ndarray)
 
 
 class TransactionState(Enum):
@@ -71,96 +76,91 @@ class TransactionState(Enum):
     """Ask again later."""
 
 
+def half_refusals(levels: Numbers, asks_time: Truths, is_empty: Truths) -> tuple[tuple[Truths, Refusal], ...]:
+    """Which messages become no halves, and why; of a message's reasons the first one counts. The one rule for a request and a row.
+
+    Departures: a broker of 5.3 takes both. It parks a half with a delay in the schedule topic and throws it away when it is due, and it
+    refuses the commit of one without a body, which it reads back as null.
+    """
+    return ((levels > 0) | asks_time, HALF_DELAYED), (is_empty, HALF_EMPTY)
+
+
+def client_properties(producer_group: Value) -> dict[str, Value | str]:
+    """What a client says of a half. Java: DefaultMQProducerImpl.sendMessageInTransaction."""
+    return {PREPARED: "true", PRODUCER_GROUP: producer_group}
+
+
+def half_properties(topic: Value, queue_id: Value, unique_key: Value) -> dict[str, Value]:
+    """What a broker says of a half, of one or of columns of them: where it belongs, and its transaction.
+
+    Java: TransactionalMessageBridge.parseHalfMessageInner.
+    """
+    return {TRANSACTION_ID: unique_key, REAL_TOPIC: topic, REAL_QUEUE_ID: queue_id}
+
+
+def half_flags(sys_flags: Flags) -> Flags:
+    """System flags of halves: no transaction's, so that they have entries in their queue."""
+    return sys_flags & ~TRANSACTION_MASK
+
+
+def committed_flags(sys_flags: Flags) -> Flags:
+    """System flags of what is committed."""
+    return half_flags(sys_flags) | TRANSACTION_COMMIT
+
+
 def half_message(message: InnerMessage, producer_group: str | None = None) -> InnerMessage:
     """The half that stands for a message until its transaction ends. Java: TransactionalMessageBridge.parseHalfMessageInner.
 
-    With `producer_group` also what a client adds (Java: DefaultMQProducerImpl.sendMessageInTransaction): TRAN_MSG and PGROUP.
-    A delay is refused (PutRefusedError MESSAGE_ILLEGAL): a broker of 5.3 parks such a half in the schedule topic and
-    throws it away when it is due.
+    With `producer_group` also what a client adds. Raises PutRefusedError (MESSAGE_ILLEGAL) by `half_refusals`.
     """
-    if delay_level(message) > 0 or any(name in message.properties for name in DELIVER_TIMES):
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
+    asks_time = any(name in message.properties for name in TIMES)
+    for is_refused, refusal in half_refusals(delay_level(message), asks_time, not message.body):
+        if is_refused:
+            raise PutRefusedError(refusal.status, refusal.reason)
     properties = dict(message.properties)
     if producer_group is not None:
-        properties |= {PREPARED: "true", PRODUCER_GROUP: producer_group}
-    if key := properties.get(UNIQUE_KEY):
-        properties[TRANSACTION_ID] = key
-    properties |= {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
+        properties |= client_properties(producer_group)
+    added = half_properties(message.topic, str(message.queue_id), properties.get(UNIQUE_KEY, ""))
+    properties |= {name: value for name, value in added.items() if value}
     return replace(
         message,
         topic=HALF_TOPIC,
         queue_id=QUEUE_ID,
-        sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+        sys_flag=half_flags(message.sys_flag),
         properties=properties,
-    )
-
-
-def committed_message(half: Message) -> InnerMessage:
-    """The message that a commit makes visible. Java: EndTransactionProcessor.endMessageTransaction.
-
-    Its properties are the half's, REAL_TOPIC, REAL_QID and TRAN_MSG among them: Java clears these after it made the string.
-    Raises PutRefusedError (MESSAGE_ILLEGAL) for a half that does not say where it belongs, at which Java throws.
-    """
-    topic, queue_id = real_queue(half)
-    return replace(
-        InnerMessage.of(half),
-        topic=topic,
-        queue_id=queue_id,
-        sys_flag=InnerMessage.of(half).sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
-        prepared_transaction_offset=half.commitlog_offset,
     )
 
 
 def real_queue(half: Message) -> tuple[str, int]:
     """The topic and queue that a half was sent to. Raises PutRefusedError (MESSAGE_ILLEGAL) where it does not say."""
-    topic, queue_id = half.properties.get(REAL_TOPIC, ""), half.properties.get(REAL_QUEUE_ID, "")
-    if not re.fullmatch(_TOPIC, topic) or not re.fullmatch(_QUEUE_ID, queue_id):
+    columns = (pa.array([half.properties.get(name)], pa.string()) for name in (REAL_TOPIC, REAL_QUEUE_ID))
+    topics, queue_ids = real_queues(*columns)
+    if queue_ids[0] < 0:
         raise PutRefusedError(
             PutStatus.MESSAGE_ILLEGAL, f"the half message at {half.commitlog_offset}: {_BELONGS_NOWHERE}"
         )
-    return topic, int(queue_id)
+    return topics[0].as_py(), int(queue_ids[0])
 
 
 # Many at once
 
 
-def half_messages(messages: InnerMessages, producer_groups: pa.Array | str) -> InnerMessages:
-    """The halves of these, with what the client of each group adds. The vectorised `half_message`.
-
-    Raises PutRefusedError (MESSAGE_ILLEGAL) if any has a delay, or a level that is no number, or a deliver time.
-    """
-    properties = decode_property_maps(messages.properties.cast(pa.binary()))
-    levels = properties.values_of(DELAY).drop_null()
-    is_delayed = pc.any(pc.invert(pc.match_substring_regex(levels, _NO_LEVEL))).as_py()
-    if is_delayed or any(properties.values_of(name).null_count < messages.row_count for name in DELIVER_TIMES):
-        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _DELAYED)
-    keys = properties.values_of(UNIQUE_KEY)
-    encoded = closed(messages.properties)
-    encoded = with_property(encoded, PREPARED, "true")
-    encoded = with_property(encoded, PRODUCER_GROUP, producer_groups)
-    encoded = with_property(encoded, TRANSACTION_ID, keys)
-    encoded = with_property(encoded, REAL_TOPIC, messages.topics)
-    encoded = with_property(encoded, REAL_QUEUE_ID, pa.array(messages.queue_ids).cast(pa.string()))
-    return _moved(messages, HALF_TOPIC)._replace(
-        properties=encoded, sys_flags=(messages.sys_flags & ~TRANSACTION_MASK).astype(np.int32)
-    )
-
-
 def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | None = None) -> InnerMessages:
-    """What a commit of these makes visible. The vectorised `committed_message`.
+    """What a commit of these makes visible. Java: EndTransactionProcessor.endMessageTransaction.
 
+    Their properties are the halves', REAL_TOPIC, REAL_QID and TRAN_MSG among them: Java clears these after it made the string.
     `commitlog_offsets` is where the halves lie; None = not known yet, 0. Raises PutRefusedError (MESSAGE_ILLEGAL) where
-    a half does not say what topic and queue it belongs to.
+    a half does not say what topic and queue it belongs to, at which Java throws.
     """
     properties = decode_property_maps(halves.properties.cast(pa.binary()))
-    topics, queue_ids = real_queues(properties)
+    topics, queue_ids = real_queues(properties.values_of(REAL_TOPIC), properties.values_of(REAL_QUEUE_ID))
     if (queue_ids < 0).any():
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _BELONGS_NOWHERE)
     places = np.zeros(halves.row_count, np.int64) if commitlog_offsets is None else commitlog_offsets.astype(np.int64)
     return halves._replace(
         topics=topics,
         queue_ids=queue_ids.astype(np.int32),
-        sys_flags=(halves.sys_flags & ~TRANSACTION_MASK | TRANSACTION_COMMIT).astype(np.int32),
+        sys_flags=committed_flags(halves.sys_flags).astype(np.int32),
         prepared_transaction_offsets=places,
     )
 
@@ -200,12 +200,12 @@ def resumed_messages(discarded: InnerMessages) -> InnerMessages:
     )
 
 
-def real_queues(properties: PropertyMaps | RegularProperties) -> tuple[pa.Array, np.ndarray]:
-    """Topic and queue id (int64) that halves were sent to; "" and −1 where one does not say both."""
-    topics = properties.values_of(REAL_TOPIC).fill_null("")
-    queue_ids = integers(properties.values_of(REAL_QUEUE_ID), -1)
-    queue_ids[~np.array(pc.match_substring_regex(topics, f"^{_TOPIC}$"), bool)] = -1
-    return topics, queue_ids
+def real_queues(topics: pa.Array, queue_ids: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Topic and queue id (int64) that halves were sent to, of REAL_TOPIC and REAL_QID; "" and −1 where one does not say both."""
+    topics = topics.fill_null("")
+    numbers = integers(queue_ids, -1)
+    numbers[~np.array(pc.match_substring_regex(topics, f"^(?:{_TOPIC})$"), bool)] = -1
+    return topics, numbers
 
 
 def integers(texts: pa.Array, otherwise: int, digits: int = 9) -> np.ndarray:

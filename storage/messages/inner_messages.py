@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.properties import decode_property_maps
+from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HOST_FLAGS, Message
 from storage.format.record_batch import Records
@@ -27,7 +27,7 @@ from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_
 from storage.log.dispatch import DispatchBatch, index_keys, tags_codes
 from storage.messages.sizes import Limits, Sizes, refuse_any_excess
 
-_V6_HOST_SIZE = 20
+_V4_HOST_SIZE, _V6_HOST_SIZE = 8, 20
 _QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED) if has_queue_entry(flag)]
 
 
@@ -127,6 +127,25 @@ class InnerMessages(NamedTuple):
             sys_flags & BORN_HOST_V6 != 0,
             records.column("reconsume_times").astype(np.int32),
             records.column("prepared_transaction_offset").astype(np.int64),
+        )
+
+    def message(self, row: int) -> InnerMessage:
+        """One of them."""
+        host = None
+        if self.born_hosts is not None:
+            is_v6 = self.born_hosts.itemsize == _V6_HOST_SIZE if self.born_v6 is None else self.born_v6[row]
+            host = bytes(self.born_hosts[row])[: _V6_HOST_SIZE if is_v6 else _V4_HOST_SIZE]
+        return InnerMessage(
+            topic=self.topics[row].as_py(),
+            queue_id=int(self.queue_ids[row]),
+            body=self.bodies[row].as_py(),
+            properties=decode_properties(self.properties[row].as_py()),
+            flag=int(self.flags[row]),
+            sys_flag=int(self.sys_flags[row]),
+            born_time_ms=int(self.born_times_ms[row]),
+            born_host=host,
+            reconsume_times=int(self.reconsume_times[row]),
+            prepared_transaction_offset=int(self.prepared_transaction_offsets[row]),
         )
 
     @property

@@ -23,12 +23,12 @@ from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
 from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.messages.delays import TIMER_TOPIC
-from storage.messages.half_messages import HALF_TOPIC
+from storage.messages.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
 from storage.messages.sizes import Limits, Sizes, excesses
 from storage.rows import delays as message_delays
 from storage.rows import retries as message_retries
 from storage.rows import transactions as message_transactions
-from storage.rows.delays import Delays, read_delays
+from storage.rows.delays import Delays, check_levels, read_delays
 from storage.rows.properties import read_properties
 from storage.rows.retries import Retries, read_retries
 from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
@@ -169,16 +169,17 @@ def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Reject
 
 
 def _check_halves(columns: MessageColumns, given: dict[str, pa.Array], rejections: Rejections) -> None:
-    """What a broker could not commit: a half with a delay is parked in the schedule topic and thrown away when it is due, one without
-    a body is refused when it is read back.
-    """
-    rule = "a message of a transaction cannot be delayed: a broker would throw it away when it is due"
+    """What a broker could not commit, by `half_refusals`."""
     levels = read_integers("delay_level", given.get("delay_level"), len(columns), 0, np.int32, rejections)
-    rejections.add(np.flatnonzero(levels != 0), "delay_level", rule)
-    if "deliver_at" in given:
-        rejections.add(np.flatnonzero(is_valid(given["deliver_at"])), "deliver_at", rule)
-    empty = np.flatnonzero(sizes_of(columns.bodies) == 0)
-    rejections.add(empty, "body", "it is empty, and a broker cannot commit such a half message")
+    check_levels(levels, rejections)
+    has_time = is_valid(given["deliver_at"]) if "deliver_at" in given else np.zeros(len(columns), bool)
+    for is_refused, refusal in half_refusals(levels, has_time, sizes_of(columns.bodies) == 0):
+        refused = np.asarray(is_refused)
+        if refusal is HALF_EMPTY:
+            rejections.add(np.flatnonzero(refused), "body", refusal.reason)
+            continue
+        rejections.add(np.flatnonzero(refused & (levels > 0)), "delay_level", refusal.reason)
+        rejections.add(np.flatnonzero(refused), "deliver_at", refusal.reason)
 
 
 def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: list[int], dtype: type) -> np.ndarray:

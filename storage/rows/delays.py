@@ -89,11 +89,7 @@ def read_delays(
     is_timed = is_valid(time_column) if time_column is not None else np.zeros(count, bool)
     if not (levels.any() or is_timed.any()):
         return None
-    rejections.add(
-        np.flatnonzero(levels < 0),
-        "delay_level",
-        lambda row: f"{levels[row]} is negative; 0 or null delivers at once, 1 is the first level",
-    )
+    check_levels(levels, rejections)
     rule = "the row has a delay_level too, or a retry_group, which has one: a message waits for one or the other"
     rejections.add(np.flatnonzero((levels != 0) & is_timed), "deliver_at", rule)
     deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 0)
@@ -122,6 +118,15 @@ def read_delays(
     tags_codes = np.array((0, *(DUE_IN + delay for delay in delays_ms)), np.int64)[effective]
     present = {name: values for name, values in properties.items() if values.null_count < count}
     return Delays(np.where(is_ahead, -1, effective).astype(np.int32), present, tags_codes)
+
+
+def check_levels(levels: np.ndarray, rejections: Rejections) -> None:
+    """A row names no level below 1, which a broker would take for none."""
+    rejections.add(
+        np.flatnonzero(levels < 0),
+        "delay_level",
+        lambda row: f"{levels[row]} is negative; 0 or null delivers at once, 1 is the first level",
+    )
 
 
 def decimal_texts(numbers: np.ndarray, rows: np.ndarray) -> pa.Array:

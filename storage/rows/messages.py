@@ -23,8 +23,15 @@ from storage.format.record_block import OutgoingMessages
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.format.texts import is_valid
 from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
-from storage.messages.delays import DELAY
-from storage.messages.half_messages import HALF_TOPIC, PREPARED, PRODUCER_GROUP, QUEUE_ID, TRANSACTION_ID
+from storage.messages.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC
+from storage.messages.half_messages import (
+    HALF_TOPIC,
+    PREPARED,
+    PRODUCER_GROUP,
+    QUEUE_ID,
+    committed_flags,
+    half_properties,
+)
 from storage.rows.columns import MessageColumns, read_columns
 from storage.rows.delays import moved, real_places
 from storage.rows.rules import MessageRules
@@ -147,8 +154,9 @@ class MessageRows:
             queues, queue_codes = moved(queues, queue_codes, waiting, delays.queues, waiting_codes)
         if transactions is not None:
             properties |= self._marks(transactions)
-            properties |= {PRODUCER_GROUP: self._producer_groups(transactions), TRANSACTION_ID: unique_texts}
-            properties |= real_places(queues, queue_codes)
+            real = real_places(queues, queue_codes)
+            properties |= {PRODUCER_GROUP: self._producer_groups(transactions)}
+            properties |= half_properties(real[REAL_TOPIC], real[REAL_QUEUE_ID], unique_texts)
             prefixes = np.array([_HALF_PREFIX], np.uint32)
             queues, queue_codes = (_HALF_QUEUE,), np.zeros(len(columns), np.int32)
         if retries is not None and retries.dead.any():
@@ -202,7 +210,7 @@ class MessageRows:
         messages = halves._replace(
             queues=queues,
             queue_codes=queue_codes,
-            sys_flags=halves.sys_flags | TRANSACTION_COMMIT,
+            sys_flags=committed_flags(halves.sys_flags),
             key_counts=key_counts,
             key_hashes=key_hashes,
         )

@@ -19,15 +19,14 @@ import pyarrow as pa
 from storage.errors import NameIllegalError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.format.texts import as_texts, empty_as_null
-from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
-from storage.messages.half_messages import PREPARED, PRODUCER_GROUP, TRANSACTION_ID
+from storage.messages.half_messages import client_properties, half_properties
 from storage.names import validate_group
 from storage.rows.rules import TransactionRules
 from storage.rows.values import Rejections
 
 COLUMNS = ("transaction_state", "producer_group")
 UNKNOWN = 0
-HALF_PROPERTIES = dict.fromkeys((PRODUCER_GROUP, TRANSACTION_ID, REAL_TOPIC, REAL_QUEUE_ID), "") | {PREPARED: "true"}
+HALF_PROPERTIES = client_properties("") | half_properties("", "", "")
 """What a half has besides the message's own properties."""
 STATES = {"commit": TRANSACTION_COMMIT, "rollback": TRANSACTION_ROLLBACK, "unknown": UNKNOWN}
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from storage.format.properties import decode_property_maps
 from storage.format.record import Message
 from storage.format.record_batch import Records
+from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
 from storage.messages.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -84,7 +85,7 @@ class Halves(NamedTuple):
 def halves_of(queue_offsets: np.ndarray, records: Records) -> Halves:
     """The columns of half messages in records."""
     properties = decode_property_maps(records.raw_properties())
-    topics, queue_ids = real_queues(properties)
+    topics, queue_ids = real_queues(properties.values_of(REAL_TOPIC), properties.values_of(REAL_QUEUE_ID))
     return Halves(
         queue_offsets.astype(np.int64),
         records.column("commitlog_offset").astype(np.int64),

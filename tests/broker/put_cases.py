@@ -611,6 +611,15 @@ TRANSACTIONS = [
         departs="Apache parks it in the schedule topic and throws it away when it is due",
     ),
     PutCase(
+        name="a half message without a body is refused",
+        java="HookUtils.checkBeforePutMessage of what EndTransactionProcessor reads back",
+        request=send("HalfEmpty", b"", properties={"UNIQ_KEY": KEY, "TRAN_MSG": "true", "PGROUP": "p"}),
+        topic=entry("HalfEmpty"),
+        code=ResponseCode.MESSAGE_ILLEGAL,
+        remark=ILLEGAL.format(limit=4_194_304),
+        departs="Apache stores it and refuses its commit",
+    ),
+    PutCase(
         name="a half message that was tried before and names no level opens a transaction",
         java=SEND_MESSAGE,
         request=send("HalfAgain", reconsume_times=1, properties={"UNIQ_KEY": KEY, "TRAN_MSG": "true", "DELAY": "-1"}),

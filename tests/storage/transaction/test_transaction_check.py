@@ -23,7 +23,6 @@ from storage.messages.half_messages import (
     HALF_TOPIC,
     IMMUNITY,
     TransactionState,
-    committed_message,
     half_message,
 )
 from storage.messages.inner_messages import InnerMessage
@@ -34,6 +33,7 @@ from storage.transaction import half_queue
 from storage.transaction.check import CheckReport, check_half_messages
 from storage.transaction.discard import redrive
 from storage.transaction.progress import METRICS_FILE, TransactionCounts, read_progress
+from tests.support.commits import commit_of
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -333,7 +333,7 @@ def test_a_half_whose_commit_record_stands_in_the_log_gets_its_op_message_and_no
     store: MessageStore, clock: Clock, prepare: Prepare
 ) -> None:
     """Java: a broker that dies before TransactionalOpBatchService writes asks again, and commits again."""
-    store.put_inner([committed_message(prepare("c"))])
+    store.put_inner([commit_of(prepare("c"))])
     producer = Producer({"c": "commit"})
     report = check(store, clock, producer)
     assert producer.asked == []
@@ -348,7 +348,7 @@ def test_a_late_commit_of_the_first_half_ends_the_one_that_was_put_back(
     """Java: the op message names the first half only, so the other is asked and committed again."""
     half = prepare("c")
     check(store, clock, Producer())
-    store.put_inner([committed_message(half)])
+    store.put_inner([commit_of(half)])
     store.put_inner(op_messages(np.array([0]), 4_096, clock.now_ms))
     producer = Producer({"c": "commit"})
     check(store, clock, producer)
@@ -361,7 +361,7 @@ def test_a_commit_that_stands_between_two_halves_is_found_from_the_second(
 ) -> None:
     """As a broker leaves it that committed late, kept the op message in memory, put the half back and died."""
     half = prepare("c")
-    store.put_inner([committed_message(half)])
+    store.put_inner([commit_of(half)])
     copy = replace(InnerMessage.of(half), properties={**half.properties, CHECK_TIMES: "1"})
     store.put_inner([copy])
     (root := Path(store.root) / "config").mkdir(exist_ok=True)
@@ -390,10 +390,10 @@ def test_the_same_key_in_another_topic_or_before_the_half_commits_nothing(
     store: MessageStore, clock: Clock, prepare: Prepare
 ) -> None:
     earlier = prepare("c")
-    store.put_inner([committed_message(earlier)])
+    store.put_inner([commit_of(earlier)])
     store.put_inner(op_messages(np.array([0]), 4_096, clock.now_ms))
     second = prepare("c")
-    store.put_inner([replace(committed_message(second), topic="Other", prepared_transaction_offset=5)])
+    store.put_inner([replace(commit_of(second), topic="Other", prepared_transaction_offset=5)])
     check(store, clock, Producer({"c": "commit"}))
     assert bodies(store) == ["c", "c"]
 
@@ -561,7 +561,7 @@ def test_redrive_leaves_what_was_ended_meanwhile_what_is_too_old_and_other_topic
     half = prepare("committed late")
     prepare("u")
     give_up(store, clock)
-    store.put_inner([committed_message(half)])
+    store.put_inner([commit_of(half)])
     assert redrive(store, clock.now_ms, topics=frozenset({"Other"})).put_back == 0
     late = redrive(store, clock.now_ms + 72 * HOUR_MS)
     assert (late.put_back, late.ended, late.too_old) == (0, 1, 1)
@@ -583,7 +583,7 @@ def test_a_check_in_small_pieces_does_the_same(
         prepare(name)
     producer = Producer({name: name.rstrip("0123456789") for name in names})
     reports = [check(store, clock, producer)]
-    store.put_inner([committed_message(first)])  # late: its half is a copy now, far behind it
+    store.put_inner([commit_of(first)])  # late: its half is a copy now, far behind it
     reports += [check(store, clock, producer) for _ in range(3)]
     assert [(r.committed, r.rolled_back, r.put_back, r.discarded, r.found_ended) for r in reports] == [
         (5, 5, 6, 0, 0),
