@@ -27,7 +27,7 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
 from storage.messages.delays import TIMER_TOPIC, Congestion, delay_level, route_delayed
-from storage.messages.half_messages import half_message
+from storage.messages.half_messages import half_message, takes_transactions
 from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.messages.sizes import Limits, Sizes, refuse_excess
 from storage.names import RETRY_PREFIX
@@ -97,7 +97,7 @@ def plan_message(
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
     message = _with(message, CLUSTER=rules.cluster_name)
     if _is_half(message):
-        if rules.config.send.reject_transaction_message:
+        if not takes_transactions(rules.config.send):
             reason = f"the broker[{rules.address}] sending transaction message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
         message = half_message(message)

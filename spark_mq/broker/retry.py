@@ -19,6 +19,7 @@ from storage.messages.retries import (
     find_group,
     group_of_retry_topic,
     is_sent_too_often,
+    most_retries,
 )
 from storage.names import RETRY_PREFIX
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
@@ -91,7 +92,7 @@ def known_group(group: str, groups: Mapping[str, SubscriptionGroupConfig], send:
 
 def allowed_retries(config: SubscriptionGroupConfig, asked: int | None, client_version: int) -> int:
     """How often the group may try a message again: as the request says, if its client is one that does."""
-    return config.retry_max_times if asked is None or client_version < SAYS_MAXIMUM_VERSION else asked
+    return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else asked)
 
 
 def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:

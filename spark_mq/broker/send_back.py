@@ -28,9 +28,11 @@ from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.retries import (
+    ReturnBar,
     dead_letter_topic_config,
     next_reconsume_times,
     retry_topic_config,
+    return_bar,
     sent_back_properties,
     sent_back_to,
 )
@@ -40,7 +42,7 @@ from storage.rules.response_codes import REJECTED, RequestRefusedError, Response
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topics import PERM_WRITE, TopicConfig
+from storage.tables.topics import TopicConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +124,14 @@ def plan_send_back(
     def refusal(code: ResponseCode, remark: str, new_topics: tuple[TopicConfig, ...] = ()) -> SendBackPlan:
         return SendBackPlan(None, SendBackResponse(code, remark), new_topics, new_groups)
 
-    if not send.broker_permission & PERM_WRITE:
-        return refusal(ResponseCode.NO_PERMISSION, f"the broker[{broker_address}] sending message is forbidden")
-    if config.retry_queue_count <= 0:
-        return SendBackPlan(groups=new_groups)  # the group takes no retries: the message is given up
     retry_target = retry_topic_config(config, topics, unit_mode=request.unit_mode)
+    bar = return_bar(config, retry_target, send.broker_permission)
+    if bar is ReturnBar.BROKER_FORBIDS:
+        return refusal(ResponseCode.NO_PERMISSION, f"the broker[{broker_address}] sending message is forbidden")
+    if bar is ReturnBar.NO_RETRIES:
+        return SendBackPlan(groups=new_groups)  # the message is given up
     new_topics = changed(retry_target, topics)
-    if not retry_target.perm & PERM_WRITE:
+    if bar is ReturnBar.TOPIC_FORBIDS:
         remark = f"the topic[{retry_target.topic}] sending message is forbidden"
         return refusal(ResponseCode.NO_PERMISSION, remark, new_topics)
     if original is None:

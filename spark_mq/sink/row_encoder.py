@@ -133,7 +133,10 @@ def _retry_rules(
     if "retry_group" not in columns.names:
         return None
     groups = read_groups(options.root, files).groups
-    return RetryRules(groups, config.send.auto_create_subscription_group, options.max_reconsume_times)
+    send = config.send
+    return RetryRules(
+        groups, send.auto_create_subscription_group, send.enable_create_sys_group, options.max_reconsume_times
+    )
 
 
 def _return_rules(
@@ -157,6 +160,7 @@ def _return_rules(
         settings.delays_ms,
         settings.limits,
         settings.appends_crc,
+        config.send.broker_permission,
     )
 
 

@@ -34,6 +34,7 @@ from storage.messages.delays import (
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.messages.sizes import Numbers, Truths
 from storage.put_status import PutStatus
+from storage.settings.nouns import SendConfig
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -74,6 +75,11 @@ class TransactionState(Enum):
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
     """Ask again later."""
+
+
+def takes_transactions(send: SendConfig) -> bool:
+    """Whether the broker takes halves at all. Java: rejectTransactionMessage, for sends and rows alike."""
+    return not send.reject_transaction_message
 
 
 def half_refusals(levels: Numbers, asks_time: Truths, is_empty: Truths) -> tuple[tuple[Truths, Refusal], ...]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from storage.errors import NameIllegalError
 from storage.names import RETRY_PREFIX, dead_letter_topic, is_system_group, retry_topic, validate_group
@@ -31,6 +33,8 @@ SENT_DEAD_LETTER_LEVEL = -1
 """DELAY of a dead letter that a client sent to the retry topic once too often."""
 UNIT_SUBSCRIBED = 2
 """Bit of a topic's flag: consumers of another unit read it (Java: TopicSysFlag.FLAG_UNIT_SUB)."""
+
+Value = TypeVar("Value", str, pa.Array)
 
 _POP_RETRY_SEPARATOR = "+"
 _GREATEST = 2**31 - 1
@@ -67,14 +71,62 @@ def is_sent_too_often(reconsume_times: np.ndarray | int, max_reconsume_times: in
     return np.asarray(np.asarray(reconsume_times) > max_reconsume_times)
 
 
+class Given(Enum):
+    """Which messages get a property that is said of them."""
+
+    ALWAYS = "in place of their own"
+    WHERE_MISSING = "where they have none"
+    WHERE_BLANK = "where they have none, or a blank one"
+
+    def is_for(self, own: str | None) -> bool:
+        """Whether a message gets it that has this one."""
+        if self is Given.WHERE_BLANK:
+            return not (own or "").strip()
+        return self is Given.ALWAYS or own is None
+
+
+def sent_back_says(topic: Value, msg_id: Value, level: Value) -> dict[str, tuple[Given, Value | str]]:
+    """What a message that is sent back from `topic`, where it has `msg_id`, says besides its own properties; of one, or of columns.
+
+    Java: MessageAccessor.setOriginMessageId, RETRY_TOPIC, setWaitStoreMsgOK, setDelayTimeLevel.
+    """
+    return {
+        "WAIT": (Given.ALWAYS, "false"),
+        "DELAY": (Given.ALWAYS, level),
+        "RETRY_TOPIC": (Given.WHERE_MISSING, topic),
+        "ORIGIN_MESSAGE_ID": (Given.WHERE_BLANK, msg_id),
+    }
+
+
 def sent_back_properties(properties: Mapping[str, str], topic: str, msg_id: str, level: int) -> dict[str, str]:
-    """The properties of a message that is sent back from `topic`, where it has `msg_id`: its own, and where it first came from."""
-    made = {"WAIT": "false", "DELAY": str(level)}
-    if "RETRY_TOPIC" not in properties:
-        made["RETRY_TOPIC"] = topic
-    if not properties.get("ORIGIN_MESSAGE_ID", "").strip():
-        made["ORIGIN_MESSAGE_ID"] = msg_id
+    """The properties of one message that is sent back: its own, and where it first came from."""
+    says = sent_back_says(topic, msg_id, str(level))
+    made = {name: text for name, (given, text) in says.items() if given.is_for(properties.get(name))}
     return {**properties, **made}
+
+
+class ReturnBar(Enum):
+    """Why nothing can be sent back for a group."""
+
+    BROKER_FORBIDS = "the broker takes no messages"
+    NO_RETRIES = "the group takes no retries"
+    TOPIC_FORBIDS = "nobody may write to its retry topic"
+
+
+def return_bar(config: SubscriptionGroupConfig, retry_target: TopicConfig, broker_permission: int) -> ReturnBar | None:
+    """What stands in the way, in Java's order; None where messages can be sent back. Java: consumerSendMsgBack."""
+    if not broker_permission & PERM_WRITE:
+        return ReturnBar.BROKER_FORBIDS
+    if config.retry_queue_count <= 0:
+        return ReturnBar.NO_RETRIES
+    return None if retry_target.perm & PERM_WRITE else ReturnBar.TOPIC_FORBIDS
+
+
+def most_retries(config: SubscriptionGroupConfig | None, asked: int | None) -> int:
+    """How often a group may try a message again: as its consumer asks, else as its entry says, where it has one."""
+    if asked is not None:
+        return asked
+    return 0 if config is None else config.retry_max_times
 
 
 def find_group(

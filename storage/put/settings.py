@@ -16,6 +16,7 @@ from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.messages.half_messages import takes_transactions
 from storage.messages.sizes import Limits
 from storage.place.surroundings import refuse_foreign_log
 from storage.put_status import PutStatus
@@ -129,7 +130,7 @@ def put_settings(
         delays_ms=config.delay.delays_ms,
         timer=config.timer,
         transaction=config.transaction,
-        takes_transactions=not config.send.reject_transaction_message,
+        takes_transactions=takes_transactions(config.send),
         appends_crc=config.commit_log.appends_crc,
         version=config.version,
     )

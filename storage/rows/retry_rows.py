@@ -30,8 +30,16 @@ from storage.messages.delays import (
     judge_delays,
 )
 from storage.messages.inner_messages import InnerMessages
-from storage.messages.retries import DEAD_LETTER_QUEUE_COUNT, next_reconsume_times, sent_back_to
-from storage.names import TOPIC_LENGTH_LIMIT, dead_letter_topic, retry_topic, validate_path_element
+from storage.messages.retries import (
+    DEAD_LETTER_QUEUE_COUNT,
+    Given,
+    most_retries,
+    next_reconsume_times,
+    sent_back_says,
+    sent_back_to,
+)
+from storage.messages.sizes import topic_limit
+from storage.names import dead_letter_topic, retry_topic, validate_path_element
 from storage.rows.delays import decimal_texts
 from storage.rows.values import Rejections, read_integers, read_times_ms
 from storage.settings.nouns import TimerConfig
@@ -44,7 +52,6 @@ COLUMNS = (
 """What is read of a row. The first four must be there; `delay_level` is the consumer's wish, the others are as they were consumed."""
 
 NEEDED_COLUMNS = COLUMNS[:4]
-_REPLACED = ("WAIT", "DELAY")
 _REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, *TIMES)
 _KEPT_SYS_FLAG = MULTI_TAGS
 _UNSPECIFIED_HOST = "0.0.0.0:0"
@@ -90,13 +97,12 @@ def send_back_rows(
         return read_integers(name, given.get(name), count, 0, np.int32, rejections)
 
     times, asked = integers("reconsume_times"), integers("delay_level")
-    most = group.retry_max_times if max_reconsume_times is None else max_reconsume_times
-    dead, levels = sent_back_to(times, asked, most)
+    dead, levels = sent_back_to(times, asked, most_retries(group, max_reconsume_times))
     bodies = _bodies(given["body"], rejections)
     hosts, are_v6 = _hosts(given.get("born_host"), rejections)
     dead_letters = dead_letter_topic(group.group)
-    if len(dead_letters) > TOPIC_LENGTH_LIMIT:
-        rule = f"a dead letter's topic {dead_letters} has {len(dead_letters)} characters, the limit is {TOPIC_LENGTH_LIMIT}"
+    if len(dead_letters) > (limit := topic_limit(dead_letters)):
+        rule = f"a dead letter's topic {dead_letters} has {len(dead_letters)} characters, the limit is {limit}"
         rejections.add(np.flatnonzero(dead), "reconsume_times", rule)
     turns = (first_row + np.arange(count)) % max(group.retry_queue_count, 1)
     queue_ids = np.where(dead, turns % DEAD_LETTER_QUEUE_COUNT, turns)
@@ -181,31 +187,33 @@ def _properties(
     appends_crc: bool,
     rejections: Rejections,
 ) -> pa.Array:
-    """The property strings, large_binary: `retries.sent_back_properties` of every row."""
+    """The property strings, large_binary: `retries.sent_back_says` of every row."""
     entries = MapEntries.of(column)
     is_delayed = levels > 0
+    says = sent_back_says(topics, msg_ids, pa.array(levels).cast(pa.large_string()))
     keep = pc.greater(pc.binary_length(entries.values), 0).to_numpy(zero_copy_only=False)  # no reader sees an empty one
-    for name in (*_REPLACED, *((CRC_NAME,) if appends_crc else ())):
-        keep[entries.entries_of(name)] = False
+    for name, (given, _) in says.items():
+        found = entries.entries_of(name)
+        if given is Given.ALWAYS:
+            keep[found] = False
+        elif given is Given.WHERE_BLANK:
+            texts = _well_formed(entries.values.take(pa.array(found)))
+            blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(texts)), 0)
+            keep[found[blank.to_numpy(zero_copy_only=False)]] = False
+    if appends_crc:
+        keep[entries.entries_of(CRC_NAME)] = False
     for name in _REPLACED_BY_DELAY:
         found = entries.entries_of(name)
         keep[found[is_delayed[entries.rows[found]]]] = False
-    origins = entries.entries_of("ORIGIN_MESSAGE_ID")
-    texts = entries.values.take(pa.array(origins))
-    blank = pc.equal(pc.binary_length(pc.utf8_trim_whitespace(_well_formed(texts))), 0)
-    keep[origins[blank.to_numpy(zero_copy_only=False)]] = False
     entries = entries.filter(keep)
     _check_entries(entries, rejections)
-    return encode_columns(
-        {"WAIT": "false"},
-        {
-            "DELAY": pa.array(levels).cast(pa.large_string()),
-            "RETRY_TOPIC": _where_missing(entries, "RETRY_TOPIC", topics),
-            "ORIGIN_MESSAGE_ID": _where_missing(entries, "ORIGIN_MESSAGE_ID", msg_ids),
-            **real,
-        },
-        entries.encode(),
-    )
+    shared = {name: text for name, (_, text) in says.items() if isinstance(text, str)}
+    own = {
+        name: values if given is Given.ALWAYS else _where_missing(entries, name, values)
+        for name, (given, values) in says.items()
+        if name not in shared
+    }
+    return encode_columns(shared, {**own, **real}, entries.encode())
 
 
 def _where_missing(entries: MapEntries, name: str, values: pa.Array) -> pa.Array:

@@ -17,14 +17,14 @@ import pyarrow as pa
 from storage.format.property_encoding import with_crc_room
 from storage.format.record_block import OutgoingMessages
 from storage.messages.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
-from storage.messages.retries import dead_letter_topic_config, retry_topic_config
+from storage.messages.retries import ReturnBar, dead_letter_topic_config, retry_topic_config, return_bar
 from storage.messages.sizes import Limits, excesses
 from storage.rows.messages import RejectedRow
 from storage.rows.retry_rows import send_back_rows
 from storage.rows.rules import DEFAULT_DELAYS_MS
 from storage.rows.values import Rejections
 from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topics import PERM_WRITE, TopicConfig
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,24 @@ class ReturnRules:
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     limits: Limits = Limits()  # noqa: RUF009 (a frozen value)
     appends_crc: bool = False
+    broker_permission: int = PERM_READ | PERM_WRITE
+    """Java: brokerPermission."""
 
     def refusal(self) -> str | None:
         """Why nothing can be sent back for this group; None if it can.
 
         Departure: of a group without retry queues a broker says that it took the message, and forgets it.
         """
-        if self.group.retry_queue_count <= 0:
-            return f"group {self.group.group} takes no retries (retryQueueNums {self.group.retry_queue_count}): it would be lost"
         target = retry_topic_config(self.group, self.topics)
-        return None if target.perm & PERM_WRITE else f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+        match return_bar(self.group, target, self.broker_permission):
+            case ReturnBar.BROKER_FORBIDS:
+                return f"the broker takes no messages (brokerPermission {self.broker_permission})"
+            case ReturnBar.NO_RETRIES:
+                count = self.group.retry_queue_count
+                return f"group {self.group.group} takes no retries (retryQueueNums {count}): it would be lost"
+            case ReturnBar.TOPIC_FORBIDS:
+                return f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+        return None
 
 
 class Returned(NamedTuple):

@@ -14,7 +14,7 @@ from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
 from storage.messages.delays import Congestion
-from storage.messages.retries import dead_letter_topic_config, find_group, retry_topic_config
+from storage.messages.retries import dead_letter_topic_config, find_group, most_retries, retry_topic_config
 from storage.names import TOPIC_LENGTH_LIMIT, validate_group, validate_topic, validate_user_topic
 from storage.settings.nouns import TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
@@ -60,12 +60,16 @@ class RetryRules:
     groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
     auto_create: bool = True
     """Java: autoCreateSubscriptionGroup."""
+    create_system_groups: bool = True
+    """Java: enableCreateSysGroup."""
     max_reconsume_times: int | None = None
     """How often the consumers try again; None = as their group's entry says."""
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, or the one that it gets; None where it gets none."""
-        return find_group(name, self.groups, auto_create=self.auto_create)
+        return find_group(
+            name, self.groups, auto_create=self.auto_create, create_system_groups=self.create_system_groups
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,7 @@ class MessageRules:
 
     def max_reconsume_times(self, group: str) -> int:
         """How often the group may try a message again."""
-        config = self.retries.group(group)
-        asked = self.retries.max_reconsume_times
-        return asked if asked is not None else 0 if config is None else config.retry_max_times
+        return most_retries(self.retries.group(group), self.retries.max_reconsume_times)
 
     def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
         """What is to be known of a group's retry topic, or of its dead letters'. A broker makes them, whatever `create_topic` says."""

@@ -228,6 +228,19 @@ def test_a_retry_topic_that_nobody_may_write_is_refused() -> None:
     assert (column, "nobody may write" in rule) == ("topic", True)
 
 
+def test_a_broker_that_takes_no_messages_takes_none_back() -> None:
+    """NO_PERMISSION: "the broker[…] sending message is forbidden"."""
+    ((_, column, rule),) = back([consumed(b"a")], broker_permission=4).rejected
+    assert (column, "brokerPermission 4" in rule) == ("topic", True)
+
+
+def test_a_system_group_is_made_only_where_the_broker_may() -> None:
+    """SubscriptionGroupManager.findSubscriptionGroupConfig: enableCreateSysGroup."""
+    group = "CID_RMQ_SYS_OTHER"
+    assert RetryRules(auto_create=False).group(group) is not None
+    assert RetryRules(auto_create=False, create_system_groups=False).group(group) is None
+
+
 def test_rows_that_are_too_large_are_refused_and_the_others_go() -> None:
     """MessageExtEncoder: MESSAGE_ILLEGAL above maxMessageSize; a body that was compressed may be, as it is read."""
     returned = back([consumed(b"a"), consumed(b"x" * 101), consumed(b"b" * 100)], limits=Limits(100))
