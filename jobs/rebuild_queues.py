@@ -4,14 +4,15 @@ For queues or an index that were lost or differ from the log (`jobs.verify_store
 is recovered first; a log with damage in it is refused and nothing changes. Then, in this order:
 
   1. the checkpoint forgets queues and index, synced: whoever opens the store after a crash from here on dispatches all of the log
-  2. under the lock, consumequeue/ and index/ are renamed to ROOT/spark_mq/rebuild/: from here on the store has no queues
+  2. under the lock, consumequeue/, consumequeue_ext/ and index/ are renamed to ROOT/spark_mq/rebuild/: the store has no queues then
   3. the store is opened for writing, which dispatches all of the log, syncs, and writes the checkpoint
   4. what was renamed is deleted; if 3 failed it is put back instead
 
 A second run at the same time steps back (spark_mq/rebuild.lock); whoever else opens the store for writing between 2 and 3 does 3.
 
 Topics that were deleted while their records are still in the log come back, as they do when a broker rebuilds its queues.
-ConsumeQueueExt: the new entries hold the tags code itself; filter bit maps are not made again (a broker then filters by the message).
+Extension units are made again where enableConsumeQueueExt says so, with empty bit maps (a broker then filters by the message). Without
+it the new entries hold the tags code itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 
-_DERIVED = ("consumequeue", "index")
+_DERIVED = ("consumequeue", "consumequeue_ext", "index")
 _PATIENCE_MS = 60_000
 """How long to wait for a writer that came in between two steps: nothing may stay half-way."""
 

@@ -167,7 +167,8 @@ class MessageStore(FollowedStore):
                 config.commit_log.force_verify_prop_crc,
             )
             self.log = self.layout.commit_log(file_system)
-            self.queues = self.layout.consume_queues(file_system)
+            writes_ext = not read_only and config.consume_queue.enable_consume_queue_ext
+            self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
             if not read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:

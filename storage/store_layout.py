@@ -35,12 +35,13 @@ class StoreLayout:
             force_property_crc=self.force_property_crc,
         )
 
-    def consume_queues(self, file_system: FileSystem) -> ConsumeQueueStore:
+    def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
         return ConsumeQueueStore(
             file_system,
             self.root,
             file_size_bytes=self.queue_file_size_bytes,
             ext_file_size_bytes=self.ext_file_size_bytes,
+            writes_ext=writes_ext,
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:

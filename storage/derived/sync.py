@@ -6,7 +6,6 @@ store for themselves, the one in the middle takes the time.
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +20,7 @@ class _QueueState(NamedTuple):
     writer: ConsumeQueueWriter
     end: int
     paths: frozenset[str]
-    last_file_start: int
+    open_paths: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class DerivedSync:
 
 def begin_sync(
     file_system: LocalFileSystem,
-    queues_directory: str,
     writers: Iterable[ConsumeQueueWriter],
     index_writer: IndexWriter | None,
     inherited: Iterable[str],
@@ -61,13 +59,13 @@ def begin_sync(
     """
     is_thorough = least_pages == 0
     states = [
-        _QueueState(writer, writer.end, frozenset(writer.paths), _last_file_start(writer))
+        _QueueState(writer, writer.end, frozenset(writer.paths), writer.open_paths())
         for writer in writers
         if (writer.paths or writer.has_new_file) and (is_thorough or writer.is_worth_syncing(least_pages))
     ]
     paths = {path for state in states for path in state.paths}
     if is_thorough:
-        paths |= set(inherited) | unsynced_directories((state.writer for state in states), queues_directory)
+        paths |= set(inherited) | unsynced_directories(state.writer for state in states)
         if index_writer is not None:
             paths |= index_writer.unsynced_paths
     return DerivedSync(
@@ -82,27 +80,17 @@ def begin_sync(
     )
 
 
-def unsynced_directories(writers: Iterable[ConsumeQueueWriter], queues_directory: str) -> set[str]:
+def unsynced_directories(writers: Iterable[ConsumeQueueWriter]) -> set[str]:
     """Those with entries of new files and queues that are not synced."""
-    directories = {writer.queue.directory for writer in writers if writer.has_new_file}
-    parents = {posixpath.dirname(directory) for directory in directories}
-    return directories | parents | ({queues_directory} if directories else set())
+    return {directory for writer in writers if writer.has_new_file for directory in writer.directories()}
 
 
 def end_sync(sync: DerivedSync, index_writer: IndexWriter | None) -> None:
     """Take note that what was to be synced is."""
     for state in sync.queues:
-        writer = state.writer
-        writer.paths -= state.paths
-        writer.synced_end = max(writer.synced_end, min(state.end, writer.end))
-        if writer.end > state.end:  # files that filled up meanwhile are synced already
-            writer.paths.add(writer.queue.path_of(_last_file_start(writer)))
-        if sync.is_thorough and _last_file_start(writer) == state.last_file_start:
-            writer.has_new_file = False
+        state.writer.note_synced(state.paths, state.end)
+        if sync.is_thorough and state.writer.open_paths() == state.open_paths:
+            state.writer.note_directories_synced()
     if sync.is_thorough and index_writer is not None and index_writer.key_count == sync.index_key_count:
         index_writer.unsynced.clear()
         index_writer.has_new_file = False
-
-
-def _last_file_start(writer: ConsumeQueueWriter) -> int:
-    return writer.queue.file_starts[-1]

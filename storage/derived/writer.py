@@ -68,9 +68,9 @@ class DerivedWriter:
             writer = self._queue_writer(*name, self._ends.queue_ends.get(name, 0))
             for row, queue_offset in enumerate(right.queue_offsets.tolist()):
                 entry = right.entries[row : row + 1]
-                [there], [whole] = queue.entries(queue_offset, queue_offset + 1).tolist(), entry.tolist()
-                if there[:2] == whole[:2] and there != whole:  # the same record's
-                    writer.rewrite(queue_offset, entry)
+                there, whole = queue.entries(queue_offset, queue_offset + 1)[0], entry[0]
+                if there.item()[:2] == whole.item()[:2] and there != whole:  # the same record's
+                    writer.set_tags_code(queue_offset, int(there["tags_code"]), int(whole["tags_code"]))
 
     def missing_keys(self, keys: IndexKeys) -> IndexKeys:
         """Those of the keys that the index lacks."""
@@ -90,7 +90,8 @@ class DerivedWriter:
                 reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
                 raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
             size = queue.file_size_bytes or self._queue_file_size_bytes
-            writer = ConsumeQueueWriter(self._file_system, queue, end, size)
+            ext = self._queues.ext_writer(self._file_system, topic, queue_id)
+            writer = ConsumeQueueWriter(self._file_system, queue, end, size, ext=ext)
             # A last entry that points further is wrong, and must not make new records look old.
             writer.greatest_end = min(writer.greatest_end, self._begun_at)
             self._queue_writers[name] = writer
@@ -107,7 +108,6 @@ class DerivedWriter:
         """A sync of queues with so many pages to be synced; for 0 of everything. `store_time_ms` is the last entered record's."""
         return begin_sync(
             self._file_system,
-            self._queues.directory,
             self._queue_writers.values(),
             self._index_writer,
             self._ends.unsynced,
@@ -125,7 +125,5 @@ class DerivedWriter:
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, those of an earlier writer among them."""
         writers = self._queue_writers.values()
-        paths = {path for writer in writers for path in writer.paths} | unsynced_directories(
-            writers, self._queues.directory
-        )
+        paths = {path for writer in writers for path in writer.paths} | unsynced_directories(writers)
         return self._ends.unsynced | paths | (self._index_writer.unsynced_paths if self._index_writer else set())

@@ -30,6 +30,7 @@ _HALF_BITS = 32
 _MAX_HOLE_START = 2**31 - 1
 MAX_EXT_ADDRESS = -(2**31) - 1  # a tags code at or below it is an address in consumequeue_ext
 _LONG_MIN = -(2**63)
+MAX_EXT_POSITION = MAX_EXT_ADDRESS - _LONG_MIN  # Java: ConsumeQueueExt.MAX_REAL_OFFSET
 
 
 def decode_entries(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
@@ -72,6 +73,16 @@ EXT_UNIT = np.dtype(
         ("bit_map_size_bytes", ">i2"),
     ]
 )
+
+
+def is_ext_address(tags_codes: np.ndarray) -> np.ndarray:
+    """Which tags codes are addresses in consumequeue_ext. Java: ConsumeQueueExt.isExtAddr."""
+    return np.asarray(tags_codes <= MAX_EXT_ADDRESS)
+
+
+def ext_address(position: int) -> int:
+    """The tags code that stands for a byte position in consumequeue_ext. Java: ConsumeQueueExt.decorate."""
+    return position + _LONG_MIN
 
 
 def ext_position(address: int) -> int:

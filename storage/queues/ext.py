@@ -1,4 +1,4 @@
-"""Extension units of a consume queue: tags code, store time and filter bit map of an entry. Java: ConsumeQueueExt. Reading only."""
+"""Extension units of a consume queue: tags code, store time and filter bit map of an entry, for reading. Java: ConsumeQueueExt."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.files.file_system import FileSystem, ReadableFile
-from storage.format.consume_queue import EXT_UNIT, MAX_EXT_ADDRESS, ext_position
-from storage.format.layout import struct_of
+from storage.format.consume_queue import EXT_UNIT, ext_position, is_ext_address
+from storage.format.layout import struct_of, view_at
 
 _UNIT = struct_of(EXT_UNIT)
 
@@ -57,27 +57,24 @@ class ConsumeQueueExt:
     def tags_codes(self, codes: np.ndarray) -> np.ndarray:
         """Tags codes with addresses replaced by the units' own codes; an address without a unit becomes 0."""
         codes = codes.astype(np.int64)
-        rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
-        if not len(rows):
-            return codes
-        positions = codes[rows] - np.int64(-(2**63))
+        rows = np.flatnonzero(is_ext_address(codes))
+        if len(rows):
+            units = self.units(codes[rows])
+            codes[rows] = np.where(units["size_bytes"] >= EXT_UNIT.itemsize, units["tags_code"], 0)
+        return codes
+
+    def units(self, addresses: np.ndarray) -> np.ndarray:
+        """What stands at ascending addresses, without bit maps, as EXT_UNIT; zeros where the files hold nothing."""
+        positions = addresses - np.int64(-(2**63))
         numbers = np.searchsorted(np.array(self._starts, np.int64), positions, side="right") - 1
-        found = np.zeros(len(rows), np.int64)
+        found = np.zeros(len(addresses), EXT_UNIT)
         for number, file in enumerate(self._files):
             here = np.flatnonzero(numbers == number)
             buffer, places = file.gather(positions[here] - self._starts[number], np.full(len(here), EXT_UNIT.itemsize))
             inside = places + EXT_UNIT.itemsize <= len(buffer)
-            found[here[inside]] = _units_at(buffer, places[inside])
-        codes[rows] = found
-        return codes
+            found[here[inside]] = view_at(buffer, places[inside], EXT_UNIT)
+        return found
 
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-
-def _units_at(buffer: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    from storage.format.layout import view_at
-
-    units = view_at(buffer, positions, EXT_UNIT)
-    return np.where(units["size_bytes"] >= EXT_UNIT.itemsize, units["tags_code"], 0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.names import can_be_path_element
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
+from storage.queues.ext_writer import ConsumeQueueExtWriter, ext_file_size, is_ext_file
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
@@ -49,13 +52,18 @@ class ConsumeQueueStore:
         *,
         file_size_bytes: int | None = None,
         ext_file_size_bytes: int | None = None,
+        writes_ext: bool = False,
     ) -> None:
+        """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError where files have another length."""
         self._file_system = file_system
         self.directory = f"{root}/consumequeue"
         self._ext_directory = f"{root}/consumequeue_ext"
         self._batch_directory = f"{root}/batchconsumequeue"
         self._file_size_bytes = file_size_bytes
-        self._ext_file_size_bytes = ext_file_size_bytes
+        self._ext_file_size_bytes = (
+            ext_file_size(file_system, root, ext_file_size_bytes) if writes_ext else ext_file_size_bytes
+        )
+        self.writes_ext = writes_ext
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self.batch_topics: frozenset[str] = frozenset()
         self._topics_in_turn = 0
@@ -141,6 +149,21 @@ class ConsumeQueueStore:
         """The extension file that entries with an address for a tags code point into."""
         directory = f"{self._ext_directory}/{topic}/{queue_id}"
         return ConsumeQueueExt(self._file_system, directory, self._ext_file_size_bytes)
+
+    def ext_writer(self, file_system: LocalFileSystem, topic: str, queue_id: int) -> ConsumeQueueExtWriter | None:
+        """Who writes the queue's extension units; None where none are written."""
+        if not self.writes_ext or self._ext_file_size_bytes is None:
+            return None
+        directory = f"{self._ext_directory}/{topic}/{queue_id}"
+        return ConsumeQueueExtWriter(file_system, directory, self._ext_file_size_bytes)
+
+    def last_ext_paths(self, topic: str, queue_id: int) -> list[str]:
+        """The last extension file of a queue, and the directories up to ROOT; empty if there is none, or none is written."""
+        directory = f"{self._ext_directory}/{topic}/{queue_id}"
+        found = self._file_system.list_directory(directory) if self.writes_ext else ()
+        last = next((f"{directory}/{entry.name}" for entry in reversed(found) if is_ext_file(entry)), None)
+        root = posixpath.dirname(self._ext_directory)
+        return [] if last is None else [last, directory, posixpath.dirname(directory), self._ext_directory, root]
 
     def close(self) -> None:
         for queues in self._topics.values():

@@ -3,6 +3,7 @@ truncateDirtyLogicFiles."""
 
 from __future__ import annotations
 
+import posixpath
 from itertools import pairwise
 
 import numpy as np
@@ -10,10 +11,19 @@ import numpy as np
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, PRE_BLANK, hole_filler, is_entry, may_be_torn
+from storage.format.consume_queue import (
+    ENTRY,
+    ENTRY_SIZE,
+    PRE_BLANK,
+    hole_filler,
+    is_entry,
+    is_ext_address,
+    may_be_torn,
+)
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it
 from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext_writer import ConsumeQueueExtWriter
 
 MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
 
@@ -29,21 +39,57 @@ class ConsumeQueueWriter:
         file_size_bytes: int,
         *,
         rebuilt: bool = False,
+        ext: ConsumeQueueExtWriter | None = None,
     ) -> None:
+        """With `ext` each new entry gets an extension unit, and its address in place of the tags code."""
         self._file_system = file_system
         self.queue = queue
         self.end = end
         self.greatest_end = queue.greatest_end(end)
         self._file_size_bytes = file_size_bytes
         self._rebuilt = rebuilt
+        self._ext = ext
         self.appended = 0
         self.holes: list[tuple[int, int]] = []
-        self.paths: set[str] = set()
-        """Files that hold what is not synced."""
+        self.paths: set[str] = set() if ext is None else ext.paths
+        """Files that hold what is not synced, extension files among them."""
         self.synced_end = end
         """Up to which queue offset entries are known to be on the disk."""
-        self.has_new_file = False
+        self._has_new_file = False
+
+    @property
+    def has_new_file(self) -> bool:
         """Whether the directories that lead to a new file are not synced."""
+        return self._has_new_file or (self._ext is not None and self._ext.has_new_file)
+
+    def directories(self) -> set[str]:
+        """Those with entries of the files' names, up to the one that holds all queues; of extension files up to ROOT."""
+        topic = posixpath.dirname(self.queue.directory)
+        found = {self.queue.directory, topic, posixpath.dirname(topic)}
+        if self._ext is not None and self._ext.has_files:
+            topic = posixpath.dirname(self._ext.directory)
+            of_ext = posixpath.dirname(topic)
+            found |= {self._ext.directory, topic, of_ext, posixpath.dirname(of_ext)}
+        return found
+
+    def open_paths(self) -> frozenset[str]:
+        """The files that grow: the last one of the queue, and that of its extension."""
+        paths = {self.queue.path_of(start) for start in self.queue.file_starts[-1:]}
+        if self._ext is not None and (last := self._ext.last_path) is not None:
+            paths.add(last)
+        return frozenset(paths)
+
+    def note_synced(self, paths: frozenset[str], end: int) -> None:
+        """Take note that these files are on the disk as they were when the queue ended at `end`."""
+        self.paths -= paths
+        self.synced_end = max(self.synced_end, min(end, self.end))
+        if self.end > end:  # files that filled up meanwhile are synced already
+            self.paths |= self.open_paths()
+
+    def note_directories_synced(self) -> None:
+        self._has_new_file = False
+        if self._ext is not None:
+            self._ext.has_new_file = False
 
     def append(self, new: QueueEntries) -> None:
         """Enter records in log order; those that are in already are passed over, as Java does.
@@ -54,25 +100,28 @@ class ConsumeQueueWriter:
         at its own offset.
         """
         fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
-        offsets, entries = new.queue_offsets[fresh], new.entries[fresh]
+        offsets, entries, times = new.queue_offsets[fresh], new.entries[fresh], new.store_times_ms[fresh]
         if not self._rebuilt:
             ahead = np.maximum.accumulate(np.concatenate(([self.end - 1], offsets)))[:-1] < offsets
-            self._append(offsets[ahead], entries[ahead])
+            self._append(offsets[ahead], entries[ahead], times[ahead])
             return
         back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
         for start, end in pairwise([0, *back.tolist(), len(offsets)]):
             if start < end:
                 if offsets[start] < self.end:
                     self.truncate(int(offsets[start]))
-                self._append(offsets[start:end], entries[start:end])
+                self._append(offsets[start:end], entries[start:end], times[start:end])
 
-    def _append(self, offsets: np.ndarray, entries: np.ndarray) -> None:
+    def _append(self, offsets: np.ndarray, entries: np.ndarray, store_times_ms: np.ndarray) -> None:
         """Enter records whose offsets ascend, from the queue's end on."""
         if not len(offsets):
             return
         first, last = int(offsets[0]), int(offsets[-1])
         if self.queue.file_starts and last - self.end > len(offsets) + MAX_HOLE_ENTRIES:
             raise CorruptRecordError("queue offset", int(entries["commitlog_offset"][-1]), f"about {self.end}", last)
+        if self._ext is not None:
+            entries = entries.copy()
+            entries["tags_code"] = self._ext.put(self.queue, self.end, entries["tags_code"], store_times_ms)
         is_begun = bool(self.queue.file_starts)
         start = min(first, self.end if is_begun else self._first_offset_of_file(first))
         block = np.full(last + 1 - start, PRE_BLANK, ENTRY)
@@ -96,6 +145,30 @@ class ConsumeQueueWriter:
         if may_be_torn(there)[0] and there[0] != whole[0]:
             self.rewrite(self.end - 1, new.entries[rows])
 
+    def end_of_sound_units(self, records: QueueEntries) -> int:
+        """The queue offset of the first of these records' entries that names another unit than the record's, or none; else `end`.
+
+        A power loss can leave an entry without its unit, or with a part of it. Entries that hold a tags code are sound.
+        """
+        offsets = records.queue_offsets.astype(np.int64)
+        rows = np.flatnonzero((offsets >= self.queue.first_file_offset) & (offsets < self.end))
+        if self._ext is None or not len(rows):
+            return self.end
+        offsets = offsets[rows]
+        first = int(offsets.min())
+        there = self.queue.entries(first, int(offsets.max()) + 1)[offsets - first]
+        is_own = there["commitlog_offset"] == records.entries["commitlog_offset"][rows]
+        named = np.flatnonzero(is_own & is_ext_address(there["tags_code"]))
+        is_wrong = ~self._ext.are_units_of(records.rows(rows[named]), there["tags_code"][named].astype(np.int64))
+        return int(offsets[named[is_wrong]].min()) if is_wrong.any() else self.end
+
+    def set_tags_code(self, queue_offset: int, there: int, tags_code: int) -> None:
+        """Put right the tags code of the entry at a queue offset, in which `there` stands; of one with a unit that of the unit."""
+        if self._ext is None or not self._ext.set_tags_code(there, tags_code):
+            entry = self.queue.entries(queue_offset, queue_offset + 1).copy()
+            entry["tags_code"] = tags_code
+            self.rewrite(queue_offset, entry)
+
     def rewrite(self, queue_offset: int, entries: np.ndarray) -> None:
         """Put entries in place of those that stand at queue offsets before `end`."""
         self._write(queue_offset, entries)
@@ -113,7 +186,7 @@ class ConsumeQueueWriter:
                 self._keep_file(start - self._file_size_bytes)
                 self._file_system.create_file(path, self._file_size_bytes)
                 reach("queue-file-made")
-                self.has_new_file = True
+                self._has_new_file = True
                 self.queue.list_files()
             part = data[: start + self._file_size_bytes - position]
             self._file_system.write(path, position - start, part)
@@ -157,6 +230,8 @@ class ConsumeQueueWriter:
         self.holes = [(begin, min(stop, end)) for begin, stop in self.holes if begin < end]
         self.synced_end = min(self.synced_end, end)
         self.greatest_end = self.queue.greatest_end(self.end)
+        if self._ext is not None:
+            self._ext.settle(self.queue, self.end)
         return cut
 
     def sync(self) -> None:
@@ -164,5 +239,6 @@ class ConsumeQueueWriter:
         for path in sorted(self.paths):
             self._file_system.sync(path)
         if self.paths:
-            self._file_system.sync(self.queue.directory)
+            for directory in sorted(self.directories(), reverse=True):
+                self._file_system.sync(directory)
         self.paths.clear()

@@ -150,6 +150,7 @@ def _recovered_paths(
     """The files that a recovery syncs."""
     of_log = [file.path for file in log.files if file.end > plan.walk_start]
     of_queues = [queue.path_of(start) for queue in queues for start in queue.file_starts[-1:]]
+    of_queues += [path for queue in queues for path in queues.last_ext_paths(queue.topic, queue.queue_id)[:1]]
     return of_log + of_queues + ([file.path for file in index.files()] if index is not None else [])
 
 

@@ -259,6 +259,7 @@ def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: Co
         queue = queues.get(*name) if place > plan.walk_start else None
         if queue is not None and queue.file_starts:
             paths |= {queue.path_of(queue.file_starts[-1]), queue.directory, posixpath.dirname(queue.directory)}
+            paths |= set(queues.last_ext_paths(*name))
     file_system.sync_all(paths | {queues.directory} if paths else ())
 
 

@@ -43,6 +43,7 @@ class QueueWriters:
         self._held: dict[tuple[str, int], QueueEntries] = {}
         self.broken: set[tuple[str, int]] = set()
         self._log_minimum = log_minimum
+        self._checks_units = queues.writes_ext and not plan.was_clean
         for name, end in plan.visible_ends.items():
             if plan.written_ends[name] > end or (not plan.was_clean and name in followed):
                 self._truncate(*name, end)
@@ -63,7 +64,8 @@ class QueueWriters:
 
     def _writer_from(self, queue: ConsumeQueue, end: int) -> ConsumeQueueWriter:
         size = queue.file_size_bytes or self._file_size_bytes
-        return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0)
+        ext = self._queues.ext_writer(self._file_system, queue.topic, queue.queue_id)
+        return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0, ext=ext)
 
     def append(self, batch: DispatchBatch, start: int, only: Collection[tuple[str, int]] | None = None) -> None:
         """Enter the records of a batch that lie at or behind `start`, of all queues or `only` of these."""
@@ -81,6 +83,8 @@ class QueueWriters:
 
     def _enter(self, new: QueueEntries, late: QueueEntries, start: int) -> None:
         writer = self._writer(new.topic, new.queue_id)
+        if self._checks_units and (end := writer.end_of_sound_units(late)) < writer.end:
+            self._report.cut_entries += writer.truncate(end)
         fresh = self._in_order(writer, late)
         first = int(late.queue_offsets[0])
         next_offset = int(fresh.queue_offsets[0]) if len(fresh.queue_offsets) else first
@@ -129,6 +133,7 @@ class QueueWriters:
             (record_ends == greatest_ends[numbers]) & (maybe_torn[numbers] == 1) & ~may_be_torn(batch.tags_codes[rows])
         )
         changes[numbers[is_new | is_torn]] = True
+        changes |= self._checks_units
         is_late[rows] = changes[numbers]
         return is_late
 
@@ -166,8 +171,7 @@ class QueueWriters:
         """Sync what was written, and note it in the report."""
         paths = set()
         for (topic, queue_id), writer in self._writers.items():
-            directory = writer.queue.directory
-            paths |= {*writer.paths, directory, posixpath.dirname(directory), self._queues.directory}
+            paths |= writer.paths | writer.directories()
             writer.paths.clear()
             self._report.queue_ends[topic, queue_id] = writer.end
             self._report.dispatched_end = max(self._report.dispatched_end, writer.greatest_end)

@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.message.*;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** ConsumeAll OUT.jsonl topics=A,B [key=value ...]: everything that a broker serves of these topics, to a consumer and to the tools.
- *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), lookUps (20: so many of each topic's KEYS, and of its unique keys, are looked up, spread over its messages).
+ *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), tags (*: a filter, as a consumer subscribes), lookUps (20: so many of each topic's KEYS, and of its unique keys, are looked up, spread over its messages).
  *  Lines, by `type`: `listed` (a topic that the name server lists, as in mqadmin topicList; with its queue numbers if it was asked for), `queue` (ends, as the broker
  *  says them), `message` (pulled, from each queue's least offset to its greatest, in order), `lookUp` (as mqadmin queryMsgByKey and queryMsgByUniqueKey).
  *  Exit 0 when each queue was pulled to its end, 1 when not. */
@@ -42,7 +42,7 @@ public class ConsumeAll {
       }
       for (String topic : topics) {
         List<String> keys = new ArrayList<>(), uniqueKeys = new ArrayList<>();
-        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(topic))) if (!pull(consumer, queue, keys, uniqueKeys)) status = 1;
+        for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(topic))) if (!pull(consumer, queue, opt.getOrDefault("tags", "*"), keys, uniqueKeys)) status = 1;
         for (String key : spread(keys, Send.number(opt, "lookUps", 20))) lookUp(admin, topic, key, false);
         for (String key : spread(uniqueKeys, Send.number(opt, "lookUps", 20))) lookUp(admin, topic, key, true);
       }
@@ -57,13 +57,14 @@ public class ConsumeAll {
   }
 
   /** Adds the messages' KEYS; whether the end was reached. */
-  static boolean pull(DefaultMQPullConsumer consumer, MessageQueue queue, List<String> keys, List<String> uniqueKeys) throws Exception {
+  static boolean pull(DefaultMQPullConsumer consumer, MessageQueue queue, String tags, List<String> keys, List<String> uniqueKeys) throws Exception {
     long next = consumer.minOffset(queue), end = consumer.maxOffset(queue);
     write("type", "queue", "topic", queue.getTopic(), "queueId", queue.getQueueId(), "minOffset", next, "maxOffset", end);
     for (int found = 0; next < end; ) {
-      PullResult r = consumer.pull(queue, "*", next, 256);
-      if (r.getPullStatus() != PullStatus.FOUND) { System.err.println(queue + " at " + next + ": " + r); return false; }
-      for (MessageExt m : r.getMsgFoundList()) {
+      PullResult r = consumer.pull(queue, tags, next, 256);
+      if (r.getPullStatus() != PullStatus.FOUND && r.getPullStatus() != PullStatus.NO_MATCHED_MSG) { System.err.println(queue + " at " + next + ": " + r); return false; }
+      List<MessageExt> got = r.getPullStatus() == PullStatus.FOUND ? r.getMsgFoundList() : List.of();
+      for (MessageExt m : got) {
         byte[] body = m.getBody() == null ? new byte[0] : m.getBody();
         write("type", "message", "topic", m.getTopic(), "queueId", m.getQueueId(), "queueOffset", m.getQueueOffset(), "offsetMsgId", m instanceof MessageClientExt ? ((MessageClientExt) m).getOffsetMsgId() : m.getMsgId(),
           "uniqKey", m.getProperty("UNIQ_KEY"), "tags", m.getTags(), "keys", m.getKeys(), "bodyLen", body.length, "bodySha256", Send.sha256(body), "commitLogOffset", m.getCommitLogOffset());

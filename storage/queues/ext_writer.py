@@ -1,0 +1,232 @@
+"""Writing the extension units of one queue, beside its entries. Java: ConsumeQueueExt.put, truncateByMaxAddress.
+
+    | unit | unit | … | unit | ff ff | zeros |     a file: the mark says that the next unit did not fit before the last four bytes
+
+Units are written before the entries that name them, with empty bit maps. A unit's address never stands for another unit that some
+entry still names: where the last ones are lost, the next unit goes into a new file.
+
+Departures from Java: what stands behind the last unit is zeroed, Java moves positions only. Java looks for the end by walking all
+units, and begins anew at address 0 where the files are gone; here the entries tell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage.errors import StoreRefusedError
+from storage.failpoints import reach
+from storage.files.file_system import DirectoryEntry, FileSystem, end_of_data
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.consume_queue import (
+    EXT_UNIT,
+    MAX_EXT_ADDRESS,
+    MAX_EXT_POSITION,
+    ext_address,
+    ext_position,
+    is_ext_address,
+)
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.log.dispatch import QueueEntries
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+
+DEFAULT_EXT_FILE_SIZE = 48 << 20
+"""Java: MessageStoreConfig.mappedFileSizeConsumeQueueExt."""
+END_MARK = b"\xff\xff"
+_END_BLANK = 4  # Java: END_BLANK_DATA_LENGTH
+_BLOCK_ENTRIES = 4_096
+_MOST_LOOKED_AT = 64
+
+
+class ConsumeQueueExtWriter:
+    """Appends units. Where they go on, `settle` says: it is called before the first of them, and after the queue was cut."""
+
+    def __init__(self, file_system: LocalFileSystem, directory: str, file_size_bytes: int) -> None:
+        """Raises StoreRefusedError for files of another length: a broker does not start on them."""
+        self._file_system = file_system
+        self.directory = directory
+        self._file_size = file_size_bytes
+        self._starts = set(_file_starts(file_system, directory, file_size_bytes))
+        self._end: int | None = None
+        self.paths: set[str] = set()
+        """Files that hold what is not synced."""
+        self.has_new_file = False
+        """Whether the directories that lead to a new file are not synced."""
+
+    @property
+    def has_files(self) -> bool:
+        return bool(self._starts)
+
+    @property
+    def last_path(self) -> str | None:
+        """The file to which the next unit goes, or the one before it; None if there is no file."""
+        return self._path(max(self._starts)) if self._starts else None
+
+    def settle(self, queue: ConsumeQueue, end: int) -> None:
+        """Go on behind the last unit that an entry before queue offset `end` names; what stands behind it is cut."""
+        if end <= queue.first_file_offset or not queue.file_starts:
+            self._end = 0
+        elif len(addresses := _last_addresses(queue, end)):
+            self._end = self._end_behind(addresses)
+        else:  # entries further back may name any of the units
+            self._end = max(self._starts, default=-self._file_size) + self._file_size
+        self._cut(self._end)
+
+    def _end_behind(self, addresses: np.ndarray) -> int:
+        """Behind the greatest address whose unit is there; in a new file where none is."""
+        descending = np.unique(addresses)[::-1][:_MOST_LOOKED_AT].tolist()
+        ext = ConsumeQueueExt(self._file_system, self.directory)
+        try:
+            for address in descending:
+                if (unit := ext.unit(address)) is not None:
+                    return ext_position(address) + unit.size_bytes
+        finally:
+            ext.close()
+        return (ext_position(descending[0]) // self._file_size + 1) * self._file_size
+
+    def _cut(self, end: int) -> None:
+        for start in sorted(self._starts, reverse=True):
+            path, position = self._path(start), max(0, end - start)
+            if position >= self._file_size:
+                break
+            if position == 0:
+                self._file_system.unlink(path)
+                self._starts.discard(start)
+                self.paths.discard(path)
+                continue
+            file = self._file_system.open_small_reads(path)
+            last = end_of_data(file, position)
+            file.close()
+            if last > position:
+                self._file_system.zero(path, position, last - position)
+                self.paths.add(path)
+
+    def put(self, queue: ConsumeQueue, end: int, tags_codes: np.ndarray, store_times_ms: np.ndarray) -> np.ndarray:
+        """Write units for the entries to come from queue offset `end` on; returns their addresses, in place of the tags codes.
+
+        Where no file can hold a unit, or no address is left, the tags codes themselves, as in Java.
+        """
+        if self._end is None:
+            self.settle(queue, end)
+        assert self._end is not None
+        per_file = max(0, self._file_size - _END_BLANK) // EXT_UNIT.itemsize
+        count = len(tags_codes)
+        if not per_file or self._end > MAX_EXT_POSITION - (count // per_file + 2) * self._file_size:
+            return tags_codes
+        units = np.zeros(count, EXT_UNIT)
+        units["size_bytes"] = EXT_UNIT.itemsize
+        units["tags_code"] = tags_codes
+        units["store_time_ms"] = store_times_ms
+        addresses = np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            start = self._end // self._file_size * self._file_size
+            room = max(0, self._file_size - _END_BLANK - (self._end - start)) // EXT_UNIT.itemsize
+            part = units[done : done + room]
+            addresses[done : done + len(part)] = ext_address(self._end) + EXT_UNIT.itemsize * np.arange(len(part))
+            is_full = done + room < count
+            self._write(start, part.tobytes() + (END_MARK if is_full else b""))
+            done += len(part)
+            self._end = start + self._file_size if is_full else self._end + part.nbytes
+        return addresses
+
+    def _write(self, start: int, data: bytes) -> None:
+        assert self._end is not None
+        path = self._path(start)
+        if start not in self._starts:
+            self._keep_file(start - self._file_size)
+            self._file_system.create_file(path, self._file_size)
+            reach("ext-file-made")
+            self._starts.add(start)
+            self.has_new_file = True
+        self._file_system.write(path, self._end - start, data)
+        self.paths.add(path)
+
+    def _keep_file(self, start: int) -> None:
+        """Make a full file durable before the next one is made, as the queue does with its own."""
+        if start in self._starts:
+            path = self._path(start)
+            self._file_system.sync(path)
+            self._file_system.sync(self.directory)
+            self.paths.discard(path)
+
+    def are_units_of(self, records: QueueEntries, addresses: np.ndarray) -> np.ndarray:
+        """Whether the unit at each ascending address is that of the record in the same row.
+
+        In the schedule topic, whose codes depend on the delays that a broker was configured with, whether its store time is.
+        """
+        ext = ConsumeQueueExt(self._file_system, self.directory)
+        try:
+            units = ext.units(addresses)
+        finally:
+            ext.close()
+        is_whole = units["size_bytes"] == EXT_UNIT.itemsize + units["bit_map_size_bytes"]
+        is_code = (units["tags_code"] == records.entries["tags_code"]) | (records.topic == SCHEDULE_TOPIC)
+        return np.asarray(is_whole & is_code & (units["store_time_ms"] == records.store_times_ms))
+
+    def set_tags_code(self, address: int, tags_code: int) -> bool:
+        """Give the unit at an address another tags code; returns whether there is one."""
+        ext = ConsumeQueueExt(self._file_system, self.directory)
+        try:
+            if address > MAX_EXT_ADDRESS or ext.unit(address) is None:
+                return False
+        finally:
+            ext.close()
+        start = ext_position(address) // self._file_size * self._file_size
+        position = ext_position(address) - start + EXT_UNIT.fields["tags_code"][1]  # type: ignore[index]
+        self._file_system.write(self._path(start), position, tags_code.to_bytes(8, "big", signed=True))
+        self.paths.add(self._path(start))
+        return True
+
+    def _path(self, start: int) -> str:
+        return f"{self.directory}/{start:020d}"
+
+
+def ext_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
+    """Bytes of a new extension file: as configured, else those of any that there is, else Java's default.
+
+    Raises StoreRefusedError where the files that there are have another length than is configured.
+    """
+    directory = f"{root}/consumequeue_ext"
+    for topic in file_system.list_directory(directory):
+        for queue in file_system.list_directory(f"{directory}/{topic.name}") if topic.is_directory else ():
+            path = f"{directory}/{topic.name}/{queue.name}"
+            for entry in file_system.list_directory(path) if queue.is_directory else ():
+                if is_ext_file(entry):
+                    _refuse_other_length(path, entry, configured or entry.size_bytes)
+                    return entry.size_bytes
+    return configured or DEFAULT_EXT_FILE_SIZE
+
+
+def is_ext_file(entry: DirectoryEntry) -> bool:
+    """Whether a directory's entry is an extension file; an empty one is what a power loss left of a name."""
+    return not entry.is_directory and entry.name.isascii() and entry.name.isdigit() and entry.size_bytes > 0
+
+
+def _file_starts(file_system: FileSystem, directory: str, file_size_bytes: int) -> list[int]:
+    found = [entry for entry in file_system.list_directory(directory) if is_ext_file(entry)]
+    for entry in found:
+        _refuse_other_length(directory, entry, file_size_bytes)
+    return [int(entry.name) for entry in found]
+
+
+def _refuse_other_length(directory: str, entry: DirectoryEntry, file_size_bytes: int) -> None:
+    if entry.size_bytes != file_size_bytes:
+        reason = f"{entry.name} with {entry.size_bytes} bytes is not an extension file of {file_size_bytes} bytes"
+        hint = "a real broker does not start on such a store either; give the right mappedFileSizeConsumeQueueExt"
+        raise StoreRefusedError(directory, reason, hint=hint)
+
+
+def _last_addresses(queue: ConsumeQueue, end: int) -> np.ndarray:
+    """The addresses that a block of entries before `end` names: the last block that names any.
+
+    As far back as Java's recovery looks, three files; empty if no entry there names one.
+    """
+    at, least, count = end, min(end, queue.recovery_start), _MOST_LOOKED_AT
+    while at > least:
+        start = max(least, at - count)
+        codes = queue.entries(start, at)["tags_code"].astype(np.int64)
+        if len(addresses := codes[is_ext_address(codes)]):
+            return addresses
+        at, count = start, _BLOCK_ENTRIES
+    return np.empty(0, np.int64)
