@@ -8,6 +8,9 @@ One run deals once with every half message that is older than transactionTimeOut
   --checkpoint DIR            the checkpoint of a Spark query whose sink has transactional=true: what belongs to a micro-batch that is
                               committed is committed. May be given several times
 
+The store is not held while somebody is asked: a sink commits meanwhile. Several are asked about at a time (--threads), so the code must
+bear that; with 1 it is called by one thread alone. No question begins more than 60 s after the run has; what is left is the next run's.
+
 After 15 unknown answers (transactionCheckMax), or when it is as old as the log's files get, a message goes to
 TRANS_CHECK_MAX_TIME_TOPIC; `jobs.redrive_transactions` puts it back.
 """
@@ -19,9 +22,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import chain, repeat
 from typing import Any
 
-from jobs.run import JobReport, open_to_write, run_job
+from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
@@ -30,15 +34,32 @@ from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
 from storage.messages.half_messages import TransactionState
 from storage.tables.document import parse_document
-from storage.transaction.check import Checker, CheckReport, check_half_messages
+from storage.transaction.asking import Asking, Checker
+from storage.transaction.check import CheckReport, check_half_messages
+
+ANSWERS_PATIENCE_MS = 60_000
 
 
 def check_transactions(
-    path: str, checker: Checker, *, conf: str | None = None, clock: Callable[[], int] = current_time_ms
+    path: str,
+    checker: Checker,
+    *,
+    conf: str | None = None,
+    lock_timeout_ms: int = 0,
+    asking: Asking | None = None,
+    clock: Callable[[], int] = current_time_ms,
 ) -> CheckReport:
-    """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store."""
-    with open_to_write(path, conf=conf, clock=clock) as store:
-        return check_half_messages(store, checker, clock())
+    """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store.
+
+    Answers are waited with for ANSWERS_PATIENCE_MS at least, behind a sink's commit, because they were given already.
+    """
+    waits_ms = chain([lock_timeout_ms], repeat(max(lock_timeout_ms, ANSWERS_PATIENCE_MS)))
+    return check_half_messages(
+        lambda: open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=next(waits_ms)),
+        checker,
+        clock(),
+        asking=asking,
+    )
 
 
 class CheckpointChecker:
@@ -119,6 +140,13 @@ def _state(answer: object) -> TransactionState:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checker", metavar="MODULE:CALLABLE", help="Python code that is asked about each message")
     parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive_count,
+        default=Asking().threads,
+        help=f"how many messages are asked about at a time; {Asking().threads}",
+    )
+    parser.add_argument(
         "--checkpoint", metavar="DIR", action="append", default=[], help="the checkpoint of a query that writes here"
     )
 
@@ -129,7 +157,14 @@ def run(options: argparse.Namespace) -> JobReport:
         checkers.append(load_checker(options.checker))
     if not checkers:
         raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
-    return JobReport(check_transactions(options.path, first_answer(checkers), conf=options.conf).lines())
+    report = check_transactions(
+        options.path,
+        first_answer(checkers),
+        conf=options.conf,
+        lock_timeout_ms=options.lock_timeout_ms,
+        asking=Asking(threads=options.threads),
+    )
+    return JobReport(report.lines())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,6 +32,7 @@ def delete_expired_files(
     conf: str | None = None,
     now: bool = False,
     dry_run: bool = False,
+    lock_timeout_ms: int = 0,
     clock: Callable[[], int] = current_time_ms,
     sleep: Callable[[float], None] = time.sleep,
     used_percent: Callable[[str], int] = disk_used_percent,
@@ -46,7 +47,7 @@ def delete_expired_files(
     if dry_run:
         with open_store(path, config=conf, clock=clock) as store:
             return _plan(store, files, clock(), now, used_percent), 0
-    with open_to_write(path, conf=conf, clock=clock) as store:
+    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
         plan = _plan(store, files, clock(), now, used_percent)
         return plan, apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
 
@@ -94,7 +95,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    plan, renewed = delete_expired_files(options.path, conf=options.conf, now=options.now, dry_run=options.dry_run)
+    plan, renewed = delete_expired_files(
+        options.path,
+        conf=options.conf,
+        now=options.now,
+        dry_run=options.dry_run,
+        lock_timeout_ms=options.lock_timeout_ms,
+    )
     return JobReport(_lines(plan, renewed, options.dry_run))
 
 

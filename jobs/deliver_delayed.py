@@ -26,6 +26,7 @@ def deliver_delayed(
     *,
     conf: str | None = None,
     max_messages: int | None = None,
+    lock_timeout_ms: int = 0,
     clock: Callable[[], int] = current_time_ms,
 ) -> tuple[DeliveryReport, TimerReport]:
     """One run: what was done for delay levels, and for deliver times.
@@ -33,7 +34,7 @@ def deliver_delayed(
     `max_messages` bounds what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError where another
     writer has the store.
     """
-    with open_to_write(path, conf=conf, clock=clock) as store:
+    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
         return deliver_due(store, clock(), max_messages=max_messages), deliver_timed(store, clock())
 
 
@@ -89,7 +90,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    levels, timed = deliver_delayed(options.path, conf=options.conf, max_messages=options.max_messages)
+    levels, timed = deliver_delayed(
+        options.path,
+        conf=options.conf,
+        max_messages=options.max_messages,
+        lock_timeout_ms=options.lock_timeout_ms,
+    )
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
     return JobReport(_lines(levels, timed, current_time_ms()), exit_code, is_idle=_is_idle(levels, timed))
 

@@ -37,11 +37,11 @@ _PATIENCE_MS = 60_000
 """How long to wait for a writer that came in between two steps: nothing may stay half-way."""
 
 
-def rebuild_queues(path: str, *, conf: str | None = None) -> RecoveryReport:
+def rebuild_queues(path: str, *, conf: str | None = None, lock_timeout_ms: int = 0) -> RecoveryReport:
     """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
     path = plain_path(path)
     root, file_system = Path(path), LocalFileSystem()
-    with open_store(path, config=conf, read_only=False):
+    with open_store(path, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, yields_to_broker=True):
         file_system.make_directories(str(root / "spark_mq"))
     with file_system.locked(str(root / "spark_mq" / "rebuild.lock")):
         return _rebuild(path, root, conf, file_system)
@@ -93,7 +93,7 @@ def _sync(*directories: Path) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    report = rebuild_queues(options.path, conf=options.conf)
+    report = rebuild_queues(options.path, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms)
     return JobReport([f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"])
 
 

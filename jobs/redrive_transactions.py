@@ -21,10 +21,11 @@ def redrive_transactions(
     *,
     topics: Sequence[str] = (),
     conf: str | None = None,
+    lock_timeout_ms: int = 0,
     clock: Callable[[], int] = current_time_ms,
 ) -> RedriveReport:
     """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
-    with open_to_write(path, conf=conf, clock=clock) as store:
+    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
         return redrive(store, clock(), topics=frozenset(topics) or None)
 
 
@@ -35,7 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    return JobReport(redrive_transactions(options.path, topics=options.topic, conf=options.conf).lines())
+    return JobReport(
+        redrive_transactions(
+            options.path, topics=options.topic, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms
+        ).lines()
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -125,6 +125,7 @@ def replay_letters(
     audit: Audit,
     *,
     conf: str | None = None,
+    lock_timeout_ms: int = 0,
     rate: float | None = None,
     on_progress: OnProgress = lambda done, total: None,
     clock: Callable[[], float] = time.monotonic,
@@ -132,12 +133,14 @@ def replay_letters(
 ) -> Counter[str]:
     """Replay them, oldest first, at most `rate` a second; how many had which result. `clock` and `sleep` are in seconds.
 
-    Raises StoreLockedError, with nothing planned, where another writer has the store. One that comes in between two bursts is waited
-    for, up to PATIENCE_MS; what is LEFT then stays planned.
+    Raises StoreLockedError, with nothing planned, where another writer has the store. One of ours that comes in between two bursts is
+    waited for, up to PATIENCE_MS, and a broker is not; what is LEFT then stays planned.
     """
     if not letters:
         return Counter()
-    with open_to_write(path, conf=conf) as store:  # where that is refused, nothing is planned
+    with open_to_write(
+        path, conf=conf, lock_timeout_ms=lock_timeout_ms
+    ) as store:  # where that is refused, nothing is planned
         log_end = store.log_end
     run_id = uuid.uuid4().hex
     audit.plan(run_id, letters, log_end)
@@ -246,6 +249,7 @@ def _replay(
             audit or NoAudit(),
             conf=options.conf,
             rate=options.rate,
+            lock_timeout_ms=options.lock_timeout_ms,
             on_progress=on_progress,
         )
     said += [f"{count} {result}" for result, count in sorted(results.items())]

@@ -1,4 +1,4 @@
-"""What every job's command line shares: PATH, --conf, --every, and stepping back from a store that another writer has.
+"""What every job's command line shares: PATH, --conf, --every, --lock-timeout, and stepping back from a store that another writer has.
 
 A job is a module of this package. Its docstring begins `What it does, in one sentence: ...` (the part before the first colon is
 its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for Python, and
@@ -9,8 +9,9 @@ its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for P
     if __name__ == "__main__": sys.exit(main())
 
 so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
-the store with `open_to_write` and lets the StoreLockedError out: two runs at the same time are safe, and the loser exits 0. Errors that
-an operator can do something about (StorageError, SparkMqError, OSError, no Java) are let out too: one line and exit code 1.
+the store with `open_to_write`, waits its turn for `options.lock_timeout_ms`, and lets the StoreLockedError out: two runs at the same
+time are safe, and the loser exits 0. Errors that an operator can do something about (StorageError, SparkMqError, OSError, no Java) are
+let out too: one line and exit code 1.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from storage.files.os_errors import from_os_error
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
+LOCK_TIMEOUT_MS = 10_000
+"""How long a job waits for its turn, unless told otherwise."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -91,9 +94,13 @@ def open_to_write(
 ) -> Iterator[MessageStore]:
     """The store, open for writing, and left as it was found: closed cleanly if it was, else only given back.
 
-    So what commits of sinks keep open between them stays cheap to open. Raises StoreLockedError where another writer has it.
+    So what commits of sinks keep open between them stays cheap to open. Waits `lock_timeout_ms` for its turn: behind commits and jobs
+    that began to wait before, ahead of those that begin later. Does not wait for a broker. Raises StoreLockedError where another
+    writer has the store.
     """
-    with open_store(path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
+    with open_store(
+        path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms, yields_to_broker=True
+    ) as store:
         yield store
         if store.recovery is None or not store.recovery.was_clean:
             store.release()
@@ -107,13 +114,23 @@ def positive_count(text: str) -> int:
 
 
 def job_parser(run: Run) -> argparse.ArgumentParser:
-    """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None)."""
+    """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None),
+    `lock_timeout_ms`.
+    """
     module = sys.modules[run.__module__]
     name = Path(module.__file__ or run.__module__).stem
     parser = argparse.ArgumentParser(prog=f"jobs.{name}", description=job_description(module.__doc__))
     parser.add_argument("path", metavar="PATH", help="the store: the directory that holds commitlog/")
     parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
     parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
+    parser.add_argument(
+        "--lock-timeout",
+        dest="lock_timeout_ms",
+        metavar="TIME",
+        type=_milliseconds,
+        default=LOCK_TIMEOUT_MS,
+        help="how long to wait while a sink or another job writes; not for a broker; 10s",
+    )
     return parser
 
 
@@ -123,11 +140,15 @@ def job_description(docstring: str | None) -> str:
     return first_line.partition(":")[0].rstrip(".")
 
 
-def _seconds(text: str) -> float:
+def _milliseconds(text: str) -> int:
     try:
-        duration_ms = parse_duration_ms(text, "--every")
+        return parse_duration_ms(text, "TIME")
     except OptionError as error:
         raise argparse.ArgumentTypeError(error.rule) from None
+
+
+def _seconds(text: str) -> float:
+    duration_ms = _milliseconds(text)
     if duration_ms <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no interval")
     return duration_ms / 1_000

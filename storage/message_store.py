@@ -54,6 +54,7 @@ def open_store(
     truncate_damage: bool = False,
     create: bool = False,
     lock_timeout_ms: int = 0,
+    yields_to_broker: bool = False,
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
@@ -67,7 +68,8 @@ def open_store(
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
     not configured are found from the files. `clock` gives milliseconds.
 
-    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms`, recovers the store (`recovery/passes.py`)
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms` (in the order of those that wait; not at all for a
+    broker, with `yields_to_broker`), recovers the store (`recovery/passes.py`)
     and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
     log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
     `store_host` (address:port) is for a store
@@ -100,6 +102,7 @@ def open_store(
         on_progress=on_progress,
         create=create,
         lock_timeout_ms=lock_timeout_ms,
+        yields_to_broker=yields_to_broker,
         store_host=store_host,
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
@@ -127,6 +130,7 @@ class MessageStore(FollowedStore):
         on_progress: Callable[[int, int], None] | None = None,
         create: bool = False,
         lock_timeout_ms: int = 0,
+        yields_to_broker: bool = False,
         store_host: str | None = None,
         broker_name: str | None = None,
         flush_disk_type: str | None = None,
@@ -150,7 +154,7 @@ class MessageStore(FollowedStore):
                 place = find_log(root, config, file_system, may_be_empty=create, to_write=True)
                 if create:
                     self._make_root()
-                writable = self._lock(lock_timeout_ms)
+                writable = self._lock(lock_timeout_ms, yields_to_broker)
                 if create:
                     create_store(root, place.directories, writable)
             # Again under the lock, and of a store that is there now.
@@ -199,10 +203,12 @@ class MessageStore(FollowedStore):
         if reasons:
             raise StoreRefusedError(self.root, "; ".join(reasons))
 
-    def _lock(self, timeout_ms: int) -> LocalFileSystem:
-        """The store's lock, before anything is read for writing (STORE.md 13)."""
+    def _lock(self, timeout_ms: int, yields_to_broker: bool) -> LocalFileSystem:
+        """The store's lock, before anything is read for writing (STORE.md 13), when it is our turn among those that wait for it."""
         files, lock = _local(self._file_system, self.root), f"{self.root}/lock"
-        self._resources.enter_context(files.locked(lock, timeout_ms))
+        self._resources.enter_context(
+            files.locked(lock, timeout_ms, turns=f"{self.root}/spark_mq/turns", yields_to_broker=yields_to_broker)
+        )
         files.write(lock, 0, b"lock")
         return files
 

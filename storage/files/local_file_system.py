@@ -15,7 +15,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,8 @@ from storage.files.local_files import (
     LocalSmallReads,
     LocalWriter,
 )
-from storage.files.lock_holder import lock_holder
+from storage.files.lock_holder import is_held_by_broker, lock_holder
+from storage.files.turns import Turn
 
 _CHUNK = 1 << 20
 _MEMORY = "/dev/shm"
@@ -271,32 +272,21 @@ class LocalFileSystem:
         os.unlink(path)
 
     @contextmanager
-    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
+    def locked(
+        self, path: str, timeout_ms: int = 0, *, turns: str | None = None, yields_to_broker: bool = False
+    ) -> Iterator[None]:
         """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
 
         An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
-        waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once.
+        waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once. `turns` is the file of a queue
+        (`Turn`): those that name it get the lock in the order in which they began to wait. With `yields_to_broker` a lock that a
+        broker has is not waited for.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
         outer = self._locked.get(device)
         try:
-            request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
-            start = time.monotonic()
-            deadline, said = start + timeout_ms / 1_000, False
-            while True:
-                try:
-                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-                    break
-                except (BlockingIOError, PermissionError) as error:
-                    now = time.monotonic()
-                    if now >= deadline:
-                        raise StoreLockedError(path, timeout_ms, lock_holder(descriptor)) from error
-                    if not said and now >= start + _UNSAID_WAIT_S:
-                        said = True
-                        holder = lock_holder(descriptor) or "a process that is not seen from here"
-                        _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
-                time.sleep(_LOCK_INTERVAL_S)
+            _take(descriptor, path, timeout_ms, turns, yields_to_broker)
             if REPORTS_ALL_ERRORS:
                 self._locked[device] = descriptor
             yield
@@ -306,6 +296,28 @@ class LocalFileSystem:
             else:
                 self._locked[device] = outer
             os.close(descriptor)
+
+
+def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, yields_to_broker: bool) -> None:
+    """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError."""
+    request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
+    start, said = time.monotonic(), False
+    with Turn(turns, mode=FILE_MODE) if turns is not None else nullcontext() as turn:
+        while True:
+            if turn is None or turn.has_come(descriptor):
+                with suppress(BlockingIOError, PermissionError):
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+                    return
+            now = time.monotonic()
+            if now >= start + timeout_ms / 1_000 or (yields_to_broker and is_held_by_broker(descriptor)):
+                raise StoreLockedError(path, timeout_ms, lock_holder(descriptor))
+            if turn is not None:
+                turn.queue_up()
+            if not said and now >= start + _UNSAID_WAIT_S:
+                said = True
+                holder = lock_holder(descriptor) or "a process that is not seen from here"
+                _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
+            time.sleep(_LOCK_INTERVAL_S)
 
 
 def _make_directories(path: str) -> None:

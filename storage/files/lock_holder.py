@@ -16,6 +16,8 @@ from contextlib import suppress
 
 _FLOCK = struct.Struct("hhqqi4x")
 _COMMAND_SHOWN = 80
+_OPEN_FILE = -1
+"""The process number of a lock that belongs to an open file (fcntl(2)); a process of another container is 0."""
 
 
 def lock_holder(descriptor: int) -> str | None:
@@ -24,10 +26,21 @@ def lock_holder(descriptor: int) -> str | None:
     return None if pid is None else f"process {pid} ({_command(pid)}) on {socket.gethostname()}"
 
 
+def is_held_by_broker(descriptor: int) -> bool:
+    """Whether byte 0 of the open file is locked as Java locks it: by a process, and not by an open file as we do."""
+    kind, pid = _byte_0(descriptor)
+    return kind != fcntl.F_UNLCK and pid != _OPEN_FILE
+
+
 def _of_kernel(descriptor: int) -> int | None:
+    kind, pid = _byte_0(descriptor)
+    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def _byte_0(descriptor: int) -> tuple[int, int]:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
-    return pid if kind != fcntl.F_UNLCK and pid > 0 else None
+    return kind, pid
 
 
 def _of_open_files(descriptor: int) -> Iterator[int]:

@@ -4,6 +4,12 @@ Halves are dealt with in the order of their queue, up to the first that is too y
 given up (asked too often, or older than the log's files live), put back unasked (immune) or asked; an answer ends it,
 none puts it back at the queue's end.
 
+Nobody waits for the checker under the store's lock. A check goes over the queue in passes. Each pass opens the store, deals with halves
+up to the first that must be asked about and has no answer yet, notes what is to be asked, and lets the store go; then the checker
+is asked (`asking.py`). A pass looks at every half anew. So an answer counts only for a half that is still open: not for one that was
+ended, put back or given up meanwhile by a request, a broker or another check. Answers live in memory: after a crash they are asked
+for again.
+
 Order of writes, a stretch of the queue at a time: commit records · op messages · halves put back · discarded halves · their sync ·
 both consume offsets, in one write. Commit point of a commit: its record. A crash
     behind a commit record    the next check finds it, and only writes the op message
@@ -13,7 +19,7 @@ both consume offsets, in one write. Commit point of a commit: its record. A cras
 so nothing is committed twice, nothing rolled back is shown, and no half is lost: offsets move only over what is synced.
 
 Departures from Java, which asks before it looks and lets a producer answer later: here the store is asked first (`outcomes.py`) and the
-checker answers at once; immunity uses up no checks (apache/rocketmq#8311); a half whose properties have no room for one
+checker answers in the same run; immunity uses up no checks (apache/rocketmq#8311); a half whose properties have no room for one
 more count, which a broker tries to put back for ever, is given up.
 """
 
@@ -21,6 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,10 +36,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import StoreLockedError
 from storage.failpoints import reach
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.property_encoding import with_crc_room
-from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.messages.half_messages import (
     CHECK_TIMES,
@@ -45,15 +52,13 @@ from storage.messages.half_messages import (
     real_queue,
 )
 from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.transaction.asking import Answers, Asking, Checker, Question, ask, half_id
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard
 from storage.transaction.half_queue import Halves, messages_of, read_halves
 from storage.transaction.op_queue import read_ended
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress
-
-Checker = Callable[[Message], TransactionState | str]
-"""Says what became of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
 
 PASS_HALVES = 1 << 20
 _STRETCH_BYTES = 32 << 20
@@ -79,6 +84,10 @@ class CheckReport:
     """Half messages from `half_offset` on, ended ones among them."""
     stopped_early: bool = False
     """Whether the check ended before the first half that is too young to be asked, or was put after the check began."""
+    out_of_time: bool = False
+    """Whether the check ended before a half that it had no time left to ask about."""
+    answers_left: int = 0
+    """Answers that were not applied, because another writer had the store; they are asked for again."""
     asked_again: list[tuple[int, int]] = field(default_factory=list)
     """(place in the log, queue offset) of each half put back after an unknown answer: what a check request to a producer names."""
 
@@ -94,19 +103,49 @@ class CheckReport:
             lines.append(
                 "stopped at the first half message that is younger than transactionTimeOut; the next run goes on from there"
             )
+        if self.out_of_time:
+            lines.append("stopped asking when the run's time was over; the next run goes on from there")
+        if self.answers_left:
+            lines.append(
+                f"{self.answers_left} answers not applied: another writer has the store; the next run asks for them again"
+            )
         return lines
 
 
 def check_half_messages(
-    store: MessageStore, checker: Checker, now_ms: int, *, rules: CheckRules | None = None
+    opened: Callable[[], AbstractContextManager[MessageStore]],
+    checker: Checker,
+    now_ms: int,
+    *,
+    rules: CheckRules | None = None,
+    asking: Asking | None = None,
 ) -> CheckReport:
-    """Deal once with every half message that is due; `store` is open for writing.
+    """Deal once with every half message that is due at `now_ms`, as far as the time for asking goes.
 
-    An error of the checker goes out; what was dealt with before it stays so. Raises StateFileError, StoreNotWritableError, OSError.
+    `opened` gives the store open for writing, once for each pass; the checker is called between them, by several threads
+    (`Asking.threads`). An error of the checker goes out; what was dealt with before it stays so. Raises StoreLockedError where the
+    first opening does, StateFileError, StoreNotWritableError, OSError.
     """
-    check = _Check(store, checker, now_ms, rules or CheckRules.of(store.config))
-    check.run()
-    return check.report
+    asking, report, answers = asking or Asking(), CheckReport(), Answers({})
+    deadline_s = asking.clock() + asking.limit_s
+    end: int | None = None
+    while end is None or answers:
+        try:
+            with opened() as store:
+                check = _Pass(store, answers, now_ms, rules or CheckRules.of(store.config), report)
+                end = store.max_offset(HALF_TOPIC, QUEUE_ID) if end is None else end
+                check.run(end)
+        except StoreLockedError:
+            if end is None:
+                raise
+            report.answers_left = len(answers)
+            return report
+        if not check.questions:
+            return report
+        answers = ask(check.questions, checker, asking, deadline_s)
+        reach("halves-asked")
+    report.out_of_time = True
+    return report
 
 
 class _Stretch(NamedTuple):
@@ -118,38 +157,47 @@ class _Stretch(NamedTuple):
     """The half offset behind them."""
 
 
-class _Check:
-    """One check: plans, asks and writes."""
+class _Pass:
+    """One pass over the queue under the lock: plans, and writes what needs no answer or has one."""
 
-    def __init__(self, store: MessageStore, checker: Checker, now_ms: int, rules: CheckRules) -> None:
+    def __init__(
+        self, store: MessageStore, answers: Answers, now_ms: int, rules: CheckRules, report: CheckReport
+    ) -> None:
         self._store = store
-        self._checker = checker
+        self._answers = answers
         self._now_ms = now_ms
         self._rules = rules
         self._counts: Counter[str] = Counter()
-        self.report = CheckReport()
+        self.report = report
+        self.questions: list[Question] = []
+        """What is to be asked before a pass can go on."""
 
-    def run(self) -> None:
+    def run(self, end: int) -> None:
+        """Over the halves before offset `end`, where the queue ended when the check began: what is put back is for the next check."""
         start, op_start = read_progress(self._store)
-        half_end, op_end = (self._store.max_offset(topic, QUEUE_ID) for topic in (HALF_TOPIC, OP_TOPIC))
+        end = max(start, min(end, self._store.max_offset(HALF_TOPIC, QUEUE_ID)))
+        op_end = self._store.max_offset(OP_TOPIC, QUEUE_ID)
         ended = read_ended(self._store, op_start, op_end)
         goes_on = True
         while goes_on:
-            pass_end = min(start + PASS_HALVES, half_end)
+            pass_end = min(start + PASS_HALVES, end)
             halves = read_halves(self._store, start, pass_end)
             has_op = np.isin(halves.queue_offsets, ended.half_offsets)
             last = check_end(halves, has_op, self._now_ms, self._rules)
-            self.report.stopped_early = last < halves.row_count
-            goes_on = last == halves.row_count and pass_end < half_end
             for stretch in self._stretches(halves, has_op, last, pass_end):
                 self._apply(stretch)
                 start = stretch.end
                 self._save(TransactionProgress(start, ended.done_before(op_end, start)))
+            self.report.stopped_early = not self.questions and last < halves.row_count
+            goes_on = not self.questions and last == halves.row_count and pass_end < end
         self.report.half_offset, self.report.op_offset = read_progress(self._store)
         self.report.waiting = self._store.max_offset(HALF_TOPIC, QUEUE_ID) - self.report.half_offset
 
     def _stretches(self, halves: Halves, has_op: np.ndarray, last: int, pass_end: int) -> Iterator[_Stretch]:
-        """The halves before row `last` with what to do, in stretches that fit into memory with their bodies."""
+        """The halves before row `last` with what to do, in stretches that fit into memory with their bodies.
+
+        They end before the first half that must be asked about; it and some behind it become `questions`.
+        """
         behind = int(halves.queue_offsets[last]) if last < halves.row_count else pass_end
         due, has_op, is_superseded = halves.take(np.arange(last)), has_op[:last].copy(), superseded(halves)[:last]
         outcomes = outcomes_of(self._store, due.take(~has_op))
@@ -157,17 +205,36 @@ class _Check:
         is_ended[~has_op] = outcomes.is_ended
         has_op[~has_op] = outcomes.has_op
         actions = plan_checks(due, has_op, is_ended, is_superseded, self._now_ms, self._rules)
+        if (stop := self._first_unanswered(due, actions)) < last:
+            behind, last = int(due.queue_offsets[stop]), stop
+            due, actions = due.take(np.arange(last)), actions[:last]
         sizes = np.cumsum(np.where(actions == Action.SKIP, 0, due.sizes_bytes) + _STRETCH_BYTES // _STRETCH_HALVES)
         bounds = [0, *(np.flatnonzero(np.diff(sizes // _STRETCH_BYTES)) + 1).tolist(), last]
         for first, end in pairwise(bounds):
+            if first == end and self.questions:
+                return  # nothing was dealt with
             rows = np.arange(first, end)
             yield _Stretch(due.take(rows), actions[rows], int(due.queue_offsets[end]) if end < last else behind)
+
+    def _first_unanswered(self, halves: Halves, actions: np.ndarray) -> int:
+        """The row of the first half that waits for an answer, behind all rows if none does; fills `questions` from it on."""
+        rows = np.flatnonzero(_is_asked(halves, actions)).tolist()
+        stop, size = halves.row_count, 0
+        for row in rows:
+            if half_id(halves, row) not in self._answers:
+                stop, size = min(stop, row), size + int(halves.sizes_bytes[row])
+                if self.questions and (size > _STRETCH_BYTES or len(self.questions) == _STRETCH_HALVES):
+                    break
+                self.questions.append(self._question(halves, row))
+        return stop
 
     def _apply(self, stretch: _Stretch) -> None:
         halves, actions = stretch.halves, stretch.actions
         answers = {state: np.zeros(halves.row_count, bool) for state in TransactionState}
-        for row in np.flatnonzero(actions == Action.ASK).tolist():
-            answers[self._ask(halves, row)][row] = True
+        is_asked = _is_asked(halves, actions)
+        for row in np.flatnonzero(is_asked).tolist():
+            answers[self._answers[half_id(halves, row)]][row] = True
+        answers[TransactionState.UNKNOWN] |= (actions == Action.ASK) & ~is_asked
         is_committed, is_rolled_back, waits = answers.values()
         is_found, is_immune, is_given_up = (
             actions == action for action in (Action.END, Action.PUT_BACK_UNASKED, Action.DISCARD)
@@ -183,13 +250,11 @@ class _Check:
         self.report.found_ended += int(is_found.sum())
         self.report.discarded += int(is_given_up.sum())
 
-    def _ask(self, halves: Halves, row: int) -> TransactionState:
-        if halves.real_queue_ids[row] < 0:  # nobody could say where to commit it
-            return TransactionState.UNKNOWN
+    def _question(self, halves: Halves, row: int) -> Question:
         half = self._store.message_by_commitlog_offset(int(halves.commitlog_offsets[row]))
         topic, queue_id = real_queue(half)
         properties = {**half.properties, CHECK_TIMES: str(next_count(halves.check_times[row]))}
-        return TransactionState(self._checker(replace(half, topic=topic, queue_id=queue_id, properties=properties)))
+        return Question(half_id(halves, row), replace(half, topic=topic, queue_id=queue_id, properties=properties))
 
     def _commit(self, halves: Halves) -> None:
         for rows, messages in messages_of(self._store, halves):
@@ -230,3 +295,8 @@ class _Check:
         reach("after-half-offset")
         save_counts(self._store, self._counts, now_ms=self._now_ms)
         self._counts.clear()
+
+
+def _is_asked(halves: Halves, actions: np.ndarray) -> np.ndarray:
+    """Which halves a checker is asked about: not one that does not say where to commit it."""
+    return (actions == Action.ASK) & (halves.real_queue_ids >= 0)

@@ -39,8 +39,8 @@ from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import TransactionConfig
-from storage.transaction.check import check_half_messages
 from storage.transaction.progress import METRICS_FILE, TransactionCounts
+from tests.support.held_check import check_half_messages
 from tests.support.message_builder import make_message
 from tests.support.places import PROJECT
 

@@ -20,9 +20,9 @@ from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, 
 from storage.messages.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import TransactionConfig
-from storage.transaction.check import check_half_messages
 from storage.transaction.discard import redrive
 from storage.transaction.progress import read_progress
+from tests.support.held_check import check_half_messages
 
 CONFIG = replace(
     StoreConfig.tiny(),

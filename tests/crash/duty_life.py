@@ -37,10 +37,10 @@ from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.transaction.check import check_half_messages
 from storage.transaction.discard import redrive
 from tests.crash.duty_records import records_of
 from tests.crash.duty_stories import CONF, HASTY, PRODUCER_GROUP, RETRIES, Fate, Notes, Stories, Story
+from tests.support.held_check import check_half_messages
 
 SECONDS_A_ROUND = 100
 """How far the clock goes in a round of all duties."""

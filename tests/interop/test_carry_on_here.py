@@ -24,7 +24,8 @@ from storage.messages.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import CheckReport
+from tests.support.held_check import check_half_messages
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

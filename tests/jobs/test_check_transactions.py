@@ -17,7 +17,7 @@ from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message, open_store
 from storage.messages.half_messages import DISCARD_TOPIC, TransactionState, half_message
 from storage.messages.inner_messages import InnerMessage
-from storage.transaction.check import check_half_messages
+from tests.support.held_check import check_half_messages
 from tests.support.message_builder import make_message
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def test_beside_another_writer_it_does_nothing(
 ) -> None:
     arguments = [str(root)] + (["--checkpoint", str(checkpoint)] if main is check_transactions.main else [])
     with open_store(root, read_only=False):
-        assert main(arguments) == 0
+        assert main([*arguments, "--lock-timeout", "0"]) == 0
     assert "locked by another writer" in capsys.readouterr().out
     assert bodies(root, "TopicTx") == []
 

@@ -26,7 +26,6 @@ from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.messages.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.group_progress import write_group_offsets
-from storage.transaction import check
 from storage.transaction.check_plan import CheckRules
 from tests.model.checked_store import (
     GROUP,
@@ -37,6 +36,7 @@ from tests.model.checked_store import (
 )
 from tests.model.store_model import Asked, Half, Parked, Stored
 from tests.support.crash_file_system import EXTREMES
+from tests.support.held_check import check_half_messages
 from tests.support.stage_rows import BatchRows, stage
 
 topics = st.sampled_from(TOPICS)
@@ -180,7 +180,7 @@ class StoreMachine(CheckedStore):
             commits = self.model.halves[half.keys[0]].commits
             return TransactionState.COMMIT if commits else TransactionState.ROLLBACK
 
-        check.check_half_messages(store, answer, self.held.clock(), rules=rules)
+        check_half_messages(store, answer, self.held.clock(), rules=rules)
         sure = self._open_halves() if is_known else []
         copies = [half for half in self.model.halves.values() if half.ended_at is None and half not in sure]
         expected = [half.asked for half in sure if half.commits]

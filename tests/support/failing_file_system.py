@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -187,9 +188,9 @@ class FailingFileSystem(CrashFileSystem):
         super().unlink(path)
 
     @contextmanager
-    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
+    def locked(self, path: str, timeout_ms: int = 0, **how: Any) -> Iterator[None]:
         self.check(Step.LOCK, path)
-        with super().locked(path, timeout_ms):
+        with super().locked(path, timeout_ms, **how):
             yield
 
 

@@ -32,7 +32,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.topics import TopicConfig
-from storage.transaction.check import check_half_messages
+from tests.support.held_check import check_half_messages
 
 PRODUCERS, CONSUMERS = "CarryProducers", "CarryConsumers"
 RETRY, DEAD = f"%RETRY%{CONSUMERS}", f"%DLQ%{CONSUMERS}"

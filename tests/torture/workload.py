@@ -44,7 +44,7 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.group_progress import write_group_offsets
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
-from storage.transaction.check import check_half_messages
+from tests.support.held_check import check_half_messages
 from tests.support.queue_history import Answer, History, Seen, Sent, Violation, judge, see
 from tests.support.stage_rows import BatchRows, stage
 

@@ -42,7 +42,7 @@ from storage.queues.scan import scan_queue
 from storage.rows.messages import MessageRows
 from storage.rows.rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
-from storage.transaction.check import check_half_messages
+from tests.support.held_check import check_half_messages
 
 SUM = "__CRC32#"
 PROPERTIES_LIMIT = 32_767

@@ -37,8 +37,8 @@ class Dying(LocalFileSystem):
         self._locks = ExitStack()
 
     @contextmanager
-    def locked(self, path: str, timeout_ms: int = 0) -> Iterator[None]:
-        self._locks.enter_context(super().locked(path, timeout_ms))
+    def locked(self, path: str, timeout_ms: int = 0, **how: Any) -> Iterator[None]:
+        self._locks.enter_context(super().locked(path, timeout_ms, **how))
         yield
         self.end_process()
 

@@ -30,10 +30,11 @@ from storage.messages.op_messages import OP_TOPIC, op_messages
 from storage.settings.nouns import RetentionConfig, TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction import half_queue
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import CheckReport
 from storage.transaction.discard import redrive
 from storage.transaction.progress import METRICS_FILE, TransactionCounts, read_progress
 from tests.support.commits import commit_of
+from tests.support.held_check import check_half_messages
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

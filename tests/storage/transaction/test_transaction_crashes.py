@@ -27,10 +27,11 @@ from storage.messages.op_messages import OP_TOPIC
 from storage.settings.nouns import FlushConfig, TransactionConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.transaction.check import check_half_messages
+from storage.transaction import check
 from storage.transaction.discard import redrive
 from storage.transaction.progress import TransactionProgress, read_progress
 from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.held_check import check_half_messages
 from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash
@@ -50,6 +51,8 @@ FAILPOINTS = (
     "before-half-offset:1",
     "before-half-offset:3",
     "after-half-offset:3",
+    "halves-asked:1",
+    "halves-asked:2",
     "half-redriven:1",
 )
 UNANSWERED = COUNT // len(KINDS)
@@ -183,6 +186,8 @@ def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: boo
 
 if __name__ == "__main__":
     now = Time(START_MS)
+    for _ in range(8):  # as the job does it: the store is opened before and after the asking
+        now.now_ms += STEP_MS
+        check.check_half_messages(lambda: open_transactions(sys.argv[1], now), answer, now.now_ms)
     with open_transactions(sys.argv[1], now) as opened:
-        work(opened, now, 8)
         redrive(opened, now.now_ms)

@@ -14,11 +14,12 @@ import pytest
 
 from storage import Message, MessageStore, open_store
 from storage.messages.half_messages import CHECK_TIMES, HALF_TOPIC
-from storage.transaction.check import CheckRules, check_half_messages
+from storage.transaction.check import CheckRules
 from storage.transaction.half_queue import copies_of, read_halves
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import TransactionProgress, read_progress
 from tests.support.fixture_stores import Fixture, golden_lines
+from tests.support.held_check import check_half_messages
 
 STOPPED = ("clean", "ext", "syncflush")
 COMMITTED, ROLLED_BACK = {"commit", "later"}, {"rollback", "laterRollback"}
