@@ -257,13 +257,14 @@ class MessageStore(FollowedStore):
         queue_id: int | None = None,
         sharding_key: str | None = None,
         queue_count: int | None = None,
-        create_topic: bool = True,
+        create_topic: bool | None = None,
     ) -> PutResult:
         """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
 
-        Without `queue_id` and `sharding_key` the topic's write queues take turns; a topic that is not there is made with
-        `queue_count` queues (None: 8), or with as many as `queue_id` needs. Raises ColumnIllegalError for a value of another
-        type, RowIllegalError, StoreNotWritableError, OSError.
+        Without `queue_id` and `sharding_key` the topic's write queues take turns. A topic that is not there is made where
+        `create_topic` says so (None: `autoCreateTopicEnable`), with `queue_count` queues (None: `defaultTopicQueueNums`), or with as
+        many as `queue_id` needs. Of a static topic `queue_id` is a logical queue, and the result has its physical one. Raises
+        ColumnIllegalError for a value of another type, RowIllegalError, StoreNotWritableError, OSError.
         """
         row = one_row(
             topic=topic,

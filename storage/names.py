@@ -10,6 +10,7 @@ Java: TopicValidator, Validators, MixAll, HookUtils.checkBeforePutMessage.
 from __future__ import annotations
 
 import re
+from enum import Enum
 
 from storage.errors import NameIllegalError
 
@@ -46,6 +47,14 @@ PATH_ELEMENT_LIMIT_BYTES = 255
 
 _LEGAL = "%|a-zA-Z0-9_-"
 _LEGAL_IN_BROKER_NAME = "%|a-zA-Z0-9_.-"
+
+
+class NameFault(Enum):
+    """Why a name is none. A broker's remarks tell these three apart."""
+
+    BLANK = "it is blank"
+    CHARACTER = "it holds a character that is not legal"
+    LENGTH = "it is too long"
 
 
 def validate_topic(topic: str) -> str:
@@ -105,16 +114,31 @@ def _is_no_path_element(name: str) -> bool:
     return name in ("", ".", "..") or "/" in name or "\0" in name
 
 
+def topic_name_fault(topic: str, limit: int = TOPIC_LENGTH_LIMIT) -> NameFault | None:
+    """Why no topic may have this name, None if one may.
+
+    Java: TopicValidator.validateTopic, whose limit no `%RETRY%` topic is spared.
+    """
+    fault = _fault(topic, limit, _LEGAL)
+    return None if fault is None else fault[0]
+
+
 def _validate(kind: str, name: str, limit: int, legal: str) -> str:
+    fault = _fault(name, limit, legal)
+    if fault is not None:
+        raise NameIllegalError(kind, name, fault[1])
+    return name
+
+
+def _fault(name: str, limit: int, legal: str) -> tuple[NameFault, str] | None:
     if not name.strip():
-        raise NameIllegalError(kind, name, "it is blank")
+        return NameFault.BLANK, NameFault.BLANK.value
     found = re.search(f"[^{legal}]", name)
     if found:
-        rule = f"character {found.group()!r} at position {found.start()} is none of {legal}"
-        raise NameIllegalError(kind, name, rule)
+        return NameFault.CHARACTER, f"character {found.group()!r} at position {found.start()} is none of {legal}"
     if len(name) > limit:
-        raise NameIllegalError(kind, name, f"it has {len(name)} characters, the limit is {limit}")
-    return name
+        return NameFault.LENGTH, f"it has {len(name)} characters, the limit is {limit}"
+    return None
 
 
 def is_system_topic(topic: str, *, broker_name: str | None = None, cluster_name: str | None = None) -> bool:

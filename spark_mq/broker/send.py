@@ -56,14 +56,14 @@ from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.rules.auto_topics import built_in_topics
+from storage.rules.auto_topics import known_topics
 from storage.rules.message_check import check_queue, check_start, check_topic
 from storage.rules.put_guards import BrokerState, has_batch_queues
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"
@@ -123,9 +123,7 @@ class SendMessageHandler:
         self._is_congested = is_congested
         self._disk_use = disk_use or partial(disk_use_of, store)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
-        self._built_in = built_in_topics(self._broker_name, self._cluster_name, self._config.send, self._config.timer)
         self._prepared: Counter[str] = Counter()
-        self._merged: tuple[TopicTable, dict[str, TopicConfig]] | None = None
 
     def send(self, request: SendRequest) -> SendResponse:
         """Store what the request brings, or say why not. A stored message is readable when this returns (a delayed one when it is
@@ -267,10 +265,8 @@ class SendMessageHandler:
     @property
     def _topics(self) -> Mapping[str, TopicConfig]:
         """The file's entries over the built-in ones."""
-        table = self._store.writer.settings.topics
-        if self._merged is None or self._merged[0] is not table:
-            self._merged = table, {**self._built_in, **table.topics}
-        return self._merged[1]
+        topics = self._store.writer.settings.topics.topics
+        return known_topics(topics, self._broker_name, self._cluster_name, self._config.send, self._config.timer)
 
     # What is answered
 

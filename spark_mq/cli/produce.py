@@ -89,12 +89,17 @@ def produce(
             metavar="N",
             min=1,
             show_default=False,
-            help="Queues of a topic that is made; without it 8, or as many as its lines name.",
+            help="Queues of a topic that is made; without it defaultTopicQueueNums (8), or as many as its lines name.",
         ),
     ] = None,
     create_topic: Annotated[
-        bool, typer.Option("--create-topic/--no-create-topic", help="Make topics that are missing, or refuse them.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--create-topic/--no-create-topic",
+            show_default=False,
+            help="Make topics that are missing, or refuse them; without it as autoCreateTopicEnable says.",
+        ),
+    ] = None,
     keep_unique_key: Annotated[
         bool,
         typer.Option(

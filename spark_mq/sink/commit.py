@@ -27,6 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.recovery.creation import find_log
+from storage.rules.row_topics import RowWish
 from storage.settings.load import load_config
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
@@ -72,6 +73,7 @@ def commit_rows(
             segments,
             topics=topics,
             grown=_most(rows.grown for rows in staged),
+            wish=None if options.send_back else RowWish(options.create_topic, options.queue_num),
             takeover=options.sink_takeover,
             mirrored=mirrored,
             dead_letters=dead_letters,

@@ -135,15 +135,20 @@ class SinkOptions:
     ] = None
     topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None
     create_topic: Annotated[
-        bool, Option(values.parse_boolean, "make missing topics; else their rows are invalid", shown="true")
-    ] = True
+        bool | None,
+        Option(
+            values.parse_boolean,
+            "make missing topics; else their rows are invalid",
+            shown="autoCreateTopicEnable in broker.conf, else true",
+        ),
+    ] = None
     queue_num: Annotated[
         int | None,
         Option(
             parse_queue_count,
             "queues of a topic that is made, or as many as its rows name (at most 4096); where it is given, a topic that is there "
             "gets, up to so many, the queues that rows name",
-            shown="8",
+            shown="the template's: defaultTopicQueueNums in broker.conf, else 8",
         ),
     ] = None
     flush_disk_type: Annotated[

@@ -26,7 +26,7 @@ from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_dige
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
-from storage.put.settings import PutSettings, put_settings
+from storage.put.settings import PutSettings, put_settings, refuse_before_start
 from storage.settings.load import StoreConfig, load_config
 
 _REJECTIONS_SHOWN = 5
@@ -105,6 +105,8 @@ class _PartitionWriter:
             options.root, options.conf, read_bytes=files.read_file, rocketmq_version=options.rocketmq_version
         )
         settings = settings_of(options, config, files)
+        if not options.send_back:
+            refuse_before_start(options.root, settings, _now_ms())
         digest = sink_digest(batch.sink_id, batch.query_id)
         # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.
         behind = digest[4:8] if is_only else (batch.batch_id % (1 << 32)).to_bytes(4, "big")

@@ -19,7 +19,6 @@ from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock, encode_block
 from storage.messages.retries import find_group
-from storage.names import is_retry_or_dead_letter_topic
 from storage.put.half_ends import with_states
 from storage.put.put import message_rules
 from storage.put.settings import PutSettings
@@ -63,8 +62,7 @@ class RowEncoder(Protocol):
 class MessageEncoder:
     """Rows that are sent."""
 
-    def __init__(self, options: SinkOptions, columns: InputColumns, settings: PutSettings, rows: MessageRows) -> None:
-        self._options = options
+    def __init__(self, columns: InputColumns, settings: PutSettings, rows: MessageRows) -> None:
         self._columns = columns
         self._settings = settings
         self._rows = rows
@@ -72,11 +70,13 @@ class MessageEncoder:
     def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
         prepared = self._rows.prepare(from_kafka_columns(rows) if self._columns.kafka else rows, now_ms)
         block = self._settings.encode(prepared.messages)
-        topics = prepared.topics
-        if not self._options.create_topic:  # those of groups are made by the broker
-            topics = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
         encoded = EncodedRows(
-            (block,), prepared.rejected, prepared.rejected_indices, topics, prepared.grown, prepared.destinations
+            (block,),
+            prepared.rejected,
+            prepared.rejected_indices,
+            prepared.topics,
+            prepared.grown,
+            prepared.destinations,
         )
         if (ends := prepared.commits) is None:
             return encoded
@@ -124,7 +124,7 @@ def row_encoder(
         marks=marks,
         retries=_retry_rules(options, columns, config, files),
     )
-    return MessageEncoder(options, columns, settings, MessageRows(rules, key_prefix, round_robin_start))
+    return MessageEncoder(columns, settings, MessageRows(rules, key_prefix, round_robin_start))
 
 
 def _retry_rules(

@@ -21,6 +21,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -67,10 +69,12 @@ from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
 from storage.names import validate_group
 from storage.put.half_ends import halves_and_rest, op_runs
+from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
-from storage.tables.topics import PERM_WRITE
+from storage.rules.row_topics import RowWish
 
 _LEDGER_ROOM_BYTES = 64 << 10
+_NO_WISH = RowWish()
 _OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
@@ -90,6 +94,7 @@ def commit_batch(
     *,
     topics: Mapping[str, int],
     grown: Mapping[str, int] = MappingProxyType({}),
+    wish: RowWish | None = _NO_WISH,
     takeover: bool = False,
     mirrored: bool = True,
     dead_letters: Sequence[tuple[str, str]] = (),
@@ -98,7 +103,8 @@ def commit_batch(
     """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
 
     `topics` names the topics that may be made if they are missing, with their numbers of queues; `grown` those that are
-    there and get more, with how many. `mirrored`: the sink's last
+    there and get more, with how many; `wish` what the user says of both (None: rows are sent back, which no start gate holds up).
+    `mirrored`: the sink's last
     batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
     `takeover`), SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
@@ -126,7 +132,10 @@ def commit_batch(
                 reason,
                 "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew",
             )
-        _check_queues(writer, {*destinations, *(name for run in readers for name in run.columns.queues)}, topics, grown)
+        if wish is not None:
+            refuse_before_start(writer.root, writer.settings, writer.clock())
+        queues = {*destinations, *(name for run in readers for name in run.columns.queues)}
+        _check_queues(writer, queues, topics, grown, wish or _NO_WISH)
         _check_segments(writer, readers)
         writer.ensure_topics(topics, grown)
         writer.reserve(*_room(readers))
@@ -323,19 +332,20 @@ def _check_segments(writer: StoreWriter, readers: Sequence[SegmentReader]) -> No
 
 
 def _check_queues(
-    writer: StoreWriter, queues: Collection[tuple[str, int]], topics: Mapping[str, int], grown: Mapping[str, int]
+    writer: StoreWriter,
+    queues: Collection[tuple[str, int]],
+    topics: Mapping[str, int],
+    grown: Mapping[str, int],
+    wish: RowWish,
 ) -> None:
     """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
-    for topic, queue_id in sorted(queues):
-        config = writer.settings.topics.topics.get(topic)
+    rules = writer.settings.topic_rules
+    for topic, named in groupby(sorted(queues), itemgetter(0)):
         if topic in _WAITING_TOPICS:
             continue
-        if config is None and topic not in topics:
-            raise TopicChangedError(topic, queue_id, "the topic is not there, and createTopic is false")
-        count = topics[topic] if config is None else max(config.write_queue_count, grown.get(topic, 0))
-        if queue_id >= count:
-            raise TopicChangedError(topic, queue_id, f"the topic has {count} write queues")
-        if config is not None and not config.perm & PERM_WRITE:
-            raise TopicChangedError(topic, queue_id, f"the topic's permission is {config.perm}, without 2 (write)")
         if topic in writer.queues.batch_topics:
             raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
+        queue_ids = [queue_id for _, queue_id in named]
+        refused = rules.refusal_of_staged(topic, queue_ids, wish, topics.get(topic), grown.get(topic, 0))
+        if refused is not None:
+            raise TopicChangedError(topic, *refused)

@@ -22,12 +22,12 @@ from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.log.placement import Placement
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, with_states
-from storage.put.settings import PutSettings
+from storage.put.settings import PutSettings, refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rows.messages import MessageRows, Prepared
-from storage.rows.rules import DEFAULT_QUEUE_COUNT, MessageRules, RetryRules, TransactionRules
+from storage.rows.rules import MessageRules, RetryRules, TransactionRules
 from storage.rows.schema import check_columns
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicTable
 
 INDEX_LEASE_MS = 1_000
 """How far the checkpoint's index time runs ahead, so that not every put writes it."""
@@ -52,7 +52,7 @@ def message_rules(
     topic: str | None = None,
     queue_count: int | None = None,
     growing: frozenset[str] = frozenset(),
-    create_topic: bool = True,
+    create_topic: bool | None = None,
     compress_body_over: int | None = None,
     keep_unique_key: bool = False,
     strict_properties: bool = False,
@@ -63,15 +63,18 @@ def message_rules(
 ) -> MessageRules:
     """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`.
 
-    A topic that is made gets `queue_count` queues (None: 8), or as many as its rows name. A given `queue_count` also allows a topic
-    that is there to get as many, where rows name them.
+    Whether topics are made is said by `create_topic` (None: by `autoCreateTopicEnable`). A topic that is made gets `queue_count` queues
+    (None: its template's, which are `defaultTopicQueueNums`), or as many as its rows name. A given `queue_count` also allows a
+    topic that is there to get as many, where rows name them.
     """
     transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
     return MessageRules(
         topic=topic,
         topics=settings.topics.topics,
         create_topic=create_topic,
-        queue_count=DEFAULT_QUEUE_COUNT if queue_count is None else queue_count,
+        queue_count=queue_count,
+        send=settings.send,
+        mappings=settings.mappings.mappings,
         grow_to=queue_count or 0,
         growing=growing,
         broker_name=settings.broker_name,
@@ -134,6 +137,7 @@ class Putter:
     def _prepare(self, batch: pa.RecordBatch, options: Mapping[str, object]) -> _RowPut:
         with self._lock:
             settings = self._writer.settings
+            refuse_before_start(self._writer.root, settings, self._writer.clock())
             wanted = message_rules(settings, **options)  # type: ignore[arg-type]
             if self._rows is None or wanted != self._rules:
                 prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
@@ -151,9 +155,9 @@ class _RowPut:
             raise RowIllegalError(
                 int(prepared.rejected_indices[0]), first.column, first.rule, len(prepared.rejected) - 1
             )
-        there = settings.topics.topics
+        there, rules = settings.topics.topics, settings.topic_rules
         self._topics = {
-            topic: there.get(topic) or TopicConfig(topic, count, count) for topic, count in prepared.topics.items()
+            topic: there.get(topic) or rules.new_topic(topic, count) for topic, count in prepared.topics.items()
         }
         self._prepared, self._host = prepared, settings.host
         self._block = settings.encode(prepared.messages)

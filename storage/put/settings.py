@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from storage.errors import ConfigurationError, PutRefusedError
+from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
@@ -21,10 +21,15 @@ from storage.messages.sizes import Limits
 from storage.place.surroundings import refuse_foreign_log
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
+from storage.rules.message_check import check_start
+from storage.rules.response_codes import RequestRefusedError
+from storage.rules.row_topics import TopicRules
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.settings.load import StoreConfig
-from storage.settings.nouns import TimerConfig, TransactionConfig
+from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.tables.broker_names import broker_names
+from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 
@@ -59,6 +64,9 @@ class PutSettings:
     """Whether records end in a sum over themselves."""
     version: BrokerVersion = DEFAULT_VERSION
     """The release of the broker that reads the records."""
+    send: SendConfig = field(default_factory=SendConfig)
+    mappings: TopicQueueMappingTable = field(default_factory=TopicQueueMappingTable)
+    """The static topics."""
 
     @property
     def sync_flush(self) -> bool:
@@ -69,6 +77,12 @@ class PutSettings:
     def limits(self) -> Limits:
         """How large a message may be."""
         return Limits(self.max_message_size, self.log_file_size_bytes)
+
+    @property
+    def topic_rules(self) -> TopicRules:
+        """What is said about topics."""
+        mappings = self.mappings.mappings
+        return TopicRules(self.topics.topics, self.send, self.timer, self.broker_name, self.cluster, mappings)
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
         return replace(self, topics=topics)
@@ -94,8 +108,7 @@ def put_settings(
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
     last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`.
     Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
-    `store_host` that is not the store's; StateFileError where
-    topics.json cannot be read.
+    `store_host` that is not the store's; StateFileError where topics.json or topicQueueMapping.json cannot be read.
     """
     directories = refuse_foreign_log(root, config, file_system).directories
     log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
@@ -109,7 +122,9 @@ def put_settings(
         rule = f"the store is {host_text(own)}'s, as brokerIP1 or its records say; leave the option away"
         raise ConfigurationError(config.file, None, "storeHost", rule)
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
-    topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, file_system.read_file) or TopicTable()
+    read = file_system.read_file
+    topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
+    static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
         host=own or asked or parse_host(DEFAULT_STORE_HOST, "storeHost"),
@@ -133,7 +148,18 @@ def put_settings(
         takes_transactions=takes_transactions(config.send),
         appends_crc=config.commit_log.appends_crc,
         version=config.version,
+        send=config.send,
+        mappings=static,
     )
+
+
+def refuse_before_start(root: str, settings: PutSettings, now_ms: int) -> None:
+    """StoreNotWritableError until the moment from which the store's broker takes messages (`startAcceptSendRequestTimeStamp`)."""
+    try:
+        check_start(settings.send, now_ms)
+    except RequestRefusedError as refused:
+        hint = "wait until then, or take the setting out of broker.conf"
+        raise StoreNotWritableError(root, refused.reason, hint) from refused
 
 
 def parse_host(text: str, setting: str) -> bytes:

@@ -105,6 +105,7 @@ class StoreWriter:
         fewer. Java: TopicConfigManager.
         """
         table = before = self.settings.topics
+        rules = self.settings.topic_rules
         for topic, queue_count in (*wanted.items(), *grown.items()):
             if topic not in table.topics or topic in grown:
                 table = table.ensure_topic(
@@ -113,6 +114,7 @@ class StoreWriter:
                     now_ms=self.clock(),
                     broker_name=self.settings.broker_name,
                     cluster_name=self.settings.cluster,
+                    new=rules.new_topic(topic, queue_count),
                 )
         if table is not before:
             self._save_topics(table)

@@ -266,17 +266,24 @@ def _queue_ids(
     if column is None or column.null_count == len(codes):
         return np.full(len(codes), _NOT_GIVEN, np.int64)
     given = is_valid(column)
-    queue_ids = np.asarray(column.fill_null(0).to_numpy(), np.int64)
+    asked = np.asarray(column.fill_null(0).to_numpy(), np.int64)
+    queue_ids = asked.copy()
+    for code, target in enumerate(targets):
+        if target.led is not None:
+            named = given & (codes == code)
+            queue_ids[named] = target.led.ranks(asked[named])
     limits = _of_targets(targets, codes, [target.queue_limit for target in targets], np.int64)
 
     def rule(row: int) -> str:
-        target, queue_id = targets[codes[row]], int(queue_ids[row])
+        target, queue_id = targets[codes[row]], int(asked[row])
         if queue_id < 0:
             return f"{queue_id} is no queue: they are counted from 0"
-        if target.queue_limit > target.queue_count:
+        if target.led is not None:
+            return target.led.refusal(queue_id)
+        if target.queue_limit > target.there_count or target.is_new:
             return f"{queue_id} is no queue: topic {target.topic!r} gets at most {target.queue_limit} (queueNum)"
         cure = f" (queueNum={queue_id + 1} adds more)" if queue_id < NAMED_QUEUES_LIMIT else ""
-        return f"{queue_id} is no queue: topic {target.topic!r} has {target.queue_count} write queues{cure}"
+        return f"{queue_id} is no queue: topic {target.topic!r} has {target.there_count} queues{cure}"
 
     rejections.add(np.flatnonzero((queue_ids < 0) | (queue_ids >= limits)), "queue_id", rule)
     return queue_ids if given.all() else np.where(given, queue_ids, _NOT_GIVEN)
@@ -321,7 +328,7 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
 def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of the values of REAL_TOPIC and, at most, of REAL_QID."""
     topics = [len(target.topic) for target in columns.targets]
-    digits = [len(str(target.queue_limit)) for target in columns.targets]
+    digits = [len(str(target.greatest_queue)) for target in columns.targets]
     return (
         _of_targets(columns.targets, columns.target_codes, topics, np.int64),
         _of_targets(columns.targets, columns.target_codes, digits, np.int64),

@@ -125,7 +125,7 @@ class MessageRows:
         grown = {
             topic: named[topic]
             for topic, target in used.items()
-            if not target.is_new and named[topic] > target.queue_count
+            if not target.is_new and named[topic] > target.there_count
         }
         return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits)
 
@@ -239,7 +239,7 @@ class MessageRows:
         used, numbers = _distinct(places, int(firsts[-1]))
         owners = np.searchsorted(firsts, used, side="right") - 1
         queues = tuple(
-            (columns.targets[owner].topic, place)
+            (columns.targets[owner].topic, columns.targets[owner].physical_queue(place))
             for owner, place in zip(owners.tolist(), (used - firsts[owners]).tolist(), strict=True)
         )
         return queues, numbers

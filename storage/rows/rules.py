@@ -1,6 +1,7 @@
 """What a store takes as a message: the rules that rows are held to, and the topics that they may go to.
 
-Java: Validators, TopicValidator, HookUtils.checkBeforePutMessage, SendMessageProcessor.preSend, MessageExtEncoder.
+Which topics those are is decided in `storage/rules/row_topics.py`, once for each topic that rows name.
+Java: Validators, HookUtils.checkBeforePutMessage, MessageExtEncoder.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from storage.format.java_hash import string_hash
 from storage.format.sys_flag import MULTI_TAGS
 from storage.messages.delays import Congestion
 from storage.messages.retries import dead_letter_topic_config, find_group, most_retries, retry_topic_config
-from storage.names import TOPIC_LENGTH_LIMIT, validate_group, validate_topic, validate_user_topic
-from storage.settings.nouns import TimerConfig
+from storage.names import validate_group, validate_topic
+from storage.rules.message_check import queue_limit
+from storage.rules.response_codes import RequestRefusedError
+from storage.rules.row_topics import RowWish, TopicRules, check_permission, check_queue_count
+from storage.rules.static_topics import LedQueues
+from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topics import PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig
+from storage.tables.topic_queue_mappings import TopicQueueMapping
+from storage.tables.topics import TopicConfig
 
-DEFAULT_QUEUE_COUNT = 8
+DEFAULT_QUEUE_COUNT = SendConfig().default_topic_queue_nums
+"""What a topic gets that rows make where no setting and no option says more or less. Java: BrokerConfig.defaultTopicQueueNums."""
 NAMED_QUEUES_LIMIT = 4_096
 """So many queues a topic gets at most because rows name them; whoever wants more says how many. A broker sets no limit."""
 DEFAULT_DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
@@ -33,12 +40,25 @@ class TopicTarget(NamedTuple):
     queue_count: int = 1
     """Rows that name no queue are spread over so many."""
     queue_limit: int = 1
-    """A queue that a row names is below this. Above `queue_count` where the topic gets the queues that rows name."""
+    """A queue that a row names is below this. Above `there_count` where the topic gets the queues that rows name."""
+    there_count: int = 1
+    """So many queues are there, to be written or read."""
+    led: LedQueues | None = None
+    """Of a static topic: the logical queues that rows may name, and that others are spread over; the counts are of these."""
     is_new: bool = False
     needs_keys: bool = False
     sys_flag: int = 0
     key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
     refusal: str | None = None
+
+    def physical_queue(self, place: int) -> int:
+        """The queue of the store that one of `queue_limit` places is: itself, but for a static topic's."""
+        return place if self.led is None else int(self.led.physical[place])
+
+    @property
+    def greatest_queue(self) -> int:
+        """No queue id of rows of this topic is greater."""
+        return self.queue_limit if self.led is None else int(self.led.physical.max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +100,13 @@ class MessageRules:
     """Where rows go that name no topic."""
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
     """The topics that there are."""
-    create_topic: bool = True
-    queue_count: int = DEFAULT_QUEUE_COUNT
-    """Write queues of a topic that is created, unless rows name more."""
+    create_topic: bool | None = None
+    """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
+    queue_count: int | None = None
+    """Write queues of a topic that is created, unless rows name more; None = its template's."""
+    send: SendConfig = field(default_factory=SendConfig)
+    mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
+    """The static topics."""
     grow_to: int = 0
     """A topic that is there with fewer write queues gets, up to this many, those that rows name."""
     growing: frozenset[str] = frozenset()
@@ -117,19 +141,28 @@ class MessageRules:
         name = self.topic if topic is None else topic
         if name is None:
             return TopicTarget("", refusal="it is null, and the option topic is not given")
-        refusal = self._refusal(name)
-        if refusal is not None:
-            return TopicTarget(name, refusal=refusal)
-        config = self.topics.get(name)
+        rules = self.topic_rules
+        try:
+            config, is_new = rules.check(name, RowWish(self.create_topic, self.queue_count))
+            led = rules.led_queues(config)
+        except RequestRefusedError as refused:
+            return TopicTarget(name, refusal=refused.reason)
         return TopicTarget(
             name,
-            queue_count=self.queue_count if config is None else config.write_queue_count,
-            queue_limit=self._queue_limit(name, config),
-            is_new=config is None,
-            needs_keys=config is not None and config.attributes.get("cleanup.policy") == "COMPACTION",
-            sys_flag=MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0,
+            queue_count=config.write_queue_count if led is None else len(led.logical),
+            queue_limit=self._queue_limit(config, is_new) if led is None else len(led.logical),
+            there_count=queue_limit(config),
+            led=led,
+            is_new=is_new,
+            needs_keys=config.attributes.get("cleanup.policy") == "COMPACTION",
+            sys_flag=MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
         )
+
+    @property
+    def topic_rules(self) -> TopicRules:
+        """What is said about topics."""
+        return TopicRules(self.topics, self.send, self.timer, self.broker_name, self.cluster_name, self.mappings)
 
     def max_reconsume_times(self, group: str) -> int:
         """How often the group may try a message again."""
@@ -145,54 +178,26 @@ class MessageRules:
             validate_topic(made.topic)
         except NameIllegalError as error:
             return TopicTarget(made.topic, refusal=error.describe())
-        if not made.perm & PERM_WRITE or made.write_queue_count < 1:
-            reason = (
-                f"nobody may write to topic {made.topic!r} (perm {made.perm}, {made.write_queue_count} write queues)"
-            )
-            return TopicTarget(made.topic, refusal=reason)
-        if refusal := _refusal_of_count(made.topic, made.write_queue_count):
-            return TopicTarget(made.topic, refusal=refusal)
+        try:
+            check_permission(made)
+            check_queue_count(made)
+        except RequestRefusedError as refused:
+            return TopicTarget(made.topic, refusal=refused.reason)
         return TopicTarget(
             made.topic,
             queue_count=made.write_queue_count,
             queue_limit=made.write_queue_count,
+            there_count=made.write_queue_count,
             is_new=made.topic not in self.topics,
             sys_flag=MULTI_TAGS if made.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{made.topic}#") & 0xFFFFFFFF,
         )
 
-    def _queue_limit(self, topic: str, config: TopicConfig | None) -> int:
-        if config is None:
-            return max(self.queue_count, NAMED_QUEUES_LIMIT)
-        grown = self.grow_to if self.create_topic else 0
-        return max(config.write_queue_count, grown, NAMED_QUEUES_LIMIT if topic in self.growing else 0)
-
-    def _refusal(self, topic: str) -> str | None:
-        try:
-            validate_user_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name)
-        except NameIllegalError as error:
-            return error.describe()
-        assert len(topic) <= TOPIC_LENGTH_LIMIT, "a topic's length has one byte in the record"
-        config = self.topics.get(topic)
-        if config is None:
-            if not self.create_topic:
-                return f"there is no topic {topic!r}, and createTopic is false"
-            return _refusal_of_count(topic, self.queue_count)
-        if config.attributes.get("queue.type") == "BatchCQ":
-            return f"topic {topic!r} has batch consume queues (queue.type=BatchCQ), which are not supported"
-        if not config.perm & PERM_WRITE:
-            return f"nobody may write to topic {topic!r} (perm {config.perm})"
-        if config.write_queue_count < 1:
-            return f"topic {topic!r} has no write queues"
-        return _refusal_of_count(topic, config.write_queue_count)
-
-
-def _refusal_of_count(topic: str, queue_count: int) -> str | None:
-    if queue_count <= QUEUE_COUNT_LIMIT:
-        return None
-    return (
-        f"topic {topic!r} has {queue_count} write queues, and at most {QUEUE_COUNT_LIMIT} are written (writeQueueNums)"
-    )
+    def _queue_limit(self, config: TopicConfig, is_new: bool) -> int:
+        if is_new:
+            return max(config.write_queue_count, NAMED_QUEUES_LIMIT)
+        grown = 0 if self.create_topic is False else self.grow_to
+        return max(queue_limit(config), grown, NAMED_QUEUES_LIMIT if config.topic in self.growing else 0)
 
 
 def _refusal_of_group(group: str) -> str:

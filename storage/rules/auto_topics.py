@@ -6,7 +6,10 @@ Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod), Topi
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import cast
 
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import TIMER_TOPIC
@@ -63,10 +66,21 @@ def built_in_topics(
     return {topic.topic: topic for topic in topics}
 
 
+def known_topics(
+    topics: Mapping[str, TopicConfig], broker_name: str | None, cluster_name: str, send: SendConfig, timer: TimerConfig
+) -> Mapping[str, TopicConfig]:
+    """The entries of topics.json over those that every broker has. A view: nothing is copied."""
+    built_in = _built_in(broker_name, cluster_name, send, timer)
+    return ChainMap(cast("dict[str, TopicConfig]", topics), built_in)
+
+
+_built_in = lru_cache(16)(built_in_topics)
+
+
 def topic_from_template(
     topic: str,
     template: str,
-    client_queue_count: int,
+    client_queue_count: int | None,
     sys_flag: int,
     topics: Mapping[str, TopicConfig],
     *,
@@ -75,13 +89,14 @@ def topic_from_template(
     """The topic that a first message makes, None where its template does not allow it.
 
     The template must hand its permissions on (perm bit "inherit"); TBW102 does so only while `autoCreateTopicEnable` is set,
-    whatever an old entry of it says. Queues: the client's wish, at most the template's.
+    whatever an old entry of it says. Queues: the client's wish, at most the template's; all of them where nobody wishes.
     Java: TopicConfigManager.createTopicInSendMessageMethod.
     """
     model = topics.get(template)
     if model is None or not model.perm & PERM_INHERIT or (template == AUTO_CREATE_TOPIC and not auto_create):
         return None
-    queue_count = max(0, min(client_queue_count, model.write_queue_count))
+    wished = model.write_queue_count if client_queue_count is None else client_queue_count
+    queue_count = max(0, min(wished, model.write_queue_count))
     return TopicConfig(
         topic, queue_count, queue_count, model.perm & ~PERM_INHERIT, model.topic_filter_type, topic_sys_flag=sys_flag
     )

@@ -3,18 +3,19 @@
 Java: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor.preSend, TopicValidator. Two topics more than Java's six take no
 message from a client: the timer's, because a record there that the timer cannot read stops it for ever, and the ledger of this
 package's sinks. A broker checks no topic's permission on a send; neither is it checked here.
+What a producer would not send in the first place is refused for rows by `row_topics.py`, which asks `check_topic` too.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.retries import group_topic_config
-from storage.names import RETRY_PREFIX, TOPIC_LENGTH_LIMIT
+from storage.names import RETRY_PREFIX, NameFault, topic_name_fault
 from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, topic_from_template, unit_sys_flag
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.settings.nouns import SendConfig
@@ -32,7 +33,12 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
     }
 )
 """Java: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, but for what is marked."""
-_LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+_REMARKS = {
+    NameFault.BLANK: "The specified topic is blank.",
+    NameFault.CHARACTER: "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+    NameFault.LENGTH: "The specified topic is longer than topic max length.",
+}
+"""Java: TopicValidator.validateTopic."""
 
 
 class CheckedTopic(NamedTuple):
@@ -49,15 +55,22 @@ def check_start(send: SendConfig, now_ms: int) -> None:
     if now_ms < start_ms:
         seconds, millis = divmod(start_ms, 1000)
         shown = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{millis:03d}"
-        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {shown}")
+        remark = f"broker unable to service, until {shown}"
+        reason = f"{remark} (startAcceptSendRequestTimeStamp={start_ms})"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark, reason)
 
 
 class TopicWish(NamedTuple):
     """What a topic shall be like that a message makes."""
 
     template: str = AUTO_CREATE_TOPIC
-    queue_count: int = DEFAULT_TOPIC_QUEUE_COUNT
+    queue_count: int | None = DEFAULT_TOPIC_QUEUE_COUNT
+    """At most the template's; None = as many as that."""
     unit_mode: bool = False
+    create: bool | None = None
+    """What a user said, which comes before `autoCreateTopicEnable` and the template's permission; None = nobody said it."""
+    exact_queue_count: int | None = None
+    """What a user said, which comes before the template's."""
 
 
 def check_topic(
@@ -71,23 +84,45 @@ def check_topic(
     config = topics.get(topic)
     if not send.broker_permission & PERM_WRITE and config is not None and config.order:
         remark = f"the broker[{broker_address}] sending message is forbidden"
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
-    if rule := _illegal(topic):
-        raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, rule)
+        reason = f"topic {topic!r} is an order topic, and its broker takes no writes (brokerPermission={send.broker_permission})"
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark, reason)
+    if (fault := topic_name_fault(topic)) is not None:
+        raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _REMARKS[fault])
     if topic in NOT_ALLOWED_SEND_TOPICS or topic.startswith(OWN_SYSTEM_TOPIC_PREFIX):
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if config is not None:
         return CheckedTopic(config, is_new=False)
-    sys_flag = unit_sys_flag(topic, wish.unit_mode)
-    made = topic_from_template(
-        topic, wish.template, wish.queue_count, sys_flag, topics, auto_create=send.auto_create_topic_enable
-    )
-    if made is None and topic.startswith(RETRY_PREFIX):
-        made = group_topic_config(topic, 1, sys_flag, topics)
+    made = _made(topic, wish, topics, send)
     if made is None:
         remark = with_advice(f"topic[{topic}] not exist, apply first please!")
-        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        raise RequestRefusedError(ResponseCode.TOPIC_NOT_EXIST, remark, _why_not_made(topic, wish, send))
     return CheckedTopic(made, is_new=True)
+
+
+def _made(topic: str, wish: TopicWish, topics: Mapping[str, TopicConfig], send: SendConfig) -> TopicConfig | None:
+    """The entry that a first message gives its topic, None where it may give none."""
+    if wish.create is False:
+        return None
+    sys_flag = unit_sys_flag(topic, wish.unit_mode)
+    auto_create = send.auto_create_topic_enable
+    made = topic_from_template(topic, wish.template, wish.queue_count, sys_flag, topics, auto_create=auto_create)
+    if made is None and topic.startswith(RETRY_PREFIX):
+        made = group_topic_config(topic, 1, sys_flag, topics)
+    if made is None and wish.create:
+        count = send.default_topic_queue_nums
+        made = TopicConfig(topic, count, count, topic_sys_flag=sys_flag)
+    if made is None or wish.exact_queue_count is None:
+        return made
+    return replace(made, read_queue_count=wish.exact_queue_count, write_queue_count=wish.exact_queue_count)
+
+
+def _why_not_made(topic: str, wish: TopicWish, send: SendConfig) -> str:
+    if wish.create is False:
+        return f"there is no topic {topic!r}, and createTopic is false"
+    why = f"topic {wish.template} hands no permissions on"
+    if not send.auto_create_topic_enable:
+        why = "autoCreateTopicEnable=false"
+    return f"there is no topic {topic!r}, and its broker makes none ({why}): create it, or say createTopic=true"
 
 
 def check_queue(queue_id: int, config: TopicConfig, client_address: str) -> None:
@@ -95,20 +130,14 @@ def check_queue(queue_id: int, config: TopicConfig, client_address: str) -> None
 
     Java: the end of AbstractSendMessageProcessor.msgCheck.
     """
-    if queue_id >= max(config.write_queue_count, config.read_queue_count):
+    if queue_id >= queue_limit(config):
         remark = f"request queueId[{queue_id}] is illegal, {topic_text(config)} Producer: {client_address}"
         raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
 
-def _illegal(topic: str) -> str | None:
-    """Java: TopicValidator.validateTopic, whose limit no `%RETRY%` topic is spared."""
-    if not topic.strip():
-        return "The specified topic is blank."
-    if not _LEGAL_TOPIC.fullmatch(topic):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(topic) > TOPIC_LENGTH_LIMIT:
-        return "The specified topic is longer than topic max length."
-    return None
+def queue_limit(config: TopicConfig) -> int:
+    """A queue that is named must be below this: also one that can only be read takes messages."""
+    return max(config.write_queue_count, config.read_queue_count)
 
 
 def topic_text(config: TopicConfig) -> str:

@@ -34,12 +34,16 @@ class ResponseCode(IntEnum):
 
 
 class RequestRefusedError(Exception):
-    """A request that is answered without a put. The code is all that a client acts on, the remark is for people."""
+    """A request that is answered without a put. The code is all that a client acts on, the remark is for people.
 
-    def __init__(self, code: ResponseCode, remark: str | None) -> None:
-        super().__init__(code, remark)
+    `reason` says the same to who writes rows: which rule, by which setting or entry. Without one it is the remark.
+    """
+
+    def __init__(self, code: ResponseCode, remark: str | None, reason: str | None = None) -> None:
+        super().__init__(code, remark, reason)
         self.code = code
         self.remark = remark
+        self.reason = reason if reason is not None else remark or code.name
 
     def __str__(self) -> str:
         return self.code.name if self.remark is None else f"{self.code.name}: {self.remark}"

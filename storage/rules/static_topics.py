@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topic_queue_mappings import (
     MappingItem,
@@ -86,8 +88,59 @@ def physical_queue_id(queue: LogicalQueue, requested: int) -> int:
         remark = (
             f"{queue.topic}-{requested} does not exit in request process of current broker {queue.mapping.broker_name}"
         )
-        raise RequestRefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, remark)
+        raise RequestRefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, remark, _why_not_here(queue, queue.mapping))
     return queue.leader.queue_id
+
+
+def _why_not_here(queue: LogicalQueue, mapping: TopicQueueMapping) -> str:
+    named = f"logical queue {queue.queue_id} of static topic {queue.topic!r}"
+    if queue.leader is not None:
+        return f"{named} is led by broker {queue.leader.broker_name!r}, and this is {mapping.broker_name!r}: write it there"
+    return f"broker {mapping.broker_name!r} leads no {named}; the topic has {mapping.total_queue_count} of them"
+
+
+class LedQueues(NamedTuple):
+    """The logical queues of a static topic that this broker leads, ascending, and the physical queue of each: where rows may go."""
+
+    mapping: TopicQueueMapping
+    logical: np.ndarray
+    physical: np.ndarray
+
+    @classmethod
+    def of(cls, mapping: TopicQueueMapping, queue_limit: int) -> LedQueues:
+        """Those whose physical queue is below the limit. Raises RequestRefusedError where there is none."""
+        refusal = None
+        led: list[tuple[int, int]] = []
+        for queue_id in sorted(mapping.hosted_queues):
+            try:
+                physical = physical_queue_id(LogicalQueue(mapping.topic, queue_id, mapping), queue_id)
+            except RequestRefusedError as refused:
+                refusal = refusal or refused
+                continue
+            if physical < queue_limit:
+                led.append((queue_id, physical))
+        if not led:
+            reason = f"broker {mapping.broker_name!r} leads no queue of static topic {mapping.topic!r}"
+            raise RequestRefusedError(
+                ResponseCode.NOT_LEADER_FOR_QUEUE, None if refusal is None else refusal.remark, reason
+            )
+        numbers = np.array(led, np.int64).reshape(-1, 2)
+        return cls(mapping, numbers[:, 0], numbers[:, 1])
+
+    def ranks(self, logical_queue_ids: np.ndarray) -> np.ndarray:
+        """Which of the led queues each of these is; as many as there are for one that is not led here."""
+        ranks = np.searchsorted(self.logical, logical_queue_ids)
+        found = self.logical[np.minimum(ranks, len(self.logical) - 1)] == logical_queue_ids
+        return np.where(found, ranks, len(self.logical))
+
+    def refusal(self, logical_queue_id: int) -> str:
+        """Why a row that names this queue, which is none of them, is refused."""
+        queue = LogicalQueue(self.mapping.topic, logical_queue_id, self.mapping)
+        try:
+            physical = physical_queue_id(queue, logical_queue_id)
+        except RequestRefusedError as refused:
+            return refused.reason
+        return f"logical queue {logical_queue_id} leads to physical queue {physical}, which topic {self.mapping.topic!r} has not"
 
 
 def answered_place(queue: LogicalQueue, queue_id: int, queue_offset: int) -> tuple[int, int]:

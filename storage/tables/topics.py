@@ -102,10 +102,12 @@ class TopicTable:
         now_ms: int,
         broker_name: str | None = None,
         cluster_name: str | None = None,
+        new: TopicConfig | None = None,
     ) -> TopicTable:
         """The table with an entry under which the first `queue_count` queues can be read and written.
 
-        Itself if it has that already; an entry with fewer queues gets more and keeps the rest. Raises
+        Itself if it has that already; an entry with fewer queues gets more and keeps the rest. A missing entry is `new`, where it is
+        given. Raises
         NameIllegalError for an illegal name and for topics whose entry a broker makes itself (those named
         after broker and cluster are known by the two names).
         """
@@ -118,7 +120,7 @@ class TopicTable:
             raise NameIllegalError("topic", topic, "it is a system topic, whose entry a broker makes itself")
         present = self.topics.get(topic)
         if present is None:
-            return self.with_topic(TopicConfig(topic, queue_count, queue_count), now_ms=now_ms)
+            return self.with_topic(new or TopicConfig(topic, queue_count, queue_count), now_ms=now_ms)
         enough = replace(
             present,
             read_queue_count=max(present.read_queue_count, queue_count),

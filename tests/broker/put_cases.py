@@ -27,7 +27,6 @@ PLAIN_CONF = {
     "timerWheelEnable": "true",
 }
 STRICT_CONF = PLAIN_CONF | {
-    "brokerPermission": "4",
     "rejectTransactionMessage": "true",
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
@@ -37,7 +36,8 @@ STRICT_CONF = PLAIN_CONF | {
     "traceOn": "false",
     "maxMessageSize": "1000",
 }
-CONFS = {"plain": PLAIN_CONF, "strict": STRICT_CONF}
+CLOSED_CONF = PLAIN_CONF | {"brokerPermission": "4"}
+CONFS = {"plain": PLAIN_CONF, "strict": STRICT_CONF, "closed": CLOSED_CONF}
 
 KEY = "7F0000010000000000000000000000AA"
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -76,6 +76,8 @@ class PutCase:
     """The entry that the topic has afterwards."""
     row: Mapping[str, Any] | None = None
     """The same as a row of the sink's columns, where one can say it."""
+    no_producer: str | None = None
+    """Why the row is refused all the same: a row has no producer but us, and none would send it."""
     departs: str | None = None
     """Why the Apache broker's answer is another one."""
 
@@ -231,6 +233,7 @@ QUEUES = [
         request=send("ReadQueue", queue_id=2),
         topic=TopicConfig("ReadQueue", 3, 1),
         stored={"queue_id": 2},
+        row={"topic": "ReadQueue", "body": b"body", "queue_id": 2},
     ),
     PutCase(
         name="a queue that can neither be read nor written is refused",
@@ -324,6 +327,8 @@ NAMES = [
         java=f"TopicConfigManager.init, {MSG_CHECK}",
         request=send("BenchmarkTest", queue_id=1023),
         stored={"topic": "BenchmarkTest", "queue_id": 1023},
+        row={"topic": "BenchmarkTest", "body": b"body"},
+        no_producer="rows go to no topic of the system's, as docs/writing.md says",
     ),
 ]
 
@@ -684,19 +689,22 @@ PERMISSIONS = [
     PutCase(
         name="a broker without write permission refuses order topics",
         java=MSG_CHECK,
-        conf="strict",
+        conf="closed",
         request=send("Ordered"),
         topic=entry("Ordered", order=True),
         code=ResponseCode.NO_PERMISSION,
         remark="the broker[127.0.0.1] sending message is forbidden",
+        row={"topic": "Ordered", "body": b"body"},
     ),
     PutCase(
         name="a broker without write permission takes other topics messages",
         java=MSG_CHECK,
-        conf="strict",
+        conf="closed",
         request=send("Unordered"),
         topic=entry("Unordered"),
         stored={"topic": "Unordered"},
+        row={"topic": "Unordered", "body": b"body"},
+        no_producer="registerBrokerAll takes the broker's permission off each route",
     ),
     PutCase(
         name="a topics own permission is not asked",
@@ -704,6 +712,8 @@ PERMISSIONS = [
         request=send("ReadOnly"),
         topic=entry("ReadOnly", perm=4),
         stored={"topic": "ReadOnly"},
+        row={"topic": "ReadOnly", "body": b"body"},
+        no_producer="topicRouteData2TopicPublishInfo leaves queues without write permission away",
     ),
     PutCase(
         name="a broker may make no topics",

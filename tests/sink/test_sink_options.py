@@ -19,7 +19,7 @@ def parse(mode: Mode = "streaming", **options: str) -> SinkOptions:
 def test_the_defaults() -> None:
     options = parse()
     assert options == SinkOptions(path="/store")
-    assert (options.create_topic, options.queue_num, options.lock_timeout) == (True, None, 60_000)
+    assert (options.create_topic, options.queue_num, options.lock_timeout) == (None, None, 60_000)
     assert (options.on_invalid_row, options.flush_disk_type, options.compress_body_over) == ("fail", None, None)
     assert (options.keep_unique_key, options.strict_properties, options.sink_takeover) == (False, False, False)
 
