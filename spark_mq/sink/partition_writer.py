@@ -106,7 +106,7 @@ class _PartitionWriter:
         )
         settings = settings_of(options, config, files)
         if not options.send_back:
-            refuse_before_start(options.root, settings, _now_ms())
+            refuse_before_start(options.root, settings, current_time_ms())
         digest = sink_digest(batch.sink_id, batch.query_id)
         # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.
         behind = digest[4:8] if is_only else (batch.batch_id % (1 << 32)).to_bytes(4, "big")

@@ -241,7 +241,7 @@ def test_a_topic_that_is_made_gets_the_queues_that_lines_name_however_late(tmp_p
         assert [store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")] == [1_500] * 20
     assert (topics_of(root)["T"].read_queue_count, topics_of(root)["T"].write_queue_count) == (20, 20)
     later = produce_json(root, "--topic", "T", rows=[{"body": "x", "queue_id": 20}], exit_code=1)
-    assert "20 is no queue: topic 'T' has 20 write queues (queueNum=21 adds more)" in later
+    assert "20 is no queue: topic 'T' has 20 queues (queueNum=21 adds more)" in later
     produce_json(root, "--topic", "T", "--queue-num", "21", rows=[{"body": "x", "queue_id": 20}])
     assert topics_of(root)["T"].write_queue_count == 21
 

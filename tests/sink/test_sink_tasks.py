@@ -310,7 +310,7 @@ def test_topics_are_made_as_rows_need_them_with_so_many_queues(root: str) -> Non
         assert store.queue_ids("T") == store.queue_ids("U") == [0, 1, 2]
     unasked = options_of(root)
     with pytest.raises(
-        InvalidRowError, match=r"queue_id: 3 is no queue: topic 'U' has 3 write queues \(queueNum=4 adds more\)"
+        InvalidRowError, match=r"queue_id: 3 is no queue: topic 'U' has 3 queues \(queueNum=4 adds more\)"
     ):
         stage(unasked, [{"body": b"z", "topic": "U", "queue_id": 3}], batch_id=2)
     commit(more, stage(more, [{"body": b"z", "topic": "U", "queue_id": 3}], batch_id=2), batch_id=2)
