@@ -117,8 +117,8 @@ def _log_bytes(store: Path) -> int:
         return opened.log_end - opened.log.minimum
 
 
-def table(title: str, rows: Sequence[EngineRow]) -> Table:
-    made = Table("engine alone, one core", "figure", title=title, caption="median (least - greatest)")
+def table(title: str, rows: Sequence[EngineRow], *, heading: str = "engine alone, one core") -> Table:
+    made = Table(heading, "figure", title=title, caption="median (least - greatest)")
     for row in rows:
         made.add_row(row.what, row.figure)
     return made

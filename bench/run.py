@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import engine, input_rows, kafka_peer, sinks, sources, write_engine
+from bench import engine, input_rows, kafka_peer, lateness, sinks, sources, write_engine
 from bench.kafka_peer import Jars
 from bench.measure import measure, table
 from bench.messages import TOPIC, bodies, crc_sum
@@ -62,6 +62,10 @@ def main(arguments: list[str]) -> None:
             console.print(engine.table("Storage engine, writing, 1 KiB bodies", rows))
             rows = write_engine.kind_rows(recycled, asked.batch_rows)
             console.print(engine.table("Storage engine, ways into the store, 1 KiB bodies", rows))
+            rows = lateness.lateness_rows(asked.home)
+            console.print(
+                engine.table("Deliveries beside a sink that commits without pause", rows, heading="two processes")
+            )
             console.print(write_engine.scaling_table(write_engine.scaling(recycled, asked.batch_rows)))
 
 
