@@ -6,10 +6,10 @@ Reading takes no lock, changes no file and works beside a running writer. Writin
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from storage.files.remote import file_system_of, only_for_reading, plain_path, u
 from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.put.group_entries import GroupEntries
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
@@ -42,8 +43,6 @@ from storage.store_layout import StoreLayout
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TopicConfig
-
-"""How often a reader looks at the whole store before it gives up on one whose files keep expiring."""
 
 
 def open_store(
@@ -147,6 +146,13 @@ class MessageStore(FollowedStore):
         self._resources = ExitStack()
         self._writer: StoreWriter | None = None
         self._putter: Putter | None = None
+        self.tables_lock = threading.RLock()
+        """Held while a table under config/, other than topics.json, is read, changed and saved."""
+        self._groups = GroupEntries(
+            self.tables_lock,
+            lambda: self.state(GROUPS_FILE, SubscriptionGroupTable.load),
+            lambda text: self.save_state(GROUPS_FILE, text),
+        )
         try:
             self._refuse_foreign_stores()
             writable = None
@@ -301,30 +307,42 @@ class MessageStore(FollowedStore):
         return InnerPut(writer.settings, messages, self.config.delay.delays_ms).append_to(writer)
 
     def save_topic(self, topic: TopicConfig) -> None:
-        """Give a topic its entry in topics.json, new or in place of the old one. Java: TopicConfigManager.updateTopicConfig."""
+        """Give a topic its entry in topics.json, new or in place of the old one. Thread-safe. Java: updateTopicConfig."""
         self.writer.save_topic(topic)
+
+    def make_topic(self, topic: TopicConfig) -> TopicConfig:
+        """Give a topic its entry if it has none; returns what it has then. Thread-safe. Java: createTopicInSendMessageMethod."""
+        return self.writer.make_topic(topic)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """The consumer groups of subscriptionGroup.json. Java: SubscriptionGroupManager."""
-        return self._group_table.groups
-
-    @cached_property
-    def _group_table(self) -> SubscriptionGroupTable:
-        return self.state(GROUPS_FILE, SubscriptionGroupTable.load) or SubscriptionGroupTable()
+        """The consumer groups of subscriptionGroup.json, as they are now. Thread-safe."""
+        return self._groups.groups
 
     def save_group(self, group: SubscriptionGroupConfig) -> None:
-        """Give a group its entry in subscriptionGroup.json, new or in place of the old one."""
-        self._group_table = self._group_table.with_group(group, now_ms=self.writer.clock())
-        self.save_state(GROUPS_FILE, self._group_table.to_text())
+        """Give a group its entry in subscriptionGroup.json, new or in place of the old one. Thread-safe. Raises OSError."""
+        self._groups.save(group, self.writer.clock())
+
+    def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Give a group its entry if it has none; returns the one that it has then. Thread-safe. Raises OSError."""
+        return self._groups.make(group, self.writer.clock())
 
     def save_state(self, name: str, text: str) -> None:
-        """Write config/NAME durably, its old content to NAME.bak. Java: ConfigManager.persist."""
-        write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system)
+        """Write config/NAME durably, its old content to NAME.bak. Java: ConfigManager.persist.
+
+        Who changes a table that others change too holds `tables_lock` from reading it to this.
+        """
+        with self.tables_lock:
+            write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system)
 
     def flush(self) -> None:
         """Everything put so far onto the disk. Java: DefaultMessageStore.flush."""
         self.writer.sync_log()
+
+    @property
+    def settings(self) -> PutSettings:
+        """What puts go by, topics among it, as it is now. Raises StoreNotWritableError, as `writer` does."""
+        return self.writer.settings
 
     @property
     def writer(self) -> StoreWriter:

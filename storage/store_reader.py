@@ -9,19 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from storage.ends.queue_ends import QueueEnds
 from storage.epoch_times import other_unit_rule
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
+from storage.errors import OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
 from storage.files.atomic_file import read_table
 from storage.files.file_system import FileSystem
-from storage.format.index import index_key
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.java_hash import string_hash
 from storage.format.record import Message
 from storage.get_result import GetResult, GetStatus
+from storage.index.look_up import LONG_MAX, messages_with_key
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
@@ -36,7 +37,6 @@ from storage.tables.topics import TopicTable
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
 _ENTRIES_LOOKED_AT = 64
-_LONG_MAX = 2**63 - 1
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -223,7 +223,7 @@ class StoreReader(ABC):
         return self.log.message_at(commitlog_offset, self.log_end)
 
     def query(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
     ) -> list[Message]:
         """What `messages_by_key` finds; where it finds nothing, raises TopicNotFoundError for a topic that the store does not know.
 
@@ -237,24 +237,15 @@ class StoreReader(ABC):
         return found
 
     def messages_by_key(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = _LONG_MAX
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
     ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
         Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
         """
-        found: list[Message] = []
-        for hit in self.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
-            if len(found) >= max_count:
-                break
-            try:
-                message = self.log.message_at(hit.commitlog_offset, self.log_end)
-            except (OffsetOutOfRangeError, CorruptRecordError):
-                continue  # the message has expired, or the item outlived a cut of the log
-            if message.topic == topic and (key == message.unique_key or key in message.keys):
-                found.append(message)
-        return sorted(found, key=lambda message: message.commitlog_offset)
+        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """What `offset_in_queue_by_time` answers, of a topic that the store knows, by a time in milliseconds.

@@ -124,6 +124,6 @@ class DerivedWriter:
 
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, those of an earlier writer among them."""
-        writers = self._queue_writers.values()
-        paths = {path for writer in writers for path in writer.paths} | unsynced_directories(writers)
-        return self._ends.unsynced | paths | (self._index_writer.unsynced_paths if self._index_writer else set())
+        writers = list(self._queue_writers.values())  # others may add to them meanwhile
+        paths = {path for writer in writers for path in set(writer.paths)} | unsynced_directories(writers)
+        return set(self._ends.unsynced) | paths | (self._index_writer.unsynced_paths if self._index_writer else set())

@@ -22,7 +22,6 @@ from storage.derived.writer import DerivedWriter
 from storage.ends.store_ends import StoreEnds
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.atomic_file import write_with_backup
 from storage.files.failed_sync import note_failed_sync
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun
@@ -36,9 +35,9 @@ from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.settings import PutSettings
+from storage.put.topic_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig
 
 CHECKPOINT_INTERVAL_MS = 60_000
 """Java: flushConsumeQueueThoroughInterval."""
@@ -69,8 +68,8 @@ class StoreWriter:
         self.file_system = file_system
         self.log = log
         self.queues = queues
-        self.settings = settings
         self.clock = clock
+        self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
         self.ends = ends
         self._index = index
         self._derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
@@ -100,46 +99,27 @@ class StoreWriter:
 
     # Topics
 
+    @property
+    def settings(self) -> PutSettings:
+        """What every put goes by, with the topics as they are now: a frozen value that a new topic replaces."""
+        return self._topics.settings
+
     def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
         """Topics that have no entry get one with so many queues, before their first record; those of `grown` get more where they have
         fewer. Java: TopicConfigManager.
         """
-        table = before = self.settings.topics
-        rules = self.settings.topic_rules
-        for topic, queue_count in (*wanted.items(), *grown.items()):
-            if topic not in table.topics or topic in grown:
-                table = table.ensure_topic(
-                    topic,
-                    queue_count,
-                    now_ms=self.clock(),
-                    broker_name=self.settings.broker_name,
-                    cluster_name=self.settings.cluster,
-                    new=rules.new_topic(topic, queue_count),
-                )
-        if table is not before:
-            self._save_topics(table)
+        self._refuse_after_failure()
+        self._topics.ensure(wanted, grown)
 
     def save_topic(self, topic: TopicConfig) -> None:
-        """An entry in topics.json, new or in place of the topic's old one; nothing where it says so already."""
-        if self.settings.topics.topics.get(topic.topic) != topic:
-            self._save_topics(self.settings.topics.with_topic(topic, now_ms=self.clock()))
-
-    def _save_topics(self, table: TopicTable) -> None:
+        """An entry in topics.json, new or in place of the topic's old one; nothing where it says so already. Thread-safe."""
         self._refuse_after_failure()
-        path, text = f"{self.root}/config/{TOPICS_FILE}", table.to_text()
-        try:
-            write_with_backup(path, text, self.file_system)
-        except OSError as error:
-            if self._says(path, text):  # though nobody knows whether the disk does
-                self.fail(error)
-            raise
-        self.settings = self.settings.with_topics(table)
+        self._topics.save(topic)
 
-    def _says(self, path: str, text: str) -> bool:
-        try:
-            return self.file_system.read_file(path) == text.encode()
-        except OSError:
-            return True
+    def make_topic(self, topic: TopicConfig) -> TopicConfig:
+        """The topic's entry: this one, saved, where there is none; else the one that is there. Thread-safe."""
+        self._refuse_after_failure()
+        return self._topics.make(topic)
 
     # Appending
 
@@ -389,7 +369,7 @@ class StoreWriter:
             self.checkpoint()
 
     def unsynced_paths(self) -> set[str]:
-        """Files and directories that hold what is not synced, the log's among them."""
+        """Files and directories that hold what is not synced, the log's among them. Thread-safe."""
         return self._log_writer.unsynced | self._derived.unsynced_paths()
 
     def close(self) -> None:

@@ -72,9 +72,10 @@ class TransactionCounts(CountedTopics):
 
 
 def save_counts(store: MessageStore, changes: Mapping[str, int], *, now_ms: int) -> None:
-    """Add to the counts of the file; what a half without a topic changes counts nowhere."""
+    """Add to the counts of the file; what a half without a topic changes counts nowhere. Thread-safe."""
     changes = {topic: change for topic, change in changes.items() if topic}
-    counts = store.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()
-    changed = counts.with_changes(changes, now_ms=now_ms)
-    if changed is not counts:
-        store.save_state(METRICS_FILE, changed.to_text())
+    with store.tables_lock:
+        counts = store.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()
+        changed = counts.with_changes(changes, now_ms=now_ms)
+        if changed is not counts:
+            store.save_state(METRICS_FILE, changed.to_text())

@@ -1,0 +1,89 @@
+"""The entries of an open store's topics.json: read by whoever puts, made and changed by one at a time. Java: TopicConfigManager.
+
+The table in memory is a frozen value, replaced when the file holds the new one. So whoever reads needs no lock, and sees no entry
+that a crash could take back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from storage.files.atomic_file import write_with_backup
+from storage.files.local_file_system import LocalFileSystem
+from storage.put.settings import PutSettings
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
+
+
+class TopicEntries:
+    """The settings of a writer, of which the topics change. Thread-safe."""
+
+    def __init__(
+        self,
+        root: str,
+        file_system: LocalFileSystem,
+        settings: PutSettings,
+        clock: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` is told of an error after which nobody knows whether the disk holds the table."""
+        self.settings = settings
+        self._path = f"{root}/config/{TOPICS_FILE}"
+        self._file_system = file_system
+        self._clock = clock
+        self._fail = fail
+        self._lock = threading.Lock()
+
+    def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Topics that have no entry get one with so many queues; those of `grown` get more where they have fewer.
+
+        Raises NameIllegalError, OSError.
+        """
+        if not grown and wanted.keys() <= self.settings.topics.topics.keys():
+            return
+        with self._lock:
+            table, rules = self.settings.topics, self.settings.topic_rules
+            for topic, queue_count in (*wanted.items(), *grown.items()):
+                if topic not in table.topics or topic in grown:
+                    table = table.ensure_topic(
+                        topic,
+                        queue_count,
+                        now_ms=self._clock(),
+                        broker_name=self.settings.broker_name,
+                        cluster_name=self.settings.cluster,
+                        new=rules.new_topic(topic, queue_count),
+                    )
+            if table is not self.settings.topics:
+                self._save(table)
+
+    def save(self, topic: TopicConfig) -> None:
+        """The topic's entry, new or in place of its old one; nothing where it says so already. Raises OSError."""
+        with self._lock:
+            if self.settings.topics.topics.get(topic.topic) != topic:
+                self._save(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+
+    def make(self, topic: TopicConfig) -> TopicConfig:
+        """The topic's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
+        with self._lock:
+            present = self.settings.topics.topics.get(topic.topic)
+            if present is None:
+                self._save(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+            return present or topic
+
+    def _save(self, table: TopicTable) -> None:
+        text = table.to_text()
+        try:
+            write_with_backup(self._path, text, self._file_system)
+        except OSError as error:
+            if self._says(text):  # though nobody knows whether the disk does
+                self._fail(error)
+            raise
+        self.settings = self.settings.with_topics(table)
+
+    def _says(self, text: str) -> bool:
+        try:
+            return self._file_system.read_file(self._path) == text.encode()
+        except OSError:
+            return True
