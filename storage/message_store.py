@@ -328,10 +328,7 @@ class MessageStore(FollowedStore):
         return self._groups.make(group, self.writer.clock())
 
     def save_state(self, name: str, text: str) -> None:
-        """Write config/NAME durably, its old content to NAME.bak. Java: ConfigManager.persist.
-
-        Who changes a table that others change too holds `tables_lock` from reading it to this.
-        """
+        """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. Java: ConfigManager.persist."""
         with self.tables_lock:
             write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system)
 

@@ -40,7 +40,7 @@ ROOMS = {
     "recovery": "words format files settings log queues index place ends put batch",
     "facade": "words format files settings log queues index tables ends messages rows put batch recovery",
     "audit": "format log queues index ends put",
-    "service": "words format log messages put facade",
+    "service": "words format settings log index tables messages put facade",
     "delay": "words format files log queues tables messages facade",
     "transaction": "words format files settings queues tables messages facade",
     "conditions": "words files",

@@ -6,6 +6,7 @@ Not followed: rates by minute, hour and day, which whoever reads the sums can ta
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -31,7 +32,10 @@ def _sums() -> defaultdict[str, Sum]:
 
 @dataclass(slots=True)
 class PutStatistics:
-    """Sums of one broker. Keys are topics; `topic@queue`, `queue@topic` and `topic@group` where the name says so."""
+    """Sums of one broker, of all its handlers and their threads.
+
+    Keys are topics; `topic@queue`, `queue@topic` and `topic@group` where the name says so.
+    """
 
     broker_name: str | None = None
     cluster_name: str | None = None
@@ -49,26 +53,36 @@ class PutStatistics:
     """Half messages by their real topic. Java: TransactionMetrics."""
     broker_put_nums: int = 0
     broker_put_nums_without_system_topic: int = 0
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
         """Count what one put stored. Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage."""
-        self.put_by_topic(topic, queue_id, message_count, size_bytes)
-        self.broker_put_nums += message_count
-        if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
-            self.broker_put_nums_without_system_topic += message_count
+        with self._lock:
+            self.put_by_topic(topic, queue_id, message_count, size_bytes)
+            self.broker_put_nums += message_count
+            if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
+                self.broker_put_nums_without_system_topic += message_count
 
     def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
         """Count it by its topic, and by its level where it waits, but not as the broker's."""
-        if topic == SCHEDULE_TOPIC:
-            self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count)
-            self.queue_put_size[f"{topic}@{queue_id}"].add(size_bytes)
-        self.topic_put_nums[topic].add(message_count)
-        self.topic_put_size[topic].add(size_bytes)
+        with self._lock:
+            if topic == SCHEDULE_TOPIC:
+                self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count)
+                self.queue_put_size[f"{topic}@{queue_id}"].add(size_bytes)
+            self.topic_put_nums[topic].add(message_count)
+            self.topic_put_size[topic].add(size_bytes)
 
     def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int) -> None:
         """Count how long a send took. Java: BrokerStatsManager.incTopicPutLatency."""
-        self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms)
+        with self._lock:
+            self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms)
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message that a group gave back. Java: BrokerStatsManager.incSendBackNums."""
-        self.send_back_nums[f"{topic}@{group}"].add(1)
+        with self._lock:
+            self.send_back_nums[f"{topic}@{group}"].add(1)
+
+    def prepared(self, topic: str) -> None:
+        """Count a half message by its real topic. Java: TransactionMetrics.addAndGet."""
+        with self._lock:
+            self.transaction_nums[topic].add(1)

@@ -15,6 +15,7 @@ import itertools
 import os
 import random
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,20 +38,19 @@ from spark_mq.broker.send_hooks import (
     RpcHook,
     SendMessageContext,
     SendMessageHook,
+    answer_between,
     message_type,
     namespace_of,
     run_after,
     run_before,
-    run_rpc_hooks,
 )
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker.store_put import Put, put_into
+from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now, store_of
 from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.record import host_text
-from storage.message_store import MessageStore
 from storage.messages.delays import REAL_TOPIC, Congestion
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
@@ -69,9 +69,9 @@ from storage.transaction.progress import save_counts
 _RECEIPT = "POP_CK"
 
 
-def disk_use_of(store: MessageStore) -> DiskUse:
+def disk_use_of(store: HandlerStore) -> DiskUse:
     """Of the disks that an open store lies on."""
-    logs = [disk_used_percent(path) for path in store.writer.settings.log_directories]
+    logs = [disk_used_percent(path) for path in store.settings.log_directories]
     queues, index = (disk_used_percent(f"{store.root}/{name}") for name in ("consumequeue", "index"))
     return DiskUse(*(used / 100 if used >= 0 else used for used in (min(logs), queues, index)))
 
@@ -84,11 +84,14 @@ def unique_keys() -> Callable[[], str]:
 
 
 class SendMessageHandler:
-    """Answers the sends of one broker, whose store is open for writing. Not thread-safe, as the store."""
+    """Answers the sends of one broker, whose store is open for writing.
+
+    Thread-safe in front of a `PutService`; hooks must then be, too.
+    """
 
     def __init__(
         self,
-        store: MessageStore,
+        store: HandlerStore,
         *,
         hooks: Sequence[SendMessageHook] = (),
         rpc_hooks: Sequence[RpcHook] = (),
@@ -105,9 +108,9 @@ class SendMessageHandler:
 
         Raises StoreNotWritableError of a store that is open for reading, StateFileError.
         """
-        settings = store.writer.settings
+        settings = store.settings
         self.state = BrokerState()
-        """Whether sends are taken; whoever runs the broker sets it."""
+        """Whether sends are taken; whoever runs the broker sets it. What a service knows of itself is added to each request."""
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
         self._store = store
         self._config = store.config
@@ -123,6 +126,7 @@ class SendMessageHandler:
         self._is_congested = is_congested
         self._disk_use = disk_use or partial(disk_use_of, store)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
+        self._counting = threading.Lock()
         self._prepared: Counter[str] = Counter()
 
     def send(self, request: SendRequest) -> SendResponse:
@@ -131,27 +135,18 @@ class SendMessageHandler:
 
         Raises OSError where a topic or group that the request makes cannot be saved.
         """
-        if self.state.rejects_requests:
+        if state_now(self._store, self.state).rejects_requests:
             return SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
-        client = request.client_address
-        try:
-            failure = run_rpc_hooks(partial(hook.before_request, client, request) for hook in self._rpc_hooks)
-            response = self._answer(request) if failure is None else SendResponse(ResponseCode.SYSTEM_ERROR)
-            after = (partial(hook.after_response, client, request, response) for hook in self._rpc_hooks)
-            failure = run_rpc_hooks(after) or failure
-        except AbortProcessError as abort:
-            return SendResponse(abort.code, abort.message)
-        if failure is not None:
-            return SendResponse(ResponseCode.SYSTEM_ERROR, f"{type(failure).__name__}, {failure}")
-        return response
+        return answer_between(self._rpc_hooks, request.client_address, request, self._answer, SendResponse)
 
     def close(self) -> None:
         """Write how many half messages were prepared (transactionMetrics; a kill loses the count). The store stays open.
 
         Java: TransactionMetrics.addAndGet.
         """
-        save_counts(self._store, self._prepared, now_ms=self._clock())
-        self._prepared.clear()
+        with self._counting:
+            prepared, self._prepared = self._prepared, Counter()
+        save_counts(store_of(self._store), prepared, now_ms=self._clock())
 
     def _answer(self, request: SendRequest) -> SendResponse:
         """Java: SendMessageProcessor.processRequest."""
@@ -214,13 +209,12 @@ class SendMessageHandler:
         checked = check_topic(
             request.topic, request.topic_wish, self._topics, self._config.send, self._rules(now_ms).address
         )
-        if checked.is_new:
-            self._store.save_topic(checked.config)
-        check_queue(queue_id, checked.config, request.client_address)
-        if has_batch_queues(checked.config):
+        config = self._store.make_topic(checked.config) if checked.is_new else checked.config
+        check_queue(queue_id, config, request.client_address)
+        if has_batch_queues(config):
             reason = f"topic[{request.topic}] has batch consume queues, which this broker does not write"
             raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
-        return checked.config
+        return config
 
     def _any_queue(self, topic: TopicConfig) -> int:
         """Java: AbstractSendMessageProcessor.randomQueueId, which divides by zero where there is none."""
@@ -229,20 +223,17 @@ class SendMessageHandler:
         return self._choose_queue(topic.write_queue_count)
 
     def _retried(self, message: InnerMessage, request: SendRequest) -> InnerMessage:
-        is_retry = message.topic.startswith(RETRY_PREFIX)
+        is_retry, topics = message.topic.startswith(RETRY_PREFIX), self._topics
         routed = retry_or_dead_letter(
             message,
             self._store.groups,
-            self._topics,
+            topics,
             send=self._config.send,
             max_reconsume_times=request.max_reconsume_times,
             client_version=request.client_version,
             group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),
         )
-        for topic in routed.topics:
-            self._store.save_topic(topic)
-        for group in routed.groups:
-            self._store.save_group(group)
+        save_entries(self._store, routed.topics, routed.groups, topics)
         return routed.message
 
     def _plan(self, request: SendRequest, message: InnerMessage, topic: TopicConfig, now_ms: int) -> PutPlan:
@@ -258,14 +249,14 @@ class SendMessageHandler:
             now_ms=now_ms,
             cluster_name=self._cluster_name,
             topics=self._topics,
-            state=self.state,
+            state=state_now(self._store, self.state),
             is_congested=self._is_congested,
         )
 
     @property
     def _topics(self) -> Mapping[str, TopicConfig]:
         """The file's entries over the built-in ones."""
-        topics = self._store.writer.settings.topics.topics
+        topics = self._store.settings.topics.topics
         return known_topics(topics, self._broker_name, self._cluster_name, self._config.send, self._config.timer)
 
     # What is answered
@@ -294,8 +285,9 @@ class SendMessageHandler:
         self.statistics.put(message.topic, message.queue_id, count, size)
         self.statistics.put_latency(message.topic, queue_id, latency_ms)
         if message.topic == HALF_TOPIC:
-            self.statistics.transaction_nums[message.properties[REAL_TOPIC]].add(1)
-            self._prepared[message.properties[REAL_TOPIC]] += 1
+            self.statistics.prepared(message.properties[REAL_TOPIC])
+            with self._counting:
+                self._prepared[message.properties[REAL_TOPIC]] += 1
 
     # Hooks
 

@@ -19,13 +19,12 @@ from typing import NamedTuple
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner
 from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
-from spark_mq.broker.send_hooks import namespace_of
-from spark_mq.broker.store_put import Put, put_into
+from spark_mq.broker.send_hooks import RpcHook, answer_between, namespace_of
+from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
-from storage.message_store import MessageStore
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.retries import (
     ReturnBar,
@@ -61,6 +60,8 @@ class SendBackRequest:
     origin_msg_id: str | None = None
     """What the consumer calls the message; hooks are told of requests that say it."""
     origin_topic: str | None = None
+    client_address: str = ""
+    """address:port of the consumer, for hooks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ ConsumeMessageHook = Callable[[ConsumeMessageContext], None]
 class SendBackResponse(NamedTuple):
     """The broker's answer."""
 
-    code: ResponseCode
+    code: int
+    """A ResponseCode, or what a hook has said."""
     remark: str | None = None
 
 
@@ -156,21 +158,25 @@ def plan_send_back(
 
 
 class SendBackHandler:
-    """Sends messages back into a store that is open for writing. Not thread-safe, as the store."""
+    """Sends messages back into a store that is open for writing.
+
+    Thread-safe in front of a `PutService`; hooks must then be, too.
+    """
 
     def __init__(
         self,
-        store: MessageStore,
+        store: HandlerStore,
         config: StoreConfig,
         *,
         put: Put | None = None,
         statistics: PutStatistics | None = None,
         hooks: Sequence[ConsumeMessageHook] = (),
+        rpc_hooks: Sequence[RpcHook] = (),
         clock: Callable[[], int] = current_time_ms,
         choose_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         """`clock` gives milliseconds; `put` stores (the default: `put_into`); `statistics` are those of the sends to the same store."""
-        settings = store.writer.settings
+        settings = store.settings
         self.state = BrokerState()
         """Whether anything is taken back; whoever runs the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
@@ -179,6 +185,7 @@ class SendBackHandler:
         self._host = settings.host
         self._put = put or put_into(store)
         self._hooks = tuple(hooks)
+        self._rpc_hooks = tuple(rpc_hooks)
         self._clock = clock
         self._choose_queue = choose_queue
 
@@ -188,21 +195,26 @@ class SendBackHandler:
 
         Raises OSError where a topic or group that the request makes cannot be saved, StateFileError.
         """
-        address = str(ipaddress.ip_address(self._host[:-4]))
-        if self.state.rejects_requests:
+        if state_now(self._store, self.state).rejects_requests:
             return SendBackResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
+        return answer_between(self._rpc_hooks, request.client_address, request, self._answer, SendBackResponse)
+
+    def _answer(self, request: SendBackRequest) -> SendBackResponse:
+        """Java: AbstractSendMessageProcessor.consumerSendMsgBack."""
+        address = str(ipaddress.ip_address(self._host[:-4]))
         if self.state.is_slave:
             return SendBackResponse(ResponseCode.SYSTEM_ERROR, f"no master available along with {address}")
+        topics = self._store.settings.topics.topics
         plan = plan_send_back(
             self._look_up(request.commitlog_offset),
             request,
             self._store.groups,
-            self._store.writer.settings.topics.topics,
+            topics,
             send=self._config.send,
             broker_address=address,
             choose_queue=self._choose_queue,
         )
-        self._save(plan)
+        save_entries(self._store, plan.topics, plan.groups, topics)
         if plan.message is None:
             return plan.response
         status = self._stored(plan.message, request.group, is_dead_letter=plan.is_dead_letter)
@@ -216,8 +228,8 @@ class SendBackHandler:
             config=self._config,
             host=self._host,
             now_ms=self._clock(),
-            topics=self._store.writer.settings.topics.topics,
-            state=self.state,
+            topics=self._store.settings.topics.topics,
+            state=state_now(self._store, self.state),
         )
         try:
             put_plan = plan_inner(message, message.body, rules, may_wait=not is_dead_letter)
@@ -239,12 +251,6 @@ class SendBackHandler:
             return self._store.message_by_commitlog_offset(commitlog_offset)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return None
-
-    def _save(self, plan: SendBackPlan) -> None:
-        for topic in plan.topics:
-            self._store.save_topic(topic)
-        for group in plan.groups:
-            self._store.save_group(group)
 
     def _tell_hooks(self, request: SendBackRequest, is_dead_letter: bool, status: PutStatus) -> None:
         """Java: executeConsumeMessageHookAfter, which takes no notice of what a hook throws."""

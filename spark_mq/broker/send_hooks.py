@@ -1,7 +1,7 @@
 """Hooks around a request and around a send. Java: RPCHook, SendMessageHook, SendMessageContext, AbortProcessException.
 
 A hook stops a request by raising `AbortProcessError`, which becomes the answer. Any other error of a send hook is logged, and the
-message goes on as if the hook were not there; one of an RPC hook is answered with SYSTEM_ERROR, after the send or in its place.
+message goes on as if the hook were not there; one of an RPC hook is answered with SYSTEM_ERROR, after the request or in its place.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from spark_mq.broker.put_response import SendResponse
-from spark_mq.broker.send_request import SendRequest
 from storage.names import is_retry_or_dead_letter_topic, is_system_group, is_system_topic
+from storage.rules.response_codes import ResponseCode
 
 _LOG = logging.getLogger(__name__)
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 
 
 class AbortProcessError(Exception):
@@ -83,11 +85,14 @@ class SendMessageHook(Protocol):
 
 
 class RpcHook(Protocol):
-    """Called for every request."""
+    """Called for every request that a broker does not turn away unread: sends, send backs, ends of transactions.
 
-    def before_request(self, remote_address: str, request: SendRequest) -> None: ...
+    Threads may call it at once. The response is None where there is no answer.
+    """
 
-    def after_response(self, remote_address: str, request: SendRequest, response: SendResponse) -> None: ...
+    def before_request(self, remote_address: str, request: Any) -> None: ...
+
+    def after_response(self, remote_address: str, request: Any, response: Any) -> None: ...
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
@@ -113,11 +118,31 @@ def namespace_of(resource: str) -> str:
     return namespace if separator else ""
 
 
-def run_rpc_hooks(calls: Iterable[Callable[[], None]]) -> Exception | None:
-    """RPC hooks in order, up to one that fails: its error. Raises AbortProcessError.
+def answer_between(
+    hooks: Sequence[RpcHook],
+    remote_address: str,
+    request: _Request,
+    answer: Callable[[_Request], _Response],
+    failed: Callable[[int, str | None], _Response],
+) -> _Response:
+    """The answer, with the RPC hooks around it, each called once. `failed` makes a response of a code and a remark.
 
-    Java: NettyRemotingAbstract.buildProcessRequestHandler, by which hooks after a request are called also where one before it failed.
+    An error of a hook is the answer: AbortProcessError as it says, any other as SYSTEM_ERROR; hooks after a request are called also
+    where one before it failed. Java: NettyRemotingAbstract.buildProcessRequestHandler.
     """
+    try:
+        failure = _run(partial(hook.before_request, remote_address, request) for hook in hooks)
+        response = answer(request) if failure is None else failed(ResponseCode.SYSTEM_ERROR, None)
+        failure = _run(partial(hook.after_response, remote_address, request, response) for hook in hooks) or failure
+    except AbortProcessError as abort:
+        return failed(abort.code, abort.message)
+    if failure is not None:
+        return failed(ResponseCode.SYSTEM_ERROR, f"{type(failure).__name__}, {failure}")
+    return response
+
+
+def _run(calls: Iterable[Callable[[], None]]) -> Exception | None:
+    """RPC hooks in order, up to one that fails: its error. Raises AbortProcessError."""
     try:
         for call in calls:
             call()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_mq.broker.put_plan import PutPlan
@@ -14,13 +14,17 @@ from storage.put_status import PutStatus
 from storage.retention import Occasion
 from storage.rules.put_guards import BrokerState
 from storage.service.put_service import PutReceipt, PutService
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
 
 _LOG = logging.getLogger(__name__)
 
+HandlerStore = MessageStore | PutService
+"""What a handler works on: an open store, for one thread, or its service, for many."""
 Put = Callable[[PutPlan], PutOutcome]
 
 
-def put_into(store: MessageStore | PutService) -> Put:
+def put_into(store: HandlerStore) -> Put:
     """The put of a store that is open for writing: for one thread, or by its service for many."""
 
     def put(plan: PutPlan) -> PutOutcome:
@@ -42,10 +46,39 @@ def put_into(store: MessageStore | PutService) -> Put:
     return put
 
 
-def _put(store: MessageStore | PutService, plan: PutPlan) -> PutReceipt:
+def _put(store: HandlerStore, plan: PutPlan) -> PutReceipt:
     if isinstance(store, PutService):
         return store.put_inner(plan.messages)
     return PutReceipt(PutStatus.PUT_OK, store.put_inner(plan.messages))
+
+
+def store_of(store: HandlerStore) -> MessageStore:
+    """The store itself, for what is thread-safe there or done under its lock."""
+    return store.store if isinstance(store, PutService) else store
+
+
+def state_now(store: HandlerStore, state: BrokerState) -> BrokerState:
+    """What a handler must know at the moment: what its broker says, and of a service what that knows of itself."""
+    return state_of(store, state) if isinstance(store, PutService) else state
+
+
+def save_entries(
+    store: HandlerStore,
+    topics: Sequence[TopicConfig],
+    groups: Sequence[SubscriptionGroupConfig],
+    known: Mapping[str, TopicConfig],
+) -> None:
+    """Save the entries that a request makes or changes, where `known` are the topics that it was judged by.
+
+    What another thread has made meanwhile stays. Raises StoreNotWritableError, OSError.
+    """
+    for topic in topics:
+        if topic.topic in known:
+            store.save_topic(topic)
+        else:
+            store.make_topic(topic)
+    for group in groups:
+        store.make_group(group)
 
 
 def state_of(

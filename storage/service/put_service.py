@@ -10,8 +10,8 @@ wait fail with it, the store takes nothing more until it is opened again, and no
 this wrong: apache/rocketmq#2706, #9713).
 
 Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is new; of topics.json and its .bak
-for a topic that is new; of a queue's or an index file that is full; once a second of the checkpoint's index time, before the first
-that of index_synced.json; after each thorough turn of the queues of index_synced.json and the checkpoint.
+for a topic that a `put_batch` makes; of a queue's or an index file that is full; once a second of the checkpoint's index time, before
+the first that of index_synced.json; after each thorough turn of the queues of index_synced.json and the checkpoint.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.put import NO_RESULTS, InnerPut, Putter
 from storage.put_status import PutStatus
 from storage.service.flush_service import Duty, GroupCommit
+from storage.service.shared_store import SharedStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class PutReceipt(NamedTuple):
     places: pa.RecordBatch
 
 
-class PutService:
+class PutService(SharedStore):
     """The puts and flush duties of one store that is open for writing, from now until `close`, which closes the store too.
 
     `put_inner` and `put_batch` may be called by any thread. Whoever wants something else of the store meanwhile, a read too, asks
@@ -57,8 +58,7 @@ class PutService:
 
     def __init__(self, store: MessageStore, *, starts_duties: bool = True) -> None:
         """Without `starts_duties` nothing happens by itself: whoever calls does the turns. Raises StoreNotWritableError."""
-        self._store = store
-        self._writer = store.writer
+        super().__init__(store)
         self._config = store.config.flush
         self._policy = self._writer.settings.flush
         self._putter = Putter(self._writer, self._append)
@@ -96,11 +96,6 @@ class PutService:
     # What others ask
 
     @property
-    def store(self) -> MessageStore:
-        """For what never changes: its place, its configuration."""
-        return self._store
-
-    @property
     def failure(self) -> BaseException | None:
         """Why nothing more is taken until the store is opened again; None = it is."""
         return self._writer.failure
@@ -130,6 +125,11 @@ class PutService:
             finally:
                 if (failure := self._writer.failure) is not None:
                     self._group.fail(failure)
+
+    def _tell_of_failure(self) -> None:
+        with self._lock:
+            if (failure := self._writer.failure) is not None:
+                self._group.fail(failure)
 
     # Putting
 
@@ -309,6 +309,7 @@ class PutService:
             else:
                 self._group.fail(failure)
         finally:
+            self._look_ups.close()
             self._store.close()
 
     def __enter__(self) -> PutService:
