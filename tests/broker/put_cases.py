@@ -7,6 +7,7 @@ broker, which must answer and store the same but where `departs` says why not (`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,9 @@ TIMER_ILLEGAL = (
     "or if set del msg, the delay time should be bigger than the current time"
 )
 PAST_MS = 1_600_000_000_000
+DAY_MS = 86_400_000
+AHEAD_MS = time.time_ns() // 1_000_000 + DAY_MS
+"""A deliver time that the timer takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,13 @@ class PutCase:
     made: TopicConfig | None = None
     """The entry that the topic has afterwards."""
     row: Mapping[str, Any] | None = None
-    """The same as a row of the sink's columns, where one can say it."""
+    """The same as a row of the sink's columns, where one can say it; its unique key, queue and birth are the request's."""
+    is_transactional: bool = False
+    """The row is put as a transaction's."""
+    refused_column: str = "topic"
+    """The column that a row is refused for."""
+    said_by_requests_only: tuple[str, ...] = ()
+    """Fields of the record that no row can say."""
     no_producer: str | None = None
     """Why the row is refused all the same: a row has no producer but us, and none would send it."""
     departs: str | None = None
@@ -95,7 +105,8 @@ def send(topic: str, body: bytes | None = b"body", queue_id: int = 0, **fields: 
 
 
 def size_of_broker_properties(region: str = "DefaultRegion", trace: str = "true") -> int:
-    added = {"UNIQ_KEY": KEY, "MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": CLUSTER}
+    """With a producer's UNIQ_KEY and WAIT."""
+    added = {"UNIQ_KEY": KEY, "WAIT": "true", "MSG_REGION": region, "TRACE_ON": trace, "CLUSTER": CLUSTER}
     return sum(len(name) + len(value) + 2 for name, value in added.items())
 
 
@@ -136,6 +147,7 @@ ORDINARY = [
             "tags": "TagA",
             "properties": {"größe": "🚀"},
         },
+        said_by_requests_only=("reconsume_times",),
     ),
     PutCase(
         name="the broker says its region trace switch and cluster whatever the client says",
@@ -189,7 +201,8 @@ ORDINARY = [
         topic=entry("Compact", attributes={"cleanup.policy": "COMPACTION"}),
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark="Required message key is missing",
-        row={"topic": "Compact", "body": b"body"},
+        row={"topic": "Compact", "body": b"body", "keys": " "},
+        refused_column="keys",
     ),
     PutCase(
         name="a compacted topic takes a message with keys",
@@ -244,6 +257,7 @@ QUEUES = [
         remark="request queueId[3] is illegal, TopicConfig [topicName=NoQueue, readQueueNums=3, writeQueueNums=1, perm=RW-, "
         "topicFilterType=SINGLE_TAG, topicSysFlag=0, order=true, attributes={message.type=NORMAL}] Producer: {client}",
         row={"topic": "NoQueue", "body": b"body", "queue_id": 3},
+        refused_column="queue_id",
     ),
 ]
 
@@ -409,20 +423,33 @@ SIZES = [
         name="properties of 32767 bytes with the brokers own are stored",
         java="MessageExtEncoder.encode",
         request=send(
-            "Properties32767", properties={"UNIQ_KEY": KEY, "p": "x" * (32_767 - 3 - size_of_broker_properties())}
+            "Properties32767",
+            properties={"UNIQ_KEY": KEY, "WAIT": "true", "p": "x" * (32_767 - 3 - size_of_broker_properties())},
         ),
         topic=entry("Properties32767"),
         stored={"topic": "Properties32767"},
+        row={
+            "topic": "Properties32767",
+            "body": b"body",
+            "properties": {"p": "x" * (32_767 - 3 - size_of_broker_properties())},
+        },
     ),
     PutCase(
         name="properties of 32768 bytes with the brokers own are refused",
         java="MessageExtEncoder.encode",
         request=send(
-            "Properties32768", properties={"UNIQ_KEY": KEY, "p": "x" * (32_768 - 3 - size_of_broker_properties())}
+            "Properties32768",
+            properties={"UNIQ_KEY": KEY, "WAIT": "true", "p": "x" * (32_768 - 3 - size_of_broker_properties())},
         ),
         topic=entry("Properties32768"),
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=ILLEGAL.format(limit=4_194_304),
+        row={
+            "topic": "Properties32768",
+            "body": b"body",
+            "properties": {"p": "x" * (32_768 - 3 - size_of_broker_properties())},
+        },
+        refused_column="properties",
     ),
     PutCase(
         name="a body of maxMessageSize is stored",
@@ -443,6 +470,7 @@ SIZES = [
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=ILLEGAL.format(limit=1000),
         row={"topic": "Body1001", "body": b"x" * 1001},
+        refused_column="body",
     ),
     PutCase(
         name="no body is refused",
@@ -525,6 +553,33 @@ DELAYED = [
         properties={"TIMER_DELAY_SEC": "86400", "REAL_TOPIC": "Wheel", "REAL_QID": "1"},
     ),
     PutCase(
+        name="a deliver time in milliseconds puts the message on the wheel",
+        java="HookUtils.transformTimerMessage",
+        request=send("WheelAt", queue_id=1, properties={"UNIQ_KEY": KEY, "TIMER_DELIVER_MS": str(AHEAD_MS)}),
+        topic=entry("WheelAt"),
+        answer={"queue_id": 1},
+        stored={"topic": "rmq_sys_wheel_timer", "queue_id": 0},
+        properties={"TIMER_DELIVER_MS": str(AHEAD_MS), "REAL_TOPIC": "WheelAt", "REAL_QID": "1"},
+        row={"topic": "WheelAt", "body": b"body", "deliver_at": AHEAD_MS},
+    ),
+    *(
+        PutCase(
+            name=f"a message without a body does not wait for {what}",
+            java="HookUtils.checkBeforePutMessage of what a broker reads back",
+            request=send(f"Empty{column}", b"", properties={"UNIQ_KEY": KEY, name: str(value)}),
+            topic=entry(f"Empty{column}"),
+            code=ResponseCode.MESSAGE_ILLEGAL,
+            remark=ILLEGAL.format(limit=4_194_304),
+            row={"topic": f"Empty{column}", "body": b"", column: value},
+            refused_column=column,
+            departs="Apache stores it, and its delivery stops at it when it is due",
+        )
+        for what, name, column, value in (
+            ("a level", "DELAY", "delay_level", 3),
+            ("a time", "TIMER_DELIVER_MS", "deliver_at", AHEAD_MS),
+        )
+    ),
+    PutCase(
         name="a deliver time that has passed delays nothing",
         java="HookUtils.transformTimerMessage",
         request=send("Passed", properties={"UNIQ_KEY": KEY, "TIMER_DELIVER_MS": str(PAST_MS)}),
@@ -540,6 +595,8 @@ DELAYED = [
         topic=entry("TooFar"),
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=TIMER_ILLEGAL,
+        row={"topic": "TooFar", "body": b"body", "deliver_at": AHEAD_MS + 2 * DAY_MS + 3_600_000},
+        refused_column="deliver_at",
     ),
     PutCase(
         name="a deliver time that is no number is refused",
@@ -557,9 +614,12 @@ DELAYED = [
         topic=entry("NoWheel"),
         code=ResponseCode.SYSTEM_ERROR,
         remark="accurate timer message is not enabled, timerWheelEnable is false",
+        row={"topic": "NoWheel", "body": b"body", "deliver_at": AHEAD_MS},
+        refused_column="deliver_at",
     ),
 ]
 
+UNKNOWN_END = {"transaction_state": "unknown", "producer_group": "p"}
 TRANSACTIONS = [
     *(
         PutCase(
@@ -572,6 +632,8 @@ TRANSACTIONS = [
             answer={"queue_id": 2, "transaction_id": KEY},
             stored={"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queue_id": 0, "sys_flag": 0},
             properties={"REAL_TOPIC": f"Half{number}", "REAL_QID": "2", "__transactionId__": KEY, "PGROUP": "p"},
+            row={"topic": "Half0", "body": b"body", **UNKNOWN_END} if flag == "true" else None,
+            is_transactional=True,
         )
         for number, flag in enumerate(("true", "TRUE"))
     ),
@@ -604,6 +666,9 @@ TRANSACTIONS = [
         topic=entry("HalfLater"),
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=ILLEGAL.format(limit=4_194_304),
+        row={"topic": "HalfLater", "body": b"body", "delay_level": 3, **UNKNOWN_END},
+        is_transactional=True,
+        refused_column="delay_level",
         departs="Apache parks it in the schedule topic and throws it away when it is due",
     ),
     PutCase(
@@ -622,6 +687,9 @@ TRANSACTIONS = [
         topic=entry("HalfEmpty"),
         code=ResponseCode.MESSAGE_ILLEGAL,
         remark=ILLEGAL.format(limit=4_194_304),
+        row={"topic": "HalfEmpty", "body": b"", **UNKNOWN_END},
+        is_transactional=True,
+        refused_column="body",
         departs="Apache stores it and refuses its commit",
     ),
     PutCase(
@@ -639,6 +707,9 @@ TRANSACTIONS = [
         topic=entry("NoTransactions"),
         code=ResponseCode.NO_PERMISSION,
         remark="the broker[127.0.0.1] sending transaction message is forbidden",
+        row={"topic": "NoTransactions", "body": b"body", **UNKNOWN_END},
+        is_transactional=True,
+        refused_column="transaction_state",
     ),
 ]
 
@@ -668,6 +739,37 @@ RETRIES = [
         stored={"topic": "%RETRY%known"},
     ),
     PutCase(
+        name="what a consumer sends to its retry topic waits for its level",
+        java=f"{RETRY}, ConsumeMessageOrderlyService.sendMessageBack",
+        request=send(
+            "%RETRY%known",
+            reconsume_times=2,
+            properties={"UNIQ_KEY": KEY, "RETRY_TOPIC": "Plain", "DELAY": "5", "ORIGIN_MESSAGE_ID": "F00"},
+        ),
+        topic=entry("%RETRY%known", 1),
+        stored={"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 4, "reconsume_times": 2},
+        properties={"REAL_TOPIC": "%RETRY%known", "REAL_QID": "0", "RETRY_TOPIC": "Plain"},
+        row={
+            "topic": "Plain",
+            "body": b"body",
+            "retry_group": "known",
+            "reconsume_times": 2,
+            "origin_msg_id": "F00",
+        },
+    ),
+    PutCase(
+        name="what a consumer sends to its retry topic too often is a dead letter that waits for nothing",
+        java=f"{RETRY}, ConsumeMessageOrderlyService.sendMessageBack",
+        request=send(
+            "%RETRY%known", reconsume_times=3, properties={"UNIQ_KEY": KEY, "RETRY_TOPIC": "Plain", "DELAY": "6"}
+        ),
+        topic=entry("%RETRY%known", 1),
+        stored={"topic": "%DLQ%known", "queue_id": 0, "reconsume_times": 3},
+        properties={"DELAY": "-1", "RETRY_TOPIC": "Plain"},
+        absent=("REAL_TOPIC",),
+        row={"topic": "Plain", "body": b"body", "retry_group": "known", "reconsume_times": 3},
+    ),
+    PutCase(
         name="a client before 3.4.9 has no say in the maximum",
         java=RETRY,
         request=send("%RETRY%known", reconsume_times=3, max_reconsume_times=9, client_version=120),
@@ -682,6 +784,8 @@ RETRIES = [
         topic=entry("%RETRY%nobody", 1),
         code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         remark=f"subscription group not exist, nobody {FAQ}",
+        row={"topic": "Body1000", "body": b"body", "retry_group": "nobody"},
+        refused_column="retry_group",
     ),
 ]
 

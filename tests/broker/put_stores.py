@@ -16,8 +16,8 @@ LOG_FILE_SIZE_BYTES = 1 << 20
 QUEUE_FILE_SIZE_BYTES = 20_000
 
 
-def config_of(conf: str, **settings: str) -> StoreConfig:
-    """The settings of a conf by name."""
+def conf_text(conf: str, **settings: str) -> str:
+    """The broker.conf of a conf by name."""
     lines = {
         "mappedFileSizeCommitLog": str(LOG_FILE_SIZE_BYTES),
         "mappedFileSizeConsumeQueue": str(QUEUE_FILE_SIZE_BYTES),
@@ -26,7 +26,12 @@ def config_of(conf: str, **settings: str) -> StoreConfig:
         **CONFS[conf],
         **settings,
     }
-    return parse_config("".join(f"{name}={value}\n" for name, value in lines.items()).encode())
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+def config_of(conf: str, **settings: str) -> StoreConfig:
+    """The settings of a conf by name."""
+    return parse_config(conf_text(conf, **settings).encode())
 
 
 def open_case_store(root: Path, conf: str, **settings: str) -> MessageStore:
