@@ -39,6 +39,7 @@ from storage.recovery.log_bind import prove_binding
 from storage.recovery.opening import close_cleanly, open_for_writing, release
 from storage.rows.one_row import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
+from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -225,6 +226,7 @@ class MessageStore(FollowedStore):
         truncate_damage: bool,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
+        warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.message_index_enable else None
         opening = open_for_writing(
             self.root,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
 from spark_mq import doctor
+from spark_mq.cli import app
 from spark_mq.doctor import Finding, Severity, Surroundings
+from spark_mq.doctor_settings import check_settings
+from storage.settings.load import StoreConfig, parse_config
 from tests.support.fake_java import make_java
+from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -270,3 +276,25 @@ def test_errors_come_first_and_nothing_is_said_twice(tmp_path: Path) -> None:
     assert ranks == sorted(ranks)
     assert len(findings) == len(set(findings))
     assert {"JAVA_HOME names no Java"} < {finding.what for finding in findings}
+
+
+def test_settings_that_take_no_effect_or_keep_a_store_from_being_written_are_named() -> None:
+    conf = b"warmMapedFileEnable=true\nnamesrvAddr=a:9876\nbrokerRole=SLAVE\nnoSuchName=1\nmaxMessageSize=9\n"
+    found = list(check_settings(parse_config(conf, "/lab/broker.conf")))
+    assert [(finding.severity, finding.what.split()[0], finding.where) for finding in found] == [
+        (Severity.WARNING, "the", "/lab/broker.conf"),
+        (Severity.WARNING, "/lab/broker.conf,", "/lab/broker.conf"),
+        (Severity.NOTE, "namesrvAddr", "/lab/broker.conf"),
+        (Severity.NOTE, "warmMapedFileEnable", "/lab/broker.conf"),
+    ]
+    assert "brokerRole=SLAVE" in found[0].what
+    assert list(check_settings(StoreConfig())) == []
+    unreadable = list(check_settings(parse_config(b"storeType=defaultRocksDB")))
+    assert [finding.severity for finding in unreadable] == [Severity.ERROR]
+
+
+def test_the_command_looks_at_the_settings_of_a_store(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("clean")
+    done = CliRunner().invoke(app, ["doctor", str(fixture.root), "--json"])
+    notes = {finding["what"].split()[0] for finding in json.loads(done.stdout) if finding["severity"] == "note"}
+    assert {"transactionCheckInterval", "namesrvAddr", "flushDelayOffsetInterval"} <= notes

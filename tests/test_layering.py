@@ -47,7 +47,7 @@ ROOMS = {
     "broker": "words format files settings tables messages rules facade service transaction",
     "source": "words format files settings log queues place tables facade conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction conditions broker source",
-    "spark_mq": "words format queues put facade conditions source sink",
+    "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
     "cli": "words format files settings place tables ends rows put batch recovery facade conditions source spark_mq jobs",
 }

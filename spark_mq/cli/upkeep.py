@@ -12,10 +12,13 @@ from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
 from spark_mq.cli.output import print_json, print_table, say
 from spark_mq.doctor import Severity, diagnose
+from spark_mq.doctor_settings import check_settings
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
 from storage.ends.recovery_plan import RecoveryReport
 from storage.errors import StoreDamagedError
+from storage.files.remote import file_system_of
+from storage.settings.load import StoreConfig, find_configuration, parse_config
 
 
 class Policy(StrEnum):
@@ -196,14 +199,22 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Look for what keeps Spark from working here, and say the cure.
+def doctor(
+    path: Annotated[
+        str | None, typer.Argument(help="A store, whose broker.conf is looked at too.", show_default=False)
+    ] = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what keeps Spark from working here, and say the cure. With a store or --conf also for settings that keep spark_mq from
+    the store, or that it does not follow.
 
-    Exit code 1 for an error: Spark will fail. A warning concerns sessions that spark_mq.build_session did not make, and a note is worth
-    knowing; with these alone the exit code is 0.
+    Exit code 1 for an error: Spark will fail, or the store cannot be read. A warning concerns sessions that spark_mq.build_session
+    did not make, or a store that cannot be written; a note is worth knowing. With these alone the exit code is 0.
     """
     with busy("looking"):
-        findings = diagnose()
+        findings = [*diagnose(), *check_settings(_settings_of(path, conf))]
+        findings.sort(key=lambda finding: list(Severity).index(finding.severity))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     elif findings:
@@ -215,3 +226,13 @@ def doctor(as_json: AsJson = False) -> None:
         say("nothing found: Spark should work here")
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise typer.Exit(1)
+
+
+def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
+    """What the broker.conf says that is meant; nothing where none is."""
+    if path is None and conf is None:
+        return StoreConfig()
+    root = one_store(path) if path is not None else "."
+    read_bytes = file_system_of(root).read_file
+    file = find_configuration(root, conf, read_bytes=read_bytes)
+    return parse_config((read_bytes(file) if file is not None else None) or b"", file)

@@ -58,6 +58,7 @@ class BatchReader(DataSourceReader):
     @named_for_spark()
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
+        cluster.tell_unread_settings()
         try:
             limits = self.options.min_partitions, self.options.max_records_per_partition
             return into_partitions(self._splits(cluster), *limits) or [_EMPTY]

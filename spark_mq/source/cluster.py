@@ -23,6 +23,7 @@ from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.place.store_signs import HOME, is_store, no_store
 from storage.queues.positions import QueuePosition
+from storage.settings.unread import warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -109,6 +110,11 @@ class Cluster:
                 raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")
             stores[name] = store
         return cls(stores)
+
+    def tell_unread_settings(self) -> None:
+        """Say in the log, once a process, which settings of the stores' brokers take no effect here."""
+        for store in self.stores.values():
+            warn_of_unread(store.config.file, store.config.settings)
 
     def refresh(self) -> bool:
         """Look at what the brokers did meanwhile; returns whether they did anything."""

@@ -67,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster.open(
                 self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
             )
+            self._cluster.tell_unread_settings()
             if self.options.commit_offsets and self.options.consumer_group is not None:
                 self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
         return self._cluster

@@ -298,4 +298,7 @@ def refuse_for_writing(config: StoreConfig) -> list[str]:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
     if mode.broker_role == "SLAVE":
         reasons.append("brokerRole=SLAVE: only its master writes")
+    if mode.broker_role == "SYNC_MASTER" and mode.in_sync_replicas > 1:  # with 1 CommitLog.handleHA waits for nobody
+        copies = f"brokerRole=SYNC_MASTER with inSyncReplicas={mode.in_sync_replicas}"
+        reasons.append(f"{copies}: slaves must acknowledge what is written, and spark_mq cannot ask them")
     return reasons

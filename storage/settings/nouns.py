@@ -33,7 +33,6 @@ class BrokerIdentity:
 
     broker_name: str | None = field(default=None, metadata=_java("brokerName"))
     broker_cluster_name: str = field(default="DefaultCluster", metadata=_java("brokerClusterName"))
-    broker_id: int = field(default=0, metadata=_java("brokerId"))
     broker_ip1: str | None = field(default=None, metadata=_java("brokerIP1"))
     listen_port: int = field(default=10911, metadata=_java("listenPort"))
 
@@ -46,7 +45,6 @@ class CommitLogConfig:
     store_path_commit_log: str | None = field(default=None, metadata=_java("storePathCommitLog"))
     read_only_commit_log_store_paths: str | None = field(default=None, metadata=_java("readOnlyCommitLogStorePaths"))
     max_message_size: int = field(default=4 * 1024 * 1024, metadata=_java("maxMessageSize", "bytes of body"))
-    auto_message_version_on_topic_len: bool = field(default=True, metadata=_java("autoMessageVersionOnTopicLen"))
     check_crc_on_recover: bool = field(default=True, metadata=_java("checkCRCOnRecover"))
     force_verify_prop_crc: bool = field(default=False, metadata=_java("forceVerifyPropCRC"))
     enabled_append_prop_crc: bool = field(default=False, metadata=_java("enabledAppendPropCRC"))
@@ -169,7 +167,6 @@ class SendConfig:
     enable_create_sys_group: bool = field(default=True, metadata=_java("enableCreateSysGroup"))
     default_topic_queue_nums: int = field(default=8, metadata=_java("defaultTopicQueueNums", "queues"))
     reject_transaction_message: bool = field(default=False, metadata=_java("rejectTransactionMessage"))
-    async_send_enable: bool = field(default=True, metadata=_java("asyncSendEnable"))
     start_accept_send_request_time_stamp: int = field(
         default=0, metadata=_java("startAcceptSendRequestTimeStamp", "ms since 1970")
     )
@@ -189,11 +186,9 @@ class TimerConfig:
     timer_precision_ms: int = field(default=1_000, metadata=_java("timerPrecisionMs", "ms"))
     timer_max_delay_sec: int = field(default=3 * 24 * 3600, metadata=_java("timerMaxDelaySec", "s"))
     timer_roll_window_slot: int = field(default=2 * 24 * 3600, metadata=_java("timerRollWindowSlot", "slots"))
-    timer_intercept_delay_level: bool = field(default=False, metadata=_java("timerInterceptDelayLevel"))
     timer_congest_num_each_slot: int = field(
         default=2**31 - 1, metadata=_java("timerCongestNumEachSlot", "messages in a slot")
     )
-    timer_skip_unknown_error: bool = field(default=False, metadata=_java("timerSkipUnknownError"))
     timer_stop_enqueue: bool = field(default=False, metadata=_java("timerStopEnqueue"))
     mapped_file_size_timer_log: int = field(
         default=100 * 1024 * 1024, metadata=_java("mappedFileSizeTimerLog", "bytes")
@@ -209,7 +204,6 @@ class TransactionConfig:
 
     transaction_time_out: int = field(default=6_000, metadata=_java("transactionTimeOut", "ms"))
     transaction_check_max: int = field(default=15, metadata=_java("transactionCheckMax", "checks"))
-    transaction_check_interval: int = field(default=30_000, metadata=_java("transactionCheckInterval", "ms"))
     transaction_op_msg_max_size: int = field(
         default=4_096, metadata=_java("transactionOpMsgMaxSize", "bytes of body; 0 = one half for each message")
     )
@@ -241,8 +235,24 @@ class StoreModeConfig:
 
     store_type: str = field(default="default", metadata=_java("storeType"))
     broker_role: str = field(default="ASYNC_MASTER", metadata=_java("brokerRole"))
+    in_sync_replicas: int = field(default=1, metadata=_java("inSyncReplicas", "copies, the master's among them"))
     config_manager_version: str = field(default="v1", metadata=_java("configManagerVersion"))
     enable_dleger_commit_log: bool = field(default=False, metadata=_java("enableDLegerCommitLog"))
     enable_controller_mode: bool = field(default=False, metadata=_java("enableControllerMode"))
     duplication_enable: bool = field(default=False, metadata=_java("duplicationEnable"))
     rocksdb_cq_double_write_enable: bool = field(default=False, metadata=_java("rocksdbCQDoubleWriteEnable"))
+
+
+NOUNS: tuple[type, ...] = (
+    BrokerIdentity,
+    CommitLogConfig,
+    ConsumeQueueConfig,
+    IndexConfig,
+    FlushConfig,
+    SendConfig,
+    DelayConfig,
+    TimerConfig,
+    TransactionConfig,
+    RetentionConfig,
+    StoreModeConfig,
+)

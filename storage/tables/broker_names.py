@@ -20,12 +20,12 @@ class BrokerNames(NamedTuple):
 
 
 def broker_names(config: StoreConfig, topics: TopicTable, asked: str | None = None) -> BrokerNames:
-    """The configuration's names, else for the broker's the one that is `asked` for, else those that the topics tell, else Java's
+    """For the broker's name the one that is `asked` for, else the configuration's names, else those that the topics tell, else Java's
     default for the cluster's.
     """
     own_cluster = None if config.is_configured("brokerClusterName") else _cluster_of(topics)
     return BrokerNames(
-        config.identity.broker_name or asked or _broker_of(topics), own_cluster or config.identity.broker_cluster_name
+        asked or config.identity.broker_name or _broker_of(topics), own_cluster or config.identity.broker_cluster_name
     )
 
 

@@ -13,6 +13,7 @@ from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TR
 from storage.messages.delays import Congestion, Waits, is_slot_full, judge_delays, route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.settings.load import parse_config
 from storage.settings.nouns import TimerConfig
 
 DELAYS_MS = (1_000, 5_000, 10_000)
@@ -90,7 +91,7 @@ def test_a_level_parks_where_the_timer_is_off_too() -> None:
 
 def test_a_level_is_not_intercepted_by_the_timer() -> None:
     """HookUtils.checkIfTimerMessage: the line that asks timerInterceptDelayLevel is commented out in 5.3.3."""
-    routed = route(message(DELAY="1"), TimerConfig(timer_intercept_delay_level=True))
+    routed = route(message(DELAY="1"), parse_config(b"timerInterceptDelayLevel=true").timer)
     assert routed.topic == "SCHEDULE_TOPIC_XXXX"
 
 

@@ -162,7 +162,7 @@ def test_names_sizes_and_modes_come_from_the_configuration(tmp_path: Path) -> No
     assert (found.max_message_size, found.log_file_size_bytes, found.queue_file_size_bytes) == (1_000, 8_192, 400)
     assert found.sync_flush
     assert not settings_of(tmp_path, text, flush_disk_type="ASYNC_FLUSH").sync_flush
-    assert settings_of(tmp_path, text, broker_name="other").broker_name == "b"
+    assert settings_of(tmp_path, text, broker_name="other").broker_name == "other"
 
 
 def test_without_one_javas_defaults_hold(tmp_path: Path) -> None:

@@ -311,6 +311,14 @@ def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(l
     assert [reason.split(":")[0] for reason in refuse_for_reading(config)] == ([line] if for_reading else [])
 
 
+def test_a_master_that_waits_for_its_slaves_is_read_and_not_written() -> None:
+    """CommitLog.handleHA: with inSyncReplicas=1, the default, a SYNC_MASTER waits for nobody."""
+    config = parse_config(b"brokerRole=SYNC_MASTER\ninSyncReplicas=2\n")
+    (reason,) = refuse_for_writing(config)
+    assert reason.startswith("brokerRole=SYNC_MASTER with inSyncReplicas=2: ")
+    assert refuse_for_reading(config) == []
+
+
 @pytest.mark.parametrize(
     "conf",
     [
@@ -318,6 +326,8 @@ def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(l
         b"forceVerifyPropCRC=true",
         b"enabledAppendPropCRC=true",
         b"brokerRole=SYNC_MASTER\nstoreType=default\nconfigManagerVersion=v1",
+        b"brokerRole=SYNC_MASTER\ninSyncReplicas=1",
+        b"brokerRole=ASYNC_MASTER\ninSyncReplicas=3",
     ],
 )
 def test_an_ordinary_store_is_not_refused(conf: bytes) -> None:

@@ -28,14 +28,15 @@ def test_a_brokers_topics_tell_what_its_configuration_says(name: str, pristine_s
     assert broker_names(configured, TopicTable()) == broker_names(StoreConfig(), topics) == expected
 
 
-def test_the_configuration_comes_first_then_what_is_asked_for_then_the_topics() -> None:
+def test_what_is_asked_for_comes_first_then_the_configuration_then_the_topics() -> None:
     topics = table_of(
         TopicConfig("rmq_sys_SYNC_BROKER_MEMBER_told", perm=1),
         TopicConfig("ToldCluster", perm=7),
         TopicConfig("ToldCluster_REPLY_TOPIC"),
     )
     configured = parse_config(b"brokerName=own\nbrokerClusterName=DefaultCluster\n", "broker.conf")
-    assert broker_names(configured, topics, "asked") == BrokerNames("own", "DefaultCluster")
+    assert broker_names(configured, topics, "asked") == BrokerNames("asked", "DefaultCluster")
+    assert broker_names(configured, topics) == BrokerNames("own", "DefaultCluster")
     assert broker_names(StoreConfig(), topics, "asked") == BrokerNames("asked", "ToldCluster")
     assert broker_names(StoreConfig(), topics) == BrokerNames("told", "ToldCluster")
     assert broker_names(StoreConfig(), TopicTable()) == BrokerNames(None, "DefaultCluster")
