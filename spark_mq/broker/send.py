@@ -104,7 +104,8 @@ class SendMessageHandler:
         disk_use: Callable[[], DiskUse] | None = None,
     ) -> None:
         """`clock` gives milliseconds; `choose_queue` one of so many write queues; `holds_order_lock` whether an orderly consumer of
-        a group has a queue locked; `is_congested` for which times the timer takes no more; `put` stores (the default: `put_into`).
+        a group has a queue locked; `is_congested` for which times the timer takes no more (the default: as the wheel was at the
+        opening); `put` stores (the default: `put_into`).
 
         Raises StoreNotWritableError of a store that is open for reading, StateFileError.
         """
@@ -123,7 +124,7 @@ class SendMessageHandler:
         self._choose_queue = choose_queue
         self._new_unique_key = new_unique_key or unique_keys()
         self._holds_order_lock = holds_order_lock
-        self._is_congested = is_congested
+        self._is_congested = is_congested or settings.full_slots
         self._disk_use = disk_use or partial(disk_use_of, store)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()

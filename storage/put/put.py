@@ -90,6 +90,7 @@ def message_rules(
         strict_properties=strict_properties,
         delays_ms=settings.delays_ms,
         timer=settings.timer,
+        is_congested=settings.full_slots,
         transaction=transaction,
         retries=retries or RetryRules(),
     )

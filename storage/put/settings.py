@@ -19,6 +19,7 @@ from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.messages.half_messages import takes_transactions
 from storage.messages.sizes import Limits
 from storage.place.surroundings import refuse_foreign_log
+from storage.put.full_slots import FullSlots, full_slots
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.message_check import check_start
@@ -62,6 +63,8 @@ class PutSettings:
     takes_transactions: bool
     appends_crc: bool = False
     """Whether records end in a sum over themselves."""
+    full_slots: FullSlots | None = None
+    """Deliver times that the timer takes nothing more for; None = it takes all."""
     version: BrokerVersion = DEFAULT_VERSION
     """The release of the broker that reads the records."""
     send: SendConfig = field(default_factory=SendConfig)
@@ -147,6 +150,7 @@ def put_settings(
         transaction=config.transaction,
         takes_transactions=takes_transactions(config.send),
         appends_crc=config.commit_log.appends_crc,
+        full_slots=full_slots(file_system, root, config.timer),
         version=config.version,
         send=config.send,
         mappings=static,
