@@ -19,10 +19,10 @@ from spark_mq.source.cluster import Cluster
 from spark_mq.source.key_lookup import offsets_with_key
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueueSplit, into_partitions, read_partition
+from spark_mq.source.partition_reader import QueueSplit, ShownAs, into_partitions, read_partition
 from spark_mq.source.pushdown import Cuts
-from spark_mq.source.ranges import QueueRange, ranges_between, split_ranges
-from spark_mq.source.selection import request_of, select_queues
+from spark_mq.source.ranges import QueueRange, ranges_between
+from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
@@ -57,8 +57,7 @@ class BatchReader(DataSourceReader):
 
     @named_for_spark()
     def partitions(self) -> Sequence[InputPartition]:
-        cluster = Cluster.open(self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name)
-        cluster.tell_unread_settings()
+        cluster = open_cluster(self.options)
         try:
             limits = self.options.min_partitions, self.options.max_records_per_partition
             return into_partitions(self._splits(cluster), *limits) or [_EMPTY]
@@ -75,8 +74,10 @@ class BatchReader(DataSourceReader):
                 if self.options.key is not None:
                     raise
         return [
-            self._split(cluster, piece.queue, ((piece.start, piece.end),))
-            for piece in split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+            self._split(cluster, piece.queue, ((piece.start, piece.end),), shown)
+            for piece, shown in split_shown(
+                cluster, ranges, self.options.min_partitions, self.options.max_records_per_partition
+            )
         ]
 
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
@@ -96,17 +97,20 @@ class BatchReader(DataSourceReader):
 
     def _key_splits(self, cluster: Cluster, ranges: list[QueueRange], key: str) -> list[QueueSplit]:
         splits = []
-        for piece in ranges:
+        for piece, shown in (part for whole in ranges for part in cluster.physical(whole)):
             found = tuple(offsets_with_key(cluster.stores[piece.queue.broker_name], piece, key))
             if found:
-                splits.append(self._split(cluster, piece.queue, found))
+                splits.append(self._split(cluster, piece.queue, found, shown))
         return splits
 
-    def _split(self, cluster: Cluster, queue: QueueId, ranges: tuple[tuple[int, int], ...]) -> QueueSplit:
+    def _split(
+        self, cluster: Cluster, queue: QueueId, ranges: tuple[tuple[int, int], ...], shown: ShownAs | None
+    ) -> QueueSplit:
         store = cluster.stores[queue.broker_name]
         request = request_of(self.options, self.column_names, nullable=self.nullable, tags=self.cuts.tags)
         proof = cluster.proof(queue, ranges[-1][1])
-        return QueueSplit(store.layout, store.log_end, queue, cluster.rank(queue.broker_name), ranges, request, proof)
+        rank = cluster.rank((queue if shown is None else shown.queue).broker_name)
+        return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_partition(partition)

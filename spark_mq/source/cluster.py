@@ -13,6 +13,8 @@ from functools import cached_property
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.offsets import QueueId, RecordPlace
+from spark_mq.source.partition_reader import ShownAs
+from spark_mq.source.ranges import QueueRange
 from spark_mq.source.split_proof import StoreProof, proof_of
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
@@ -224,6 +226,14 @@ class Cluster:
             return None
         before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
         return QueueFacts(*bounds, before, store.log_end)
+
+    def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
+        """The positions as consumer groups store them."""
+        return offsets
+
+    def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
+        """What tasks read for a range, and as what they show it."""
+        return [(piece, None)]
 
     def proof(self, queue: QueueId, end: int) -> StoreProof:
         """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""

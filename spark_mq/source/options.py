@@ -116,6 +116,15 @@ class SourceOptions:
         bool,
         Option(values.parse_boolean, "a pattern matches RocketMQ's own topics too", shown="false"),
     ] = False
+    logical: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "show static topics by their logical queues and offsets, as clients do, with broker `__syslo__global__`; else by "
+            "physical ones",
+            shown="false",
+        ),
+    ] = False
     queue_id: Annotated[tuple[int, ...], Option(values.parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
 
     starting_offsets: Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +59,13 @@ class RowRequest:
     permissive: bool = False
 
 
+class ShownAs(NamedTuple):
+    """The queue that rows name in place of the one that is read, whose offsets are `delta` greater."""
+
+    queue: QueueId
+    delta: int
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSplit:
     """Ranges of offsets of one queue, ascending, where its store lies, and what proves that a task sees that store.
@@ -72,6 +80,8 @@ class QueueSplit:
     ranges: tuple[tuple[int, int], ...]
     request: RowRequest
     proof: StoreProof = NO_PROOF
+    shown: ShownAs | None = None
+    """None = as it is."""
 
 
 class QueuePartition(InputPartition):
@@ -164,12 +174,13 @@ def _read_range(files: _SplitFiles, start: int, end: int) -> Iterator[pa.RecordB
     request = split.request
     columns = columns_named(request.column_names, kafka=request.kafka, permissive=request.permissive)
     schema = arrow_schema(columns, request.nullable)
+    shown, delta = split.shown or (split.queue, 0)
     for part in _slices(files, start, end):
         source = RowSource(
-            part,
-            split.queue.topic,
-            split.queue.broker_name,
-            split.queue.queue_id,
+            QueueSlice(part.queue_offsets + delta, part.records) if delta else part,
+            shown.topic,
+            shown.broker_name,
+            shown.queue_id,
             request.decompress,
             split.broker_rank << 16,
             all_properties=any(column.name in PROPERTY_COLUMNS for column in columns),

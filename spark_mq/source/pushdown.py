@@ -123,13 +123,12 @@ class Cuts:
         if not self.queue_id_bounds.low <= queue_id <= self.queue_id_bounds.high:
             return None
         start, end = max(piece.start, self.offsets.low), min(piece.end, self.offsets.high + 1)
-        store = cluster.stores[piece.queue.broker_name]
         if self.store_times_us.low > 0:
-            first_ms = -(-self.store_times_us.low // 1_000)
-            start = max(start, store.offset_in_queue_by_time(piece.queue.topic, queue_id, first_ms))
+            first = cluster.offset_by_time(piece.queue, -(-self.store_times_us.low // 1_000))
+            start = end if first is None else max(start, first)
         if self.store_times_us.high < _LONG_MAX:
-            behind_ms = self.store_times_us.high // 1_000 + 1
-            end = min(end, store.offset_in_queue_by_time(piece.queue.topic, queue_id, behind_ms))
+            behind = cluster.offset_by_time(piece.queue, self.store_times_us.high // 1_000 + 1)
+            end = end if behind is None else min(end, behind)
         return QueueRange(piece.queue, start, end) if start < end else None
 
 

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pyspark.sql.types import StructType
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
+from spark_mq.source.logical_queues import LogicalCluster
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import CORRUPT_COLUMN, SourceOptions
-from spark_mq.source.partition_reader import RowRequest
+from spark_mq.source.partition_reader import RowRequest, ShownAs
+from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
 from storage.files.remote import absolute_path
 from storage.names import names_several
 from storage.nearest_name import advice
+
+
+def open_cluster(options: SourceOptions) -> Cluster:
+    """The stores of a query, with static topics as the options show them; tells settings that take no effect.
+
+    Raises what `Cluster.open` does.
+    """
+    kind = LogicalCluster if options.logical else Cluster
+    cluster = kind.open(options.stores, conf=options.conf, broker_name=options.broker_name)
+    cluster.tell_unread_settings()
+    return cluster
+
+
+def split_shown(
+    cluster: Cluster, ranges: Sequence[QueueRange], min_partitions: int | None, max_records_per_partition: int | None
+) -> Iterator[tuple[QueueRange, ShownAs | None]]:
+    """The pieces of ranges that tasks read (`split_ranges`), in physical queues, and as what each is shown."""
+    parts = [part for piece in ranges for part in cluster.physical(piece)]
+    parents = iter(parts)
+    parent, shown = next(parents, (None, None))
+    for piece in split_ranges([part for part, _ in parts], min_partitions, max_records_per_partition):
+        while parent is not None and not (parent.queue == piece.queue and parent.start <= piece.start < parent.end):
+            parent, shown = next(parents, (None, None))
+        yield piece, shown
 
 
 def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:

@@ -28,10 +28,10 @@ from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import UnreadBytes, latest_offset_json
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueueSplit, into_partitions, read_partition
-from spark_mq.source.ranges import QueueRange, split_ranges
+from spark_mq.source.partition_reader import QueueSplit, ShownAs, into_partitions, read_partition
+from spark_mq.source.ranges import QueueRange
 from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
-from spark_mq.source.selection import request_of, select_queues
+from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
@@ -64,10 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def cluster(self) -> Cluster:
         """The stores, opened at first use: tasks build a reader too and need none."""
         if self._cluster is None:
-            self._cluster = Cluster.open(
-                self.options.stores, conf=self.options.conf, broker_name=self.options.broker_name
-            )
-            self._cluster.tell_unread_settings()
+            self._cluster = open_cluster(self.options)
             if self.options.commit_offsets and self.options.consumer_group is not None:
                 self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
         return self._cluster
@@ -167,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         changed = self._refresh() or self._frozen is not None
         if not changed and start == self._caught_up:
             if self._group is not None:
-                self._group.store(self._planned)
+                self._group.store(self.cluster.physical_positions(self._planned))
             return start
         self._caught_up = None
         available = self._available()
@@ -181,7 +178,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._unread.forget(broken)
         if self._group is not None:
             # Where a run of AvailableNow has nothing left to read, nobody asks again.
-            self._group.store(starts, at_once=self._frozen is not None and starts == available)
+            at_once = self._frozen is not None and starts == available
+            self._group.store(self.cluster.physical_positions(starts), at_once=at_once)
         limits = self._limits(limit)
         now_ms = current_time_ms()
         if is_delayed(starts, available, limits, now_ms=now_ms, last_batch_ms=self._last_batch_ms):
@@ -281,9 +279,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts, _ = self._starts(start, ends)
             self._check_ends(ends)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
-        pieces = split_ranges(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        splits = [self._split(piece) for piece in pieces]
-        return list(into_partitions(splits, self.options.min_partitions, self.options.max_records_per_partition))
+        limits = self.options.min_partitions, self.options.max_records_per_partition
+        splits = [self._split(piece, shown) for piece, shown in split_shown(self.cluster, ranges, *limits)]
+        return list(into_partitions(splits, *limits))
 
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
         """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
@@ -292,7 +290,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in path. "
             "Set failOnDataLoss to false to run the batch with what is there"
             for queue, end in ends.items()
-            if queue.broker_name in self.cluster.stores
+            if queue.broker_name in self.cluster.brokers
             and end > max(self.cluster.bounds(queue))
             and self.cluster.facts(queue) is not None
         ]
@@ -300,15 +298,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError(*losses)
         warn_of_losses(losses)
 
-    def _split(self, piece: QueueRange) -> QueueSplit:
+    def _split(self, piece: QueueRange, shown: ShownAs | None) -> QueueSplit:
         queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
         ranges = ((piece.start, piece.end),)
         return QueueSplit(
             store.layout,
             store.log_end,
             queue,
-            self.cluster.rank(queue.broker_name),
+            self.cluster.rank((queue if shown is None else shown.queue).broker_name),
             ranges,
             self._request,
             self.cluster.proof(queue, piece.end),
+            shown,
         )

@@ -1,6 +1,6 @@
 """Rows of a static topic go to the physical queues that a request for their logical queues goes to. Java: TopicQueueMappingManager.
 
-`test_topic_decision_by_apache.py` sends the same queues to the Apache broker.
+`tests/interop/test_topic_decision.py` sends the same queues to the Apache broker.
 """
 
 from __future__ import annotations

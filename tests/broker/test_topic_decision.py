@@ -1,6 +1,6 @@
 """One decision for topics: a request, a put, the sink's tasks and its commit are refused, or make a topic, by the store's settings.
 
-`test_topic_decision_by_apache.py` asks the Apache broker the same.
+`tests/interop/test_topic_decision.py` asks the Apache broker the same.
 """
 
 from __future__ import annotations

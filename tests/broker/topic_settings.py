@@ -1,7 +1,7 @@
 """What a broker's settings say about topics, as data: the settings, a topic, and what becomes of a request and of a row.
 
 They run over our handler, `put` and the sink (`test_topic_decision.py`), and over the Apache broker
-(`test_topic_decision_by_apache.py`).
+(`tests/interop/test_topic_decision.py`).
 """
 
 from __future__ import annotations
