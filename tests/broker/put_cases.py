@@ -962,6 +962,7 @@ STATICS = [
         topic=entry("Static", 3),
         answer={"queue_id": 1, "queue_offset": 20_000},
         stored={"topic": "Static", "queue_id": 0, "queue_offset": 0},
+        row={"topic": "Static", "body": b"body"},
     ),
     PutCase(
         name="a leader whose place is not decided answers an offset of minus one",
@@ -970,6 +971,7 @@ STATICS = [
         topic=entry("Static", 3),
         answer={"queue_id": 3, "queue_offset": -1},
         stored={"topic": "Static", "queue_id": 2},
+        row={"topic": "Static", "body": b"body"},
     ),
     PutCase(
         name="a broker that led a queue once does not take its messages",
@@ -978,6 +980,8 @@ STATICS = [
         topic=entry("Static", 3),
         code=ResponseCode.NOT_LEADER_FOR_QUEUE,
         remark=f"Static-2 does not exit in request process of current broker {BROKER}",
+        row={"topic": "Static", "body": b"body"},
+        refused_column="queue_id",
     ),
     PutCase(
         name="a broker without a part of a queue does not take its messages",
@@ -986,6 +990,8 @@ STATICS = [
         topic=entry("Static", 3),
         code=ResponseCode.NOT_LEADER_FOR_QUEUE,
         remark=f"Static-0 does not exit in request process of current broker {BROKER}",
+        row={"topic": "Static", "body": b"body"},
+        refused_column="queue_id",
     ),
     PutCase(
         name="a forwarded request says physical queues",

@@ -47,4 +47,5 @@ def open_case_store(root: Path, conf: str, **settings: str) -> MessageStore:
         mappings = mappings.with_mapping(mapping, now_ms=PAST_MS)
     store.save_state(GROUPS_FILE, groups.to_text())
     store.save_state(MAPPINGS_FILE, mappings.to_text())
-    return store
+    store.close()  # what is opened next knows all of it
+    return open_store(root, config=config_of(conf, **settings), read_only=False)
