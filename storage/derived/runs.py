@@ -1,6 +1,6 @@
 """What records that are being appended say to queues and index, as the columns of their runs tell it. Pure.
 
-The same as `dispatch.py` says of records that are read from the log. Java: DispatchRequest.
+By the same lines as of records that are read from the log (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.ends.store_ends import QueueName
-from storage.format.consume_queue import ENTRY
 from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
-from storage.log.dispatch import IndexKeys, QueueEntries
-from storage.log.placement import Placement, sorted_by_code
+from storage.log.dispatch import IndexKeys, QueueEntries, entries_by_queue
+from storage.log.placement import Placement
 
 DISPATCH_ROWS = 1 << 20
 
@@ -52,22 +51,15 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
     for run in runs:
         known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int64)
         codes.append(known[run.columns.queue_codes])
-    code_of_row = np.concatenate(codes)
-    order = sorted_by_code(code_of_row, len(codes_by_name))
-    entries = np.empty(len(order), ENTRY)
-    entries["commitlog_offset"] = np.concatenate([run.placement.commitlog_offsets for run in runs])[order]
-    entries["size_bytes"] = np.concatenate([run.columns.sizes_bytes for run in runs])[order]
-    tags_codes = [resolved_tags_codes(run.columns.tags_codes, run.store_time_ms) for run in runs]
-    entries["tags_code"] = np.concatenate(tags_codes)[order]
-    queue_offsets = np.concatenate([run.placement.queue_offsets for run in runs])[order]
-    times = np.concatenate([np.full(run.columns.row_count, run.store_time_ms, np.int64) for run in runs])[order]
-    ends = np.cumsum(np.bincount(code_of_row, minlength=len(codes_by_name)))
-    start = 0
-    for (topic, queue_id), end in zip(codes_by_name, ends.tolist(), strict=True):
-        if end > start:
-            rows = slice(start, end)
-            yield QueueEntries(topic, queue_id, queue_offsets[rows], entries[rows], times[rows])
-        start = end
+    yield from entries_by_queue(
+        list(codes_by_name),
+        np.concatenate(codes),
+        np.concatenate([run.placement.commitlog_offsets for run in runs]),
+        np.concatenate([run.columns.sizes_bytes for run in runs]),
+        np.concatenate([resolved_tags_codes(run.columns.tags_codes, run.store_time_ms) for run in runs]),
+        np.concatenate([run.placement.queue_offsets for run in runs]),
+        np.concatenate([np.full(run.columns.row_count, run.store_time_ms, np.int64) for run in runs]),
+    )
 
 
 def index_keys_of_runs(runs: Sequence[AppendedRun]) -> IndexKeys:

@@ -5,9 +5,8 @@ Pure: `dispatch` turns a window of records into columns; `queue_entries` and `in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +15,13 @@ import pyarrow.compute as pc
 
 from storage.format.consume_queue import ENTRY
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.java_hash import index_key_hashes, string_hashes
+from storage.format.java_hash import string_hash, string_hashes
+from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.format.unique_key import hashes_behind, index_hashes
+from storage.log.placement import sorted_by_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +139,44 @@ def _set_deliver_times(
 def queue_entries(batch: DispatchBatch, wanted: np.ndarray | None = None) -> Iterator[QueueEntries]:
     """The entries by queue, of the `wanted` records only (a mask); records that are prepared or rolled back have none."""
     rows = np.flatnonzero(batch.is_queued if wanted is None else batch.is_queued & wanted)
-    if not len(rows):
-        return
-    queue = batch.queue_codes[rows]
-    order = np.argsort(queue, kind="stable")
-    rows, queue = rows[order], queue[order]
-    entries = np.empty(len(rows), ENTRY)
-    entries["commitlog_offset"] = batch.commitlog_offsets[rows]
-    entries["size_bytes"] = batch.sizes_bytes[rows]
-    entries["tags_code"] = batch.tags_codes[rows]
-    offsets, times = batch.queue_offsets[rows], batch.store_times_ms[rows]
-    bounds = [0, *(np.flatnonzero(queue[1:] != queue[:-1]) + 1).tolist(), len(rows)]
-    for (start, end), code in zip(pairwise(bounds), queue[bounds[:-1]].tolist(), strict=True):
-        yield QueueEntries(*batch.queue_name(code), offsets[start:end], entries[start:end], times[start:end])
+    used, codes = np.unique(batch.queue_codes[rows], return_inverse=True)
+    yield from entries_by_queue(
+        [batch.queue_name(code) for code in used.tolist()],
+        codes,
+        batch.commitlog_offsets[rows],
+        batch.sizes_bytes[rows],
+        batch.tags_codes[rows],
+        batch.queue_offsets[rows],
+        batch.store_times_ms[rows],
+    )
+
+
+def entries_by_queue(
+    queues: Sequence[tuple[str, int]],
+    codes: np.ndarray,
+    commitlog_offsets: np.ndarray,
+    sizes_bytes: np.ndarray,
+    tags_codes: np.ndarray,
+    queue_offsets: np.ndarray,
+    store_times_ms: np.ndarray,
+) -> Iterator[QueueEntries]:
+    """The entries of records, a queue at a time; `codes` says which of the queues each record is in.
+
+    The one rule for records that are read from the log and for those that are being appended. Java: ReputMessageService,
+    ConsumeQueue.putMessagePositionInfo.
+    """
+    order = sorted_by_code(codes, len(queues))
+    entries = np.empty(len(order), ENTRY)
+    entries["commitlog_offset"] = commitlog_offsets[order]
+    entries["size_bytes"] = sizes_bytes[order]
+    entries["tags_code"] = tags_codes[order]
+    offsets, times = queue_offsets[order], store_times_ms[order]
+    start = 0
+    ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
+    for (topic, queue_id), end in zip(queues, ends.tolist(), strict=True):
+        if end > start:
+            yield QueueEntries(topic, queue_id, offsets[start:end], entries[start:end], times[start:end])
+        start = end
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
@@ -161,19 +188,14 @@ def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
         (batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK)
     )
     taken = pa.array(rows)
-    unique = batch.properties.values_of("UNIQ_KEY").take(taken)
-    lists = pc.split_pattern(batch.properties.values_of("KEYS").take(taken).fill_null(""), " ")
-    keys = pa.concat_arrays([unique, lists.flatten()])
-    key_rows = np.concatenate(
-        (np.arange(len(rows)), np.repeat(np.arange(len(rows)), pc.list_value_length(lists).to_numpy()))
+    prefixes = np.array([string_hash(f"{topic}#") & 0xFFFFFFFF for topic in batch.topics], np.uint32)
+    prefixes = prefixes[batch.topic_codes[rows]]
+    unique, keys = (
+        batch.properties.values_of(name).take(taken).cast(pa.large_string()) for name in ("UNIQ_KEY", "KEYS")
     )
-    present = pc.fill_null(pc.greater(pc.binary_length(keys), 0), False)
-    keys, key_rows = keys.filter(present), key_rows[present.to_numpy(zero_copy_only=False)]
-    order = np.argsort(key_rows, kind="stable")
-    keys, key_rows = keys.take(pa.array(order)), key_rows[order]
-    topics = pa.array(batch.topics, pa.string()).take(pa.array(batch.topic_codes[rows][key_rows]))
-    hashes = index_key_hashes(pc.binary_join_element_wise(topics, keys, "#"))
-    _, first = np.unique(key_rows << 32 | hashes, return_index=True)
-    first.sort()
-    key_rows = key_rows[first]
-    return IndexKeys(hashes[first], batch.commitlog_offsets[rows][key_rows], batch.store_times_ms[rows][key_rows])
+    has_unique = pc.fill_null(pc.greater(pc.binary_length(unique), 0), False).to_numpy(zero_copy_only=False)
+    unique_hashes = np.where(has_unique, index_hashes(hashes_behind(prefixes, unique.fill_null(""))), NO_KEY)
+    counts, hashes = message_keys(prefixes, unique_hashes.astype(np.int32), keys)
+    return IndexKeys(
+        hashes, np.repeat(batch.commitlog_offsets[rows], counts), np.repeat(batch.store_times_ms[rows], counts)
+    )

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.java_hash import string_hash, string_hashes
+from storage.format.message_keys import message_keys
 from storage.format.property_encoding import encode_columns, leading_properties
 from storage.format.record_block import OutgoingMessages
 from storage.format.sys_flag import TRANSACTION_COMMIT
@@ -315,48 +316,10 @@ def _keys_behind(prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKe
     hashes = unique.hashes_behind(prefixes)
     if columns.unique_keys is not None:
         hashes = hashes_behind(prefixes, _unique_texts(columns, unique))
-    return _index_keys(index_hashes(hashes), columns.keys, prefixes)
+    return message_keys(prefixes, index_hashes(hashes), columns.keys)
 
 
 def _tags_codes(columns: MessageColumns) -> np.ndarray:
     if columns.tags is None:
         return np.zeros(len(columns), np.int64)
     return string_hashes(columns.tags).astype(np.int64)
-
-
-def _index_keys(
-    unique_hashes: np.ndarray, keys: pa.Array | None, prefixes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """How many index keys each message has, and all their hashes: the unique key's, then those of KEYS, each once."""
-    count = len(unique_hashes)
-    if keys is None or keys.null_count == count:
-        return np.ones(count, np.int32), unique_hashes
-    rows, texts = _single_keys(keys)
-    hashes = index_hashes(hashes_behind(prefixes if len(prefixes) == 1 else prefixes[rows], texts))
-    new = hashes != unique_hashes[rows]
-    if len(rows) > 1 and (rows[1:] == rows[:-1]).any():
-        _, first = np.unique(rows << 32 | hashes, return_index=True)
-        is_first = np.zeros(len(rows), bool)
-        is_first[first] = True
-        new &= is_first
-    rows, hashes = rows[new], hashes[new]
-    counts = 1 + np.bincount(rows, minlength=count)
-    found = np.empty(count + len(rows), np.int32)
-    is_unique = np.zeros(len(found), bool)
-    is_unique[np.cumsum(counts) - counts] = True
-    found[is_unique] = unique_hashes
-    found[~is_unique] = hashes
-    return counts.astype(np.int32), found
-
-
-def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """The keys that the texts hold between their blanks, and the row of each."""
-    present = np.flatnonzero(is_valid(keys))
-    texts = keys if len(present) == len(keys) else keys.take(pa.array(present))
-    if not pc.any(pc.match_substring(texts, " ")).as_py():
-        return present, texts
-    lists = pc.split_pattern(texts, " ")
-    rows = np.repeat(present, pc.list_value_length(lists).to_numpy())
-    singles = lists.flatten()
-    filled = pc.greater(pc.binary_length(singles), 0)
-    return rows[filled.to_numpy(zero_copy_only=False)], singles.filter(filled)
