@@ -29,6 +29,7 @@ class Answer(NamedTuple):
     remark: str | None
     fields: dict[str, str]
     """extFields: msgId, queueId, queueOffset, transactionId, MSG_REGION, TRACE_ON, …"""
+    body: bytes = b""
 
 
 def ask(address: str, request: SendRequest) -> tuple[Answer, str]:
@@ -55,9 +56,9 @@ def _exchange(address: str, frame: bytes) -> tuple[Answer, str]:
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(frame)
-        header = _received(connection)
+        header, body = _received(connection)
         own = ":".join(map(str, connection.getsockname()))
-    return Answer(header["code"], header.get("remark"), header.get("extFields") or {}), own
+    return Answer(header["code"], header.get("remark"), header.get("extFields") or {}, body), own
 
 
 def _frame(request: SendRequest) -> bytes:
@@ -101,11 +102,11 @@ def _number(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _received(connection: socket.socket) -> dict[str, Any]:
+def _received(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
     frame = _exactly(connection, int.from_bytes(_exactly(connection, 4), "big"))
     length = int.from_bytes(frame[1:4], "big")
     header: dict[str, Any] = json.loads(frame[4 : 4 + length])
-    return header
+    return header, frame[4 + length :]
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

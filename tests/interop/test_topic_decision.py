@@ -4,7 +4,9 @@ it answers the requests, and makes the topics, that the cases say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,17 @@ from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
-from tests.broker.remoting_client import ask
+from storage.tables.topics import PERM_WRITE, TopicTable
+from tests.broker.remoting_client import ask, call
 from tests.broker.static_topic import HERE_LED, NOT_HERE, OTHER, TOPIC, make_static_store
 from tests.broker.topic_settings import BASE, CASES, TopicCase, conf_text
 from tests.spark.in_process import read_batch
-from tests.support.java_broker import Oracle, RunningBroker
+from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
+GET_ROUTE = 105
+"""Java: RequestCode.GET_ROUTEINFO_BY_TOPIC."""
 LOG_FILE_SIZE, QUEUE_FILE_SIZE = (int(BASE[name]) for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"))
 SETTINGS = list({tuple(case.settings.items()) for case in CASES})
 
@@ -79,6 +83,19 @@ def test_the_broker_answers_and_makes_topics_as_the_cases_say(
         answer = answers[case.name]
         assert (case.name, answer.code, answer.remark) == (case.name, case.code, case.remark)
         assert (case.name, topics.get(case.topic)) == (case.name, case.entry or case.made_by_request)
+
+
+def test_a_route_shows_no_queue_to_write_where_our_rows_are_refused_and_requests_are_not(
+    broker: tuple[list[TopicCase], RunningBroker],
+) -> None:
+    """BrokerController.registerBrokerAll: what a producer is told, which then sends nothing."""
+    cases, running = broker
+    for case in cases:
+        if case.entry is not None and case.code == ResponseCode.SUCCESS:
+            ask_route = partial(call, running.name_server, GET_ROUTE, {"topic": case.topic})
+            wait_until(lambda: ask_route().code == ResponseCode.SUCCESS, f"a route of {case.topic}")  # noqa: B023
+            (perm,) = re.findall(rb'"perm":([0-9])', ask_route().body)
+            assert (case.name, bool(int(perm) & PERM_WRITE)) == (case.name, case.row_refusal is None)
 
 
 def test_the_broker_puts_a_static_topics_messages_where_our_rows_go(oracle: Oracle, tmp_path: Path) -> None:
