@@ -34,6 +34,11 @@ class FollowedStore(StoreReader):
     def _own_end(self) -> int:
         """Up to where the own writer has dispatched; 0 without one."""
 
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends. The own writer knows; nothing is read for it then."""
+        return self._own_end or self._ends.log_end
+
     def refresh(self) -> bool:
         """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
 

@@ -45,6 +45,8 @@ class Hint:
     checkpointed_ms: int = 0
     marked_ends: LedgerEnds | None = None
     """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
+    indexed_from: int | None = None
+    """From this place in the log on the index has every key; None = not known."""
 
 
 def _path(root: str) -> str:
@@ -96,6 +98,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         unsynced=tuple(document["unsynced"]),
         checkpointed_ms=document["checkpointed_ms"],
         marked_ends=document.get("marked_ends"),
+        indexed_from=document.get("indexed_from"),
     )
 
 

@@ -25,3 +25,5 @@ class StoreEnds:
     """None = not read yet."""
     index_is_sound: bool = False
     """Whether the slots of the last index file were seen to be whole."""
+    indexed_from: int | None = None
+    """From this place in the log on the index has every key; None where no index is kept."""

@@ -83,6 +83,12 @@ class OpBatch:
         """The op messages of all that wait. `written` says that they stand in the log."""
         return op_messages(np.array(self._offsets, np.int64), self._max_size_bytes, now_ms)
 
+    def take(self, now_ms: int) -> list[int]:
+        """All that wait, for whoever writes them now; nothing waits then, and the time begins anew."""
+        taken = self._offsets
+        self.written(now_ms)
+        return taken
+
     def written(self, now_ms: int) -> None:
         """Begin anew."""
         self._offsets, self._size_bytes, self._last_write_ms = [], 0, now_ms

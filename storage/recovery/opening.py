@@ -94,7 +94,7 @@ def open_for_writing(
     if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
         reach("hint-dropped")
-        return _opening_of_hint(hint)
+        return _opening_of_hint(hint, keeps_index=index is not None)
     plan = read_plan(root, config, file_system, log, queues)
     if plan.gaps:
         if not truncate_damage:
@@ -140,7 +140,14 @@ def open_for_writing(
     return Opening(
         plan,
         report,
-        StoreEnds(plan.log_end, plan.last_record, dict(ends), checkpointed_ms=clock(), index_is_sound=True),
+        StoreEnds(
+            plan.log_end,
+            plan.last_record,
+            dict(ends),
+            checkpointed_ms=clock(),
+            index_is_sound=True,
+            indexed_from=None if index is None else plan.log_end,  # before that a broker may have left gaps
+        ),
     )
 
 
@@ -192,7 +199,7 @@ def _no_record(log: CommitLog, log_end: int) -> CorruptRecordError:
     return CorruptRecordError("magic", log_end - file.start, "a record, as others follow", "zeros", file=file.path)
 
 
-def _opening_of_hint(hint: Hint) -> Opening:
+def _opening_of_hint(hint: Hint, *, keeps_index: bool) -> Opening:
     ends = {(topic, queue_id): end for topic, queues in hint.queue_ends.items() for queue_id, end in queues.items()}
     plan = RecoveryPlan(False, hint.log_end, hint.log_end, hint.log_end, hint.last_record, None, None, ends, dict(ends))
     found = StoreEnds(
@@ -203,6 +210,7 @@ def _opening_of_hint(hint: Hint) -> Opening:
         hint.checkpointed_ms,
         hint.marked_ends,
         index_is_sound=True,
+        indexed_from=(hint.log_end if hint.indexed_from is None else hint.indexed_from) if keeps_index else None,
     )
     return Opening(plan, None, found)
 
@@ -232,6 +240,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         unsynced=tuple(sorted(writer.unsynced_paths())),
         checkpointed_ms=ends.checkpointed_ms,
         marked_ends=ends.ledger,
+        indexed_from=ends.indexed_from,
     )
     try:
         save_hint(files, writer.root, hint)

@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.end_transaction import (
+from spark_mq.broker.end_transaction import TransactionEnder, end_transaction, request_for
+from spark_mq.broker.end_transaction_rules import (
     EndTransactionRequest,
     EndTransactionResponse,
-    TransactionEnder,
-    end_transaction,
     immunity_ms,
     judge_request,
     put_answer,
-    request_for,
 )
 from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.store_put import put_into

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_hooks import SendMessageContext
@@ -53,6 +54,8 @@ class CountingHook:
 
 
 def name_of(request: Any) -> str:
+    if isinstance(request, EndTransactionRequest):
+        return request.msg_id
     return str(request.origin_msg_id) if isinstance(request, SendBackRequest) else str(request.properties["UNIQ_KEY"])
 
 

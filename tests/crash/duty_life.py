@@ -19,7 +19,8 @@ from unittest import mock
 
 import pyarrow as pa
 
-from spark_mq.broker.end_transaction import EndTransactionRequest, TransactionEnder
+from spark_mq.broker.end_transaction import TransactionEnder
+from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest

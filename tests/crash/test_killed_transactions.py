@@ -23,7 +23,8 @@ import storage.batch.transactions
 import storage.derived.writer
 import storage.log.writer
 import storage.put.store_writer
-from spark_mq.broker.end_transaction import EndTransactionResponse, end_transaction, request_for
+from spark_mq.broker.end_transaction import end_transaction, request_for
+from spark_mq.broker.end_transaction_rules import EndTransactionResponse
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions

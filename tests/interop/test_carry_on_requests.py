@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.end_transaction import EndTransactionRequest, TransactionEnder
+from spark_mq.broker.end_transaction import TransactionEnder
+from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest

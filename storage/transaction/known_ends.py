@@ -1,0 +1,110 @@
+"""Which halves op messages have ended, remembered by whoever ends more: each op message is read once at most.
+
+    op queue   … | from where the first half asked about began: read then | what others write: read once | own: known unread
+
+Java keeps no such memory: a second END_TRANSACTION commits once more (apache/rocketmq#5574).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+
+from storage.message_store import MessageStore
+from storage.messages.half_messages import QUEUE_ID
+from storage.messages.op_messages import OP_TOPIC
+from storage.queues.scan import scan_queue
+from storage.transaction.op_queue import ended_halves
+
+
+class OffsetRanges:
+    """A set of offsets; neighbours take no more room than one. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._bounds: list[int] = []
+        """Starts and ends in turn, ascending."""
+
+    def __contains__(self, offset: int) -> bool:
+        return bisect_right(self._bounds, offset) % 2 == 1
+
+    @property
+    def range_count(self) -> int:
+        return len(self._bounds) // 2
+
+    def add(self, offset: int) -> None:
+        self.add_range(offset, offset + 1)
+
+    def add_range(self, start: int, end: int) -> None:
+        """All offsets from `start` to before `end`."""
+        first, last = bisect_left(self._bounds, start), bisect_right(self._bounds, end)
+        inner = ([start] if first % 2 == 0 else []) + ([end] if last % 2 == 0 else [])
+        self._bounds[first:last] = inner
+
+    def add_all(self, offsets: np.ndarray) -> None:
+        """Many offsets, in any order."""
+        ordered = np.unique(offsets)
+        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+        for run in np.split(ordered, breaks) if len(ordered) else ():
+            self.add_range(int(run[0]), int(run[-1]) + 1)
+
+
+class KnownEnds:
+    """The halves that op messages behind some place in the log have ended. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._ended = OffsetRanges()
+        self._began_at: int | None = None
+        """All op messages behind this place in the log are known; None = nothing is."""
+        self._first = self._next = 0
+        """Op messages at these queue offsets, from the first to before the next one, are known."""
+        self._own: set[int] = set()
+        """Known ones behind `_next`."""
+
+    def __contains__(self, half_queue_offset: int) -> bool:
+        return half_queue_offset in self._ended
+
+    def lacks(self, appended_end: int, began_at: int) -> bool:
+        """Whether `learn` would read something: op messages behind `began_at` in the log, of a queue that ends there."""
+        return self._began_at is None or began_at < self._began_at or self._next < appended_end
+
+    def wrote(self, op_queue_offset: int, half_queue_offsets: Iterable[int]) -> None:
+        """An op message that the caller has written: it is not read any more."""
+        for offset in half_queue_offsets:
+            self._ended.add(offset)
+        self._own.add(op_queue_offset)
+        self._pass_own()
+
+    def learn(self, store: MessageStore, began_at: int) -> None:
+        """Read the op messages behind a place in the log that are not known yet, as far as they can be read."""
+        queue = store.queues.get(OP_TOPIC, QUEUE_ID)
+        end = store.writer.ends.queue_ends.get((OP_TOPIC, QUEUE_ID), 0)
+        if queue is None or not end:
+            self._began_at = began_at
+            return
+        if self._began_at is None:
+            self._first = self._next = queue.first_offset_at(began_at, end)
+        elif began_at < self._began_at:
+            first = queue.first_offset_at(began_at, end)
+            self._read(store, first, self._first)
+            self._first = min(first, self._first)
+        self._began_at = began_at if self._began_at is None else min(began_at, self._began_at)
+        self._next = max(self._next, self._read(store, self._next, end))
+        self._pass_own()
+
+    def _read(self, store: MessageStore, start: int, end: int) -> int:
+        """Up to where there was something to read."""
+        queue = store.queues.get(OP_TOPIC, QUEUE_ID)
+        known_end = start
+        if queue is not None and start < end:
+            for offsets, records in scan_queue(queue, store.log, store.writer.dispatched_end, start, end):
+                self._ended.add_all(ended_halves(offsets, records).half_offsets)
+                known_end = int(offsets[-1]) + 1
+        return known_end
+
+    def _pass_own(self) -> None:
+        while self._next in self._own:
+            self._own.discard(self._next)
+            self._next += 1
+        self._own = {offset for offset in self._own if offset > self._next} if len(self._own) > 1_000 else self._own
