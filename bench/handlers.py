@@ -178,6 +178,14 @@ def end_table(figures: Sequence[EndFigure]) -> Table:
     return table
 
 
+def print_tables(
+    console: Console, home: Path, messages: int = 4_000, rounds: int = 5, ways: Sequence[str] = WAYS
+) -> None:
+    """Measure, and print both tables."""
+    console.print(send_table(send_figures(home, messages, rounds, ways)))
+    console.print(end_table(end_figures(home)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.handlers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--home", type=Path, default=Path("build/bench/handlers"), help="for stores (%(default)s)")
@@ -185,9 +193,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="measure nothing else")
     asked = parser.parse_args()
-    console = Console()
-    console.print(send_table(send_figures(asked.home, asked.messages, asked.rounds, asked.ways)))
-    console.print(end_table(end_figures(asked.home)))
+    print_tables(Console(), asked.home, asked.messages, asked.rounds, asked.ways)
 
 
 if __name__ == "__main__":

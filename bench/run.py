@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import engine, input_rows, kafka_peer, lateness, sinks, sources, write_engine
+from bench import engine, handlers, input_rows, kafka_peer, lateness, sinks, sources, write_engine
 from bench.kafka_peer import Jars
 from bench.measure import measure, table
 from bench.messages import TOPIC, bodies, crc_sum
@@ -67,6 +67,7 @@ def main(arguments: list[str]) -> None:
                 engine.table("Deliveries beside a sink that commits without pause", rows, heading="two processes")
             )
             console.print(write_engine.scaling_table(write_engine.scaling(recycled, asked.batch_rows)))
+        handlers.print_tables(console, asked.home / "handlers")
 
 
 def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
-from storage.errors import MessageIllegalError, StoreNotWritableError
+from storage.errors import LogFileNotMadeError, MessageIllegalError, StoreNotWritableError
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.retention import Occasion
@@ -34,6 +34,8 @@ def put_into(store: HandlerStore) -> Put:
             is_of_properties = error.what == "properties"
             status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
             return PutOutcome(status, reason=str(error))
+        except LogFileNotMadeError as error:
+            return PutOutcome(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
         except StoreNotWritableError as error:
             return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
         except OSError as error:  # a part may stand in the log; nobody may take that for stored

@@ -15,6 +15,7 @@
         AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
         FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
+        LogFileNotMadeError(path, reason)           the log needs a new file, and none can be made
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
       SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
@@ -60,6 +61,7 @@ from storage.errors.of_stores import (
     ForeignLogError,
     IndexGeometryUnknownError,
     LogFileMissingError,
+    LogFileNotMadeError,
     StateFileError,
     StoreDamagedError,
     StoreLockedError,
@@ -80,6 +82,7 @@ __all__ = [
     "ForeignLogError",
     "IndexGeometryUnknownError",
     "LogFileMissingError",
+    "LogFileNotMadeError",
     "MessageIllegalError",
     "NameIllegalError",
     "OffsetOutOfRangeError",

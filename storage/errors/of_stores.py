@@ -205,6 +205,13 @@ class StoreNotWritableError(StorageError):
         return f"store {self.path} cannot be written: {self.reason}"
 
 
+class LogFileNotMadeError(StoreNotWritableError):
+    """The log needs a new file, and none can be made: a full disk, no permission. Nothing was written.
+
+    Java: CREATE_MAPPED_FILE_FAILED.
+    """
+
+
 class StoreDamagedError(StorageError):
     """A bad record with intact ones behind it: damage in the middle, not the torn tail of a crash.
 

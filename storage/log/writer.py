@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import StoreNotWritableError
+from storage.errors import LogFileNotMadeError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
@@ -35,12 +35,13 @@ _FOREIGN = "a broker that is started recovers the store before it looks at the l
 
 
 @contextmanager
-def _room_for(path: str, size_bytes: int) -> Iterator[None]:
+def _room_for(path: str, size_bytes: int, *, in_new_file: bool) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = f"there is no room for {size_bytes} more bytes of log: {error.strerror}"
-        raise StoreNotWritableError(path, reason, "make room on the disk; nothing of this was written") from error
+        kind = LogFileNotMadeError if in_new_file else StoreNotWritableError
+        raise kind(path, reason, "make room on the disk; nothing of this was written") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +206,14 @@ class CommitLogWriter:
                 rest = file_end - start
                 left += min(largest_bytes + BLANK_SIZE, rest if rest < self.file_size_bytes else rest // 2)
             room_end = min(file_end, start + left)
-            with _room_for(path, size_bytes):
+            is_empty = start == file_start
+            with _room_for(path, size_bytes, in_new_file=is_empty):
                 is_new = not self._is_there(path)
                 if is_new:
                     self._file_system.create_file(path, self.file_size_bytes)
             if is_new:
                 self._keep(path)
-            with _room_for(path, size_bytes):
+            with _room_for(path, size_bytes, in_new_file=is_empty):
                 self._file_system.reserve(path, start - file_start, room_end - start)
             left -= room_end - start
             start = room_end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +15,7 @@ from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.store_put import put_into, state_of
 from storage import open_store
+from storage.files.local_file_system import LocalFileSystem
 from storage.retention import plan_occasion
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
@@ -104,3 +107,27 @@ def test_nothing_is_put_while_a_disk_is_over_the_warning_level(
     handler.state = state_of(broker.service, occasion=occasion)
     assert (handler.send(ORDER).code != ResponseCode.SERVICE_NOT_AVAILABLE) == is_taken
     assert (broker.service.store.writer.log_end > 0) == is_taken
+
+
+@pytest.mark.parametrize("is_rolling", [False, True], ids=["the first file", "a later one"])
+def test_where_no_log_file_can_be_made_a_send_is_answered_so_and_a_later_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rolling: bool
+) -> None:
+    """CommitLog.asyncPutMessage: CREATE_MAPPED_FILE_FAILED where MappedFileQueue.getLastMappedFile gives none."""
+    store = open_store(tmp_path / "store", config=config_of("plain"), read_only=False, create=True)
+    store.save_topic(TopicConfig("Orders", 4, 4))
+    with PutService(store) as service:
+        handler, big = SendMessageHandler(service), replace(ORDER, body=bytes(400_000))
+        stored = [handler.send(big).code for _ in range(2 * is_rolling)]
+        end = store.writer.log_end
+
+        def refuse(self: LocalFileSystem, path: str, size_bytes: int) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalFileSystem, "create_file", refuse)
+            response = handler.send(big)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert response.remark == "create mapped file failed, server is busy or broken."
+        assert (stored, store.writer.log_end) == ([0] * len(stored), end)
+        assert handler.send(big).code == ResponseCode.SUCCESS

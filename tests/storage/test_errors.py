@@ -18,6 +18,7 @@ from storage.errors import (
     ForeignLogError,
     IndexGeometryUnknownError,
     LogFileMissingError,
+    LogFileNotMadeError,
     MessageIllegalError,
     NameIllegalError,
     OffsetOutOfRangeError,
@@ -72,6 +73,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (FileSystemUnavailableError("foo://x", "h", "not known", "s3"), ["host h", "foo://x", "not known"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "\nfree space"], True),
+    (LogFileNotMadeError("/s", "no room", "free space"), ["/s", "no room", "\nfree space"], True),
     (
         SinkTakenError("/s", "sink-1", "query-a", "query-b"),
         ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"],
