@@ -19,8 +19,9 @@ import storage.batch.commit
 import storage.log.writer
 import storage.message_store
 from storage.errors import StorageError
+from storage.format.consume_queue import decode_entries, is_ext_address
 from storage.put.store_writer import StoreWriter
-from tests.crash.sink_store import SinkStore
+from tests.crash.sink_store import SETTINGS, SinkStore
 from tests.crash.workload import check, run
 from tests.support.crash_file_system import CrashFileSystem, Disk
 
@@ -39,10 +40,16 @@ class Recorded:
         *,
         sync_flush: bool,
         forgets: Callable[[str], bool] = lambda path: False,
+        more_settings: str = "",
+        also: Callable[[Path], None] = lambda root: None,
     ) -> None:
-        """`decided N` marks where the intent of batch N is durable, `acknowledged N` where its commit returned."""
+        """`also` looks at the store when all is well again.
+
+        `decided N` marks where the intent of batch N is durable, `acknowledged N` where its commit returned.
+        """
         self._sync_flush = sync_flush
-        root = SinkStore.make_place(directory)
+        self._also = also
+        root = SinkStore.make_place(directory, SETTINGS + more_settings)
         self.files = files = CrashFileSystem(str(root))
         files.forgets = forgets
         current = 0
@@ -112,6 +119,7 @@ class Recorded:
         files = CrashFileSystem(self.files.root, disk, boot)
         files.forgets = self.files.forgets
         check(SinkStore(Path(files.root), files, sync_flush=self._sync_flush, days=boot), marks, files.mark)
+        self._also(Path(files.root))
         return files
 
 
@@ -154,6 +162,25 @@ def test_some_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush
 @pytest.mark.parametrize("crash", CRASHES)
 def test_every_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash) -> None:
     crash(Recorded(tmp_path, monkeypatch, sync_flush=sync_flush), 1, 0)
+
+
+def entries_name_their_units(root: Path) -> None:
+    raw = b"".join(path.read_bytes() for path in root.glob("consumequeue/*/*/*"))
+    entries = decode_entries(raw)
+    assert is_ext_address(entries["tags_code"][entries["size_bytes"] > 0]).all()
+
+
+@pytest.mark.slow
+@FLUSH
+@pytest.mark.parametrize("crash", CRASHES)
+def test_some_states_of_a_store_with_extension_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, crash: Crash
+) -> None:
+    settings = "enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=128\n"
+    recorded = Recorded(
+        tmp_path, monkeypatch, sync_flush=sync_flush, more_settings=settings, also=entries_name_their_units
+    )
+    crash(recorded, 3 * CRASHES[crash], 7)
 
 
 @pytest.mark.slow
