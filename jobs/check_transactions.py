@@ -34,6 +34,7 @@ from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
 from storage.messages.half_messages import TransactionState
 from storage.tables.document import parse_document
+from storage.tables.put_statistics import PutStatistics
 from storage.transaction.asking import Asking, Checker
 from storage.transaction.check import CheckReport, check_half_messages
 
@@ -47,15 +48,17 @@ def check_transactions(
     conf: str | None = None,
     lock_timeout_ms: int = 0,
     asking: Asking | None = None,
+    put: PutStatistics | None = None,
     clock: Callable[[], int] = current_time_ms,
 ) -> CheckReport:
-    """One run. `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store.
+    """One run. `clock` gives milliseconds, `put` counts what is put.
 
-    Answers are waited with for ANSWERS_PATIENCE_MS at least, behind a sink's commit, because they were given already.
+    Answers are waited with for ANSWERS_PATIENCE_MS at least, behind a sink's commit, because they were given already. Raises
+    StorageError, StoreLockedError where another writer has the store.
     """
     waits_ms = chain([lock_timeout_ms], repeat(max(lock_timeout_ms, ANSWERS_PATIENCE_MS)))
     return check_half_messages(
-        lambda: open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=next(waits_ms)),
+        lambda: open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=next(waits_ms), put=put),
         checker,
         clock(),
         asking=asking,
@@ -157,14 +160,16 @@ def run(options: argparse.Namespace) -> JobReport:
         checkers.append(load_checker(options.checker))
     if not checkers:
         raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
+    put = PutStatistics()
     report = check_transactions(
         options.path,
         first_answer(checkers),
         conf=options.conf,
         lock_timeout_ms=options.lock_timeout_ms,
         asking=Asking(threads=options.threads),
+        put=put,
     )
-    return JobReport(report.lines())
+    return JobReport(report.lines(), figures=report.figures(), put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -89,6 +89,18 @@ def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:
         yield f"the last batch of {renewed} sinks was written into the ledger again"
 
 
+def _figures(plan: ExpiryPlan, renewed: int, dry_run: bool) -> dict[str, object]:
+    return {
+        "dryRun": dry_run,
+        "logFiles": len(plan.log_files),
+        "logBytes": plan.log_bytes,
+        "queueFiles": sum(len(queue.paths) for queue in plan.queues),
+        "indexFiles": len(plan.index_paths),
+        "messages": dict(plan.messages_of_topics),
+        "renewedSinks": renewed,
+    }
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="whatever the hour and however full the disk is")
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
@@ -102,7 +114,7 @@ def run(options: argparse.Namespace) -> JobReport:
         dry_run=options.dry_run,
         lock_timeout_ms=options.lock_timeout_ms,
     )
-    return JobReport(_lines(plan, renewed, options.dry_run))
+    return JobReport(_lines(plan, renewed, options.dry_run), figures=_figures(plan, renewed, options.dry_run))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

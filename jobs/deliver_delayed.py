@@ -19,6 +19,7 @@ from storage.delay.schedule import DeliveryReport, deliver_due
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms
+from storage.tables.put_statistics import PutStatistics
 
 
 def deliver_delayed(
@@ -27,6 +28,7 @@ def deliver_delayed(
     conf: str | None = None,
     max_messages: int | None = None,
     lock_timeout_ms: int = 0,
+    put: PutStatistics | None = None,
     clock: Callable[[], int] = current_time_ms,
 ) -> tuple[DeliveryReport, TimerReport]:
     """One run: what was done for delay levels, and for deliver times.
@@ -34,7 +36,7 @@ def deliver_delayed(
     `max_messages` bounds what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError where another
     writer has the store.
     """
-    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
+    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms, put=put) as store:
         return deliver_due(store, clock(), max_messages=max_messages), deliver_timed(store, clock())
 
 
@@ -69,6 +71,19 @@ def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[s
         yield f"not delivered: {untold} more"
 
 
+def _figures(levels: DeliveryReport, timed: TimerReport) -> dict[str, object]:
+    return {
+        "byLevel": {str(level): count for level, count in sorted(levels.delivered.items())},
+        "byTime": timed.delivered,
+        "rolled": timed.rolled,
+        "cancelled": timed.cancelled,
+        "foundDelivered": levels.found_delivered + timed.found_delivered,
+        "undeliverable": levels.undeliverable_count + timed.undeliverable_count,
+        "waiting": sum(levels.pending.values()) + timed.pending,
+        "latenessMaxMs": {"byLevel": levels.lateness_max_ms, "byTime": timed.lateness_max_ms},
+    }
+
+
 def _is_idle(levels: DeliveryReport, timed: TimerReport) -> bool:
     """Nothing was delivered, passed over or corrected; what waits or is stranded, does so still."""
     by_level = levels.delivered_count or levels.half_count or levels.undeliverable_count or levels.corrected
@@ -90,14 +105,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
+    put = PutStatistics()
     levels, timed = deliver_delayed(
         options.path,
         conf=options.conf,
         max_messages=options.max_messages,
         lock_timeout_ms=options.lock_timeout_ms,
+        put=put,
     )
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
-    return JobReport(_lines(levels, timed, current_time_ms()), exit_code, is_idle=_is_idle(levels, timed))
+    lines, figures = _lines(levels, timed, current_time_ms()), _figures(levels, timed)
+    return JobReport(lines, exit_code, is_idle=_is_idle(levels, timed), figures=figures, put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

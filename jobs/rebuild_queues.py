@@ -94,7 +94,10 @@ def _sync(*directories: Path) -> None:
 
 def run(options: argparse.Namespace) -> JobReport:
     report = rebuild_queues(options.path, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms)
-    return JobReport([f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"])
+    figures = {"queueEntries": report.added_entries, "indexKeys": report.indexed_keys}
+    return JobReport(
+        [f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"], figures=figures
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

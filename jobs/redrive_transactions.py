@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from jobs.run import JobReport, open_to_write, run_job
 from storage.epoch_times import current_time_ms
+from storage.tables.put_statistics import PutStatistics
 from storage.transaction.discard import RedriveReport, redrive
 
 
@@ -22,10 +23,11 @@ def redrive_transactions(
     topics: Sequence[str] = (),
     conf: str | None = None,
     lock_timeout_ms: int = 0,
+    put: PutStatistics | None = None,
     clock: Callable[[], int] = current_time_ms,
 ) -> RedriveReport:
     """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
-    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
+    with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms, put=put) as store:
         return redrive(store, clock(), topics=frozenset(topics) or None)
 
 
@@ -36,11 +38,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    return JobReport(
-        redrive_transactions(
-            options.path, topics=options.topic, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms
-        ).lines()
+    put = PutStatistics()
+    report = redrive_transactions(
+        options.path, topics=options.topic, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms, put=put
     )
+    return JobReport(report.lines(), figures=report.figures(), put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -58,6 +58,7 @@ from storage.names import dead_letter_topic, validate_group
 from storage.place.own_directory import own_directory, refuse_links
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import load_config
+from storage.tables.put_statistics import PutStatistics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,6 +127,7 @@ def replay_letters(
     *,
     conf: str | None = None,
     lock_timeout_ms: int = 0,
+    put: PutStatistics | None = None,
     rate: float | None = None,
     on_progress: OnProgress = lambda done, total: None,
     clock: Callable[[], float] = time.monotonic,
@@ -151,7 +153,7 @@ def replay_letters(
         sleep(max(0.0, due - clock()))
         due = clock() + (0.0 if rate is None else len(burst) / rate)
         try:
-            with open_to_write(path, conf=conf, lock_timeout_ms=PATIENCE_MS) as store:
+            with open_to_write(path, conf=conf, lock_timeout_ms=PATIENCE_MS, put=put) as store:
                 outcomes = replay(store, group, burst)
         except StoreLockedError:
             results[LEFT] = len(letters) - results.total()
@@ -240,7 +242,9 @@ def _replay(
         said += [_listed(letter, group) for letter in letters]
         by_topic = Counter(topic_of(letter.origin_topic, group) for letter in letters)
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
-        return JobReport(said or ["nothing to replay"])
+        figures = {"wouldReplay": dict(by_topic)}
+        return JobReport(said or ["nothing to replay"], figures=figures)
+    put = PutStatistics()
     with progress_bar("dead letters") as on_progress:
         results = replay_letters(
             path,
@@ -250,10 +254,12 @@ def _replay(
             conf=options.conf,
             rate=options.rate,
             lock_timeout_ms=options.lock_timeout_ms,
+            put=put,
             on_progress=on_progress,
         )
     said += [f"{count} {result}" for result, count in sorted(results.items())]
-    return JobReport(said or ["nothing to replay"], 1 if results[REFUSED] else 0)
+    figures = {"results": dict(results)}
+    return JobReport(said or ["nothing to replay"], 1 if results[REFUSED] else 0, figures=figures, put=put)
 
 
 def _listed(letter: DeadLetter, group: str) -> str:

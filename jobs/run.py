@@ -1,4 +1,4 @@
-"""What every job's command line shares: PATH, --conf, --every, --lock-timeout, and stepping back from a store that another writer has.
+"""What every job's command line shares: PATH, --conf, --every, --lock-timeout, --json, and stepping back from another writer's store.
 
 A job is a module of this package. Its docstring begins `What it does, in one sentence: ...` (the part before the first colon is
 its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for Python, and
@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from spark_mq.stop_signals import INTERRUPTED, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
 from storage.files.os_errors import from_os_error
+from storage.tables.put_statistics import PutStatistics
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
@@ -44,7 +46,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What one run did, in lines for people; `exit_code` 1 says that it found what somebody has to look at.
+    """What one run did, in lines for people and in figures for programs; `exit_code` 1 says that it found what somebody has to look at.
 
     `is_idle` says that it did nothing and found nothing new: of such runs one behind the other only the first is printed.
     """
@@ -52,6 +54,10 @@ class JobReport:
     lines: Iterable[str] = ()
     exit_code: int = 0
     is_idle: bool = False
+    figures: Mapping[str, object] = field(default_factory=dict)
+    """The same for programs: what `--json` prints."""
+    put: PutStatistics | None = None
+    """What was put into the store; None of a job that puts nothing."""
 
 
 Run = Callable[[argparse.Namespace], JobReport]
@@ -90,17 +96,24 @@ def run_job(
 
 @contextmanager
 def open_to_write(
-    path: str, *, conf: str | None = None, clock: Callable[[], int] | None = None, lock_timeout_ms: int = 0
+    path: str,
+    *,
+    conf: str | None = None,
+    clock: Callable[[], int] | None = None,
+    lock_timeout_ms: int = 0,
+    put: PutStatistics | None = None,
 ) -> Iterator[MessageStore]:
     """The store, open for writing, and left as it was found: closed cleanly if it was, else only given back.
 
     So what commits of sinks keep open between them stays cheap to open. Waits `lock_timeout_ms` for its turn: behind commits and jobs
-    that began to wait before, ahead of those that begin later. Does not wait for a broker. Raises StoreLockedError where another
-    writer has the store.
+    that began to wait before, ahead of those that begin later. Does not wait for a broker. `put` counts what is put from the
+    opening on. Raises StoreLockedError where another writer has the store.
     """
     with open_store(
         path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms, yields_to_broker=True
     ) as store:
+        if put is not None:
+            store.writer.statistics = put
         yield store
         if store.recovery is None or not store.recovery.was_clean:
             store.release()
@@ -115,14 +128,16 @@ def positive_count(text: str) -> int:
 
 def job_parser(run: Run) -> argparse.ArgumentParser:
     """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None),
-    `lock_timeout_ms`.
+    `lock_timeout_ms`, `as_json`.
     """
     module = sys.modules[run.__module__]
-    name = Path(module.__file__ or run.__module__).stem
-    parser = argparse.ArgumentParser(prog=f"jobs.{name}", description=job_description(module.__doc__))
+    parser = argparse.ArgumentParser(prog=f"jobs.{job_name(run)}", description=job_description(module.__doc__))
     parser.add_argument("path", metavar="PATH", help="the store: the directory that holds commitlog/")
     parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
     parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print each run as one JSON object, in a line"
+    )
     parser.add_argument(
         "--lock-timeout",
         dest="lock_timeout_ms",
@@ -132,6 +147,11 @@ def job_parser(run: Run) -> argparse.ArgumentParser:
         help="how long to wait while a sink or another job writes; not for a broker; 10s",
     )
     return parser
+
+
+def job_name(run: Run) -> str:
+    """The module's."""
+    return Path(sys.modules[run.__module__].__file__ or run.__module__).stem
 
 
 def job_description(docstring: str | None) -> str:
@@ -165,14 +185,17 @@ class _Turn(NamedTuple):
 
 def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False) -> _Turn:
     """One run, printed, but for an idle one behind another."""
+    begin_s = time.monotonic()
     try:
         report = run(options)
         if not (report.is_idle and after_idle):
-            for line in report.lines:
+            for line in _told(report, run, options, round((time.monotonic() - begin_s) * 1_000)):
                 print(line, flush=True)
         return _Turn(report.exit_code, is_idle=report.is_idle)
     except StoreLockedError as error:
-        print(f"nothing done: {error.describe()}", flush=True)
+        done = JobReport([f"nothing done: {error.describe()}"], figures={"nothingDone": error.describe()})
+        for line in _told(done, run, options, round((time.monotonic() - begin_s) * 1_000)):
+            print(line, flush=True)
         return _Turn(0)
     except OSError as error:
         print(f"error: {from_os_error(error)}", file=sys.stderr, flush=True)
@@ -180,6 +203,20 @@ def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False
     except (JavaNotFoundError, SparkMqError, StorageError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return _Turn(1, _may_pass(error))
+
+
+def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int) -> Iterator[str]:
+    """The lines of a run: its own and what it put, or all of it as JSON."""
+    if not options.as_json:
+        yield from report.lines
+        if report.put is not None and (line := report.put.line()):
+            yield f"{line}; {took_ms:,} ms"
+        return
+    head = {"job": job_name(run), "store": options.path, "exitCode": report.exit_code, "tookMs": took_ms}
+    if report.put is not None:
+        put = {topic: {"messages": one.messages, "bytes": one.size_bytes} for topic, one in report.put.topics.items()}
+        head["put"] = put
+    yield json.dumps({**head, **report.figures})
 
 
 def _may_pass(error: Exception) -> bool:

@@ -60,6 +60,15 @@ def run(options: argparse.Namespace) -> JobReport:
             f"{report.records} records, {report.queue_entries} queue entries, {report.index_keys} keys compared",
         ],
         exit_code=1 if report.findings else 0,
+        figures={
+            "findings": [
+                {"kind": one.kind, "where": one.where, "count": one.count, "example": one.example}
+                for one in report.findings
+            ],
+            "records": report.records,
+            "queueEntries": report.queue_entries,
+            "indexKeys": report.index_keys,
+        },
     )
 
 

@@ -30,7 +30,6 @@ from spark_mq.broker.end_transaction_rules import (
 )
 from spark_mq.broker.put_plan import PutRules, plan_inner
 from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.send_hooks import RpcHook, answer_between
 from spark_mq.broker.store_put import HandlerStore, Put, put_into, state_now, store_of
 from spark_mq.broker.turns import Turns
@@ -45,6 +44,7 @@ from storage.messages.op_messages import OP_TOPIC, OpBatch, op_messages
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.service.put_service import PutService
+from storage.tables.put_statistics import PutStatistics
 from storage.transaction.direct_outcome import find_transaction
 from storage.transaction.half_queue import half_at
 from storage.transaction.known_ends import KnownEnds

@@ -31,7 +31,6 @@ from spark_mq.broker.put_response import (
     remark,
     response_code,
 )
-from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.retry import retry_or_dead_letter
 from spark_mq.broker.send_hooks import (
     AbortProcessError,
@@ -61,6 +60,7 @@ from storage.rules.message_check import check_queue, check_start, check_topic
 from storage.rules.put_guards import BrokerState, has_batch_queues
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
+from storage.tables.put_statistics import PutStatistics
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import TopicConfig

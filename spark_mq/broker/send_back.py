@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner
-from spark_mq.broker.put_statistics import PutStatistics
 from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
 from spark_mq.broker.send_hooks import RpcHook, answer_between, namespace_of
 from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now
@@ -40,6 +39,7 @@ from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
+from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 

@@ -18,6 +18,7 @@ from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import load_config
+from storage.tables.batch_notes import BatchNote, BatchNotes, load_batch_notes
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
@@ -36,7 +37,7 @@ def sink_status(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """What Spark sinks have written: the last batch of each, batches that are decided, staged files. Reads only, takes no lock.
+    """What Spark sinks have written: the last batches of each, batches that are decided, staged files. Reads only, takes no lock.
 
     A staged file that no intent names is a running task's, waits for its commit, or was left by a task that died: its age tells.
     """
@@ -47,16 +48,53 @@ def sink_status(
         files = LocalFileSystem()
         refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files)
         removed = remove_orphans(root, files, before_ms=current_time_ms() - age_ms, lock_timeout_ms=timeout_ms)
-    status = status_of(root, conf=conf)
+    status, notes = status_of(root, conf=conf), load_batch_notes(LocalFileSystem(), root)
     if as_json:
-        print_json(
-            {"store": root, **_status_json(status), **({"removed": _files(removed)} if removed is not None else {})}
-        )
+        found = {"store": root, **_status_json(status), "batches": _batches_json(notes)}
+        print_json(found if removed is None else {**found, "removed": _files(removed)})
         return
     if removed is not None:
         size = sum(file.size_bytes for file in removed)
         say(f"{len(removed)} staged file(s) of {size:,} bytes removed")
-    print_status(status, now_ms=current_time_ms())
+    now_ms = current_time_ms()
+    print_status(status, now_ms=now_ms)
+    _print_batches(notes, now_ms)
+
+
+def _print_batches(notes: BatchNotes, now_ms: int) -> None:
+    """A line for each topic of each batch."""
+    rows = [
+        (sink, note.batch_id, topic or "others", put.messages, put.size_bytes, *_times(note, now_ms))
+        for sink, batches in notes.items()
+        for note in batches
+        for topic, put in note.topics.items()
+    ]
+    if rows:
+        columns = ("sink", "batch", "topic", "messages", "bytes", "waited ms", "took ms", "ago")
+        print_table(columns, rows, title="\nlast batches")
+
+
+def _times(note: BatchNote, now_ms: int) -> tuple[int, int, str]:
+    return note.waited_ms, note.took_ms, duration_in_words(max(0, now_ms - note.done_ms))
+
+
+def _batches_json(notes: BatchNotes) -> list[dict[str, Any]]:
+    return [
+        {
+            "sinkId": sink,
+            "queryId": note.query_id,
+            "batch": note.batch_id,
+            "done": time_text(note.done_ms),
+            "rows": note.rows,
+            "waitedMs": note.waited_ms,
+            "tookMs": note.took_ms,
+            "topics": {
+                topic: {"messages": put.messages, "bytes": put.size_bytes} for topic, put in note.topics.items()
+            },
+        }
+        for sink, batches in notes.items()
+        for note in batches
+    ]
 
 
 def status_of(root: str, *, conf: str | None = None) -> SinkStatus:

@@ -6,7 +6,9 @@ Spark runs this may outlive a killed driver: everything is decided under the sto
 
 from __future__ import annotations
 
+import logging
 import posixpath
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,6 +23,8 @@ from spark_mq.sink.place import not_shared
 from spark_mq.store_conditions import writing_conditions
 from storage import open_store
 from storage.batch.commit import abort_batch, commit_batch
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError
 from storage.files.local_file_system import LocalFileSystem
@@ -29,8 +33,12 @@ from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_let
 from storage.recovery.creation import find_log
 from storage.rules.row_topics import RowWish
 from storage.settings.load import load_config
+from storage.tables.batch_notes import BatchNote, add_batch_note
+from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
+
+_LOG = logging.getLogger("spark_mq.sink")
 
 
 def commit_rows(
@@ -51,6 +59,7 @@ def commit_rows(
             f"the tasks' rows are those of {sorted({rows.batch for rows in staged})}, not of batch {batch_id}"
         )
     topics = _most(rows.topics for rows in staged)
+    asked_s = time.monotonic()
     with (
         writing_conditions(options.root),
         _naming_tasks(options, staged),
@@ -66,6 +75,7 @@ def commit_rows(
             rocketmq_version=options.rocketmq_version,
         ) as store,
     ):
+        opened_s, store.writer.statistics = time.monotonic(), PutStatistics()
         _ensure_groups(store, topics)
         outcome = commit_batch(
             store.writer,
@@ -83,7 +93,28 @@ def commit_rows(
             discard_staged(LocalFileSystem(), options.root, dead_letters)
         elif unresolved := sum((rows.unresolved for rows in staged), Counter[str]()):
             save_counts(store, unresolved, now_ms=store.writer.clock())
+        if outcome.row_count:
+            _note(store, batch, outcome.row_count, waited_s=opened_s - asked_s, took_s=time.monotonic() - opened_s)
         store.release()
+
+
+def _note(store: MessageStore, batch: Batch, row_count: int, *, waited_s: float, took_s: float) -> None:
+    """Remember what the batch was, for `spark-mq sink-status`. The batch is there already, so an error is logged and no more."""
+    writer = store.writer
+    topics = {name: found for name, found in writer.statistics.topics.items() if name != LEDGER_TOPIC}
+    note = BatchNote(
+        batch.query_id,
+        batch.batch_id,
+        writer.clock(),
+        row_count,
+        round(waited_s * 1_000),
+        round(took_s * 1_000),
+        topics,
+    )
+    try:
+        add_batch_note(writer.file_system, store.root, batch.sink_id, note)
+    except OSError as error:
+        _LOG.warning("batch %d of sink %s is stored; the note of it is not: %s", batch.batch_id, batch.sink_id, error)
 
 
 @contextmanager

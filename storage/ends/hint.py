@@ -9,12 +9,12 @@ where it stood and free space behind it. It is written without a sync: after a p
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.loose_file import load_loose, save_loose
 from storage.format.record import BLANK_SIZE
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog
@@ -55,15 +55,9 @@ def _path(root: str) -> str:
 
 def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
     """Replace the hint; not durable, and need not be."""
-    path = _path(root)
     content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
-    temporary = f"{path}.tmp"
     file_system.make_directories(f"{root}/spark_mq")
-    if file_system.exists(temporary):
-        file_system.unlink(temporary)
-    file_system.create_file(temporary, 0)
-    file_system.write(temporary, 0, b"%08x" % zlib.crc32(content) + content)
-    file_system.rename(temporary, path)
+    save_loose(file_system, _path(root), content)
 
 
 def drop_hint(file_system: LocalFileSystem, root: str) -> None:
@@ -73,11 +67,9 @@ def drop_hint(file_system: LocalFileSystem, root: str) -> None:
 
 def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
     """The hint as it was written; None if there is none, half of one, or one that another version wrote."""
-    content = file_system.read_file(_path(root)) or b""
-    if content[:8] != b"%08x" % zlib.crc32(content[8:]):
-        return None
+    content = load_loose(file_system, _path(root))
     try:
-        return _from_document(json.loads(content[8:]))
+        return None if content is None else _from_document(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -37,6 +37,7 @@ from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.settings import PutSettings
 from storage.put.topic_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
+from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig
 
 CHECKPOINT_INTERVAL_MS = 60_000
@@ -87,6 +88,8 @@ class StoreWriter:
         self._checkpoint = read_checkpoint(file_system, root)
         self._trust_is_saved = False
         self._failure: BaseException | None = None
+        self.statistics = PutStatistics(settings.broker_name, settings.cluster)
+        """What was appended. Whoever wants to know what is appended from now on puts another in its place."""
 
     @property
     def log_end(self) -> int:
@@ -223,6 +226,7 @@ class StoreWriter:
         self.ends.log_end = self._log_writer.end
         self.ends.last_record = RecordIdentity(int(placement.commitlog_offsets[-1]), store_time_ms)
         self._written_ms = self._written_ms if hold else store_time_ms
+        self.statistics.put_columns(names, run.columns.queue_codes, run.columns.sizes_bytes)
         self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
         return placement
 
@@ -351,11 +355,7 @@ class StoreWriter:
             last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
             files = self._index.files() if self._index is not None else []
             index_time = files[-1].header().end_time_ms if files else 0
-            self._save_checkpoint(
-                physic_msg_timestamp=last,
-                logics_msg_timestamp=last,
-                index_msg_timestamp=index_time,
-            )
+            self._save_checkpoint(physic_msg_timestamp=last, logics_msg_timestamp=last, index_msg_timestamp=index_time)
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()

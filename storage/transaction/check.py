@@ -91,6 +91,22 @@ class CheckReport:
     asked_again: list[tuple[int, int]] = field(default_factory=list)
     """(place in the log, queue offset) of each half put back after an unknown answer: what a check request to a producer names."""
 
+    def figures(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "committed": self.committed,
+            "rolledBack": self.rolled_back,
+            "unknown": self.put_back,
+            "immune": self.immune,
+            "givenUp": self.discarded,
+            "foundEnded": self.found_ended,
+            "halfOffset": self.half_offset,
+            "opOffset": self.op_offset,
+            "waiting": self.waiting,
+            "outOfTime": self.out_of_time,
+            "answersLeft": self.answers_left,
+        }
+
     def lines(self) -> list[str]:
         """For people."""
         lines = [

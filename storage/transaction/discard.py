@@ -51,6 +51,15 @@ class RedriveReport:
     too_old: int
     """Older than the log's files live: the next check would give them up again."""
 
+    def figures(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "putBack": self.put_back,
+            "backBefore": self.back_before,
+            "ended": self.ended,
+            "tooOld": self.too_old,
+        }
+
     def lines(self) -> list[str]:
         """For people."""
         return [

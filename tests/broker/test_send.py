@@ -14,7 +14,6 @@ import pytest
 from spark_mq.broker.batch_body import BatchedMessage, encode_batch
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, DiskUse, PutOutcome, SendResponse
-from spark_mq.broker.put_statistics import Sum
 from spark_mq.broker.send import SendMessageHandler, unique_keys
 from spark_mq.broker.send_hooks import (
     AbortProcessError,
@@ -32,6 +31,7 @@ from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
+from storage.tables.put_statistics import Sum
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicConfig

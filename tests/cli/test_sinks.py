@@ -96,6 +96,7 @@ def test_a_store_that_no_sink_wrote_has_nothing_to_tell(root: Path) -> None:
         "intents": [],
         "orphans": [],
         "pool": {"files": 0, "bytes": 0},
+        "batches": [],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +16,9 @@ from jobs.check_transactions import CheckpointChecker, first_answer, load_checke
 from spark_mq.conditions import OptionError
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message, open_store
-from storage.messages.half_messages import DISCARD_TOPIC, TransactionState, half_message
+from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC, TransactionState, half_message
 from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC
 from tests.support.held_check import check_half_messages
 from tests.support.message_builder import make_message
 
@@ -166,6 +168,19 @@ def test_one_run_asks_checkpoint_and_code_and_says_what_it_did(
     assert bodies(root, "TopicTx") == [b"a"]
 
 
+def test_a_run_says_what_it_did_and_put_as_json(
+    root: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_transactions.main([str(root), "--checkpoint", str(checkpoint), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["job"], found["store"], found["exitCode"]) == ("check_transactions", str(root), 0)
+    assert (found["committed"], found["unknown"], found["outOfTime"]) == (1, 2, False)
+    assert {topic: put["messages"] for topic, put in found["put"].items()} == {"TopicTx": 1, HALF_TOPIC: 2, OP_TOPIC: 1}
+    with open_store(root) as store:
+        (message,) = store.get("TopicTx", 0, 0, 10).messages
+    assert found["put"]["TopicTx"]["bytes"] == message.size_bytes
+
+
 def test_without_anybody_to_ask_nothing_is_asked_and_no_check_is_used_up(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +208,7 @@ def test_what_was_given_up_is_put_back_by_topic(root: Path, capsys: pytest.Captu
     assert redrive_transactions.main([str(root), "--topic", "TopicTx"]) == 0
     assert redrive_transactions.main([str(root)]) == 0
     lines = [line.partition(" half")[0] for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["0", "3", "0"]
+    assert [line for line in lines if not line.startswith("put ")] == ["0", "3", "0"]
 
 
 @pytest.mark.parametrize("answer", [None, "maybe", "COMMIT"])

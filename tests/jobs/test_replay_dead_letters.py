@@ -478,7 +478,7 @@ def test_a_dry_run_lists_what_it_would_replay(path: str, capsys: pytest.CaptureF
 def test_without_an_audit_the_log_tells_what_was_replayed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     def ran(*options: str) -> list[str]:
         assert main([path, "--group", GROUP, *options]) == 0
-        return capsys.readouterr().out.splitlines()
+        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("put ")]
 
     assert ran("--limit", "3") == ["more than 3 (--limit): run again for the rest", "3 replayed"]
     assert ran("--dry-run")[-1] == "would replay 4 to Orders"
@@ -496,7 +496,7 @@ def test_a_run_that_is_killed_without_an_audit_is_gone_on_with(path: str, capsys
     with opened(path) as store:
         replay(store, GROUP, letters_of(store)[2:5])
     assert main([path, "--group", GROUP]) == 0
-    assert capsys.readouterr().out == "4 replayed\n"
+    assert capsys.readouterr().out.splitlines()[0] == "4 replayed"
     with opened(path) as store:
         assert sorted(message.unique_key or "" for message in all_of(store, "Orders")) == [
             f"K{number}" for number in range(7)

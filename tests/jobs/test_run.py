@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import signal
 import warnings
@@ -20,6 +21,7 @@ from storage import StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotWritableError
 from storage.files.os_errors import from_os_error
 from storage.settings.load import ConfigurationWarning
+from storage.tables.put_statistics import PutStatistics
 
 
 @dataclass
@@ -155,6 +157,38 @@ def test_a_store_that_another_writer_has_is_left_alone_and_that_is_no_error(
     said = capsys.readouterr()
     assert said.out == "nothing done: store /store/lock is locked by another writer\n"
     assert said.err == ""
+
+
+def test_a_run_is_told_as_one_line_of_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    put = PutStatistics()
+    put.put("T", 0, 3, 300)
+
+    def run(options: argparse.Namespace) -> JobReport:
+        return JobReport(["some", "lines"], exit_code=1, figures={"ended": 3}, put=put)
+
+    assert run_job(run, ["/store", "--json"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found.pop("tookMs") >= 0
+    expected = {
+        "job": "test_run",
+        "store": "/store",
+        "exitCode": 1,
+        "put": {"T": {"messages": 3, "bytes": 300}},
+        "ended": 3,
+    }
+    assert found == expected
+    assert run_job(run, ["/store"]) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines == ["some", "lines"]
+    assert last.startswith("put 3 messages of 300 bytes: T 3; ")
+
+
+def test_a_locked_store_is_told_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(Time(), [1], {0: StoreLockedError("/store/lock")}, on_last=lambda: None)
+    assert job.main("--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["exitCode"], found["nothingDone"]) == (0, "store /store/lock is locked by another writer")
 
 
 def test_a_repeated_job_tries_a_locked_store_again_at_the_next_turn() -> None:

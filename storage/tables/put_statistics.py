@@ -1,4 +1,5 @@
-"""What was put, by topic and altogether, since the broker began. Java: BrokerStatsManager, StatsItem.
+"""What was put, by topic and altogether: since a broker began, by one run of a job, in one batch of a sink. Java: BrokerStatsManager,
+StatsItem.
 
 A message counts under the topic it was stored in: a delayed one under SCHEDULE_TOPIC_XXXX, a half under the half topic.
 Not followed: rates by minute, hour and day, which whoever reads the sums can take.
@@ -8,7 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.names import is_system_topic
@@ -26,13 +31,21 @@ class Sum:
         self.times += times
 
 
+class TopicSum(NamedTuple):
+    """What was put into one topic."""
+
+    messages: int
+    size_bytes: int
+    """Of the records."""
+
+
 def _sums() -> defaultdict[str, Sum]:
     return defaultdict(Sum)
 
 
 @dataclass(slots=True)
 class PutStatistics:
-    """Sums of one broker, of all its handlers and their threads.
+    """Sums of one broker, of all its handlers and their threads, or of one run or batch.
 
     Keys are topics; `topic@queue`, `queue@topic` and `topic@group` where the name says so.
     """
@@ -62,6 +75,29 @@ class PutStatistics:
             self.broker_put_nums += message_count
             if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
                 self.broker_put_nums_without_system_topic += message_count
+
+    def put_columns(self, queues: Sequence[tuple[str, int]], queue_codes: np.ndarray, sizes_bytes: np.ndarray) -> None:
+        """Count many: of each its number among `queues`, and its bytes."""
+        counts = np.bincount(queue_codes, minlength=len(queues)).tolist()
+        sizes = np.bincount(queue_codes, sizes_bytes, len(queues)).tolist()  # exact below 2^53
+        for (topic, queue_id), count, size in zip(queues, counts, sizes, strict=True):
+            if count:
+                self.put(topic, queue_id, count, int(size))
+
+    @property
+    def topics(self) -> dict[str, TopicSum]:
+        """By topic, the one with the most bytes first."""
+        with self._lock:
+            names = self.topic_put_nums
+            found = {name: TopicSum(nums.value, self.topic_put_size[name].value) for name, nums in names.items()}
+        return dict(sorted(found.items(), key=lambda item: -item[1].size_bytes))
+
+    def line(self) -> str:
+        """For people; "" where nothing was put."""
+        topics = self.topics
+        size = sum(one.size_bytes for one in topics.values())
+        parts = ", ".join(f"{topic} {one.messages:,}" for topic, one in topics.items())
+        return f"put {self.broker_put_nums:,} messages of {size:,} bytes: {parts}" if topics else ""
 
     def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
         """Count it by its topic, and by its level where it waits, but not as the broker's."""
