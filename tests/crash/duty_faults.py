@@ -40,7 +40,7 @@ def _commits_whatever_is_said() -> Any:
 
 
 def _moves_on_over_halves() -> Any:
-    return mock.patch("storage.transaction.check._Check._apply")
+    return mock.patch("storage.transaction.check._Pass._apply")
 
 
 def _goes_back_over_halves() -> Any:
