@@ -28,6 +28,7 @@ from storage.files.sync_gate import SyncGate
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import RecordRun, stamp, stamp_crcs
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
+from storage.log.next_file import NextFile
 from storage.log.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
@@ -98,6 +99,9 @@ class CommitLogWriter:
         """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
         self.synced_end = 0 if self._unsynced else end
         self._gate = SyncGate()
+        self._ahead: NextFile | None = None
+        self._looked_ahead_to = 0
+        """The place behind the log's last file for which `next_file` was asked."""
 
     def append(
         self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
@@ -207,6 +211,7 @@ class CommitLogWriter:
                 left += min(largest_bytes + BLANK_SIZE, rest if rest < self.file_size_bytes else rest // 2)
             room_end = min(file_end, start + left)
             is_empty = start == file_start
+            self._await(path)
             with _room_for(path, size_bytes, in_new_file=is_empty):
                 is_new = not self._is_there(path)
                 if is_new:
@@ -253,11 +258,47 @@ class CommitLogWriter:
             self._writer.close()
         self._writer = None
 
+    # The next file
+
+    @property
+    def wants_next_file(self) -> bool:
+        """Whether half of the last file is full and nobody was asked yet to make the one behind it."""
+        file_end = self._file_end(self.end)
+        return self._looked_ahead_to != file_end and file_end - self.end <= self.file_size_bytes // 2
+
+    def next_file(self) -> NextFile | None:
+        """The file behind the last one, which the caller must `make`, beside this writer; None where there is nothing to be made."""
+        if not self.wants_next_file or not self._is_there(self._path(self._file_end(self.end) - self.file_size_bytes)):
+            return None
+        self._looked_ahead_to = self._file_end(self.end)
+        path = self._path(self._looked_ahead_to)
+        if self._is_there(path):
+            return None
+        self._ahead = NextFile(self._file_system, path, self.file_size_bytes)
+        return self._ahead
+
+    def drop_next_file(self) -> None:
+        """Delete a file that was made ahead and not begun, as Java does when it shuts down."""
+        if self._ahead is not None:
+            with suppress(OSError):
+                self._ahead.wait()
+                self._file_system.unlink(self._ahead.path)
+            self._ahead = None
+            self._log.list_files()
+
+    def _await(self, path: str) -> None:
+        """Returns when nobody makes that file any more. Raises OSError where it may not be durable."""
+        if self._ahead is not None and self._ahead.path == path:
+            self._ahead.wait()
+            self._ahead = None
+            self._log.list_files()
+
     def _write(self, commitlog_offset: int, data: bytes | np.ndarray) -> None:
         start = self._file_end(commitlog_offset) - self.file_size_bytes
         path = self._path(start)
         if self._writer is None or self._writer.path != path:
             self.close()
+            self._await(path)
             if not self._is_there(path):
                 self._file_system.create_file(path, self.file_size_bytes)
                 self._keep(path)

@@ -30,6 +30,7 @@ from storage.index.trust import drop_index_trust, has_index_trust, save_index_tr
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys, queue_entries
+from storage.log.next_file import NextFile
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
@@ -134,6 +135,19 @@ class StoreWriter:
         except OSError as error:
             self.fail(error)
             raise
+
+    @property
+    def wants_next_file(self) -> bool:
+        """Whether the log will need its next file soon, and nobody was asked to make it."""
+        return self._log_writer.wants_next_file
+
+    def next_file(self) -> NextFile | None:
+        """The log's next file, which the caller must `make` beside this writer; None where there is nothing to be made."""
+        return None if self._failure is not None else self._log_writer.next_file()
+
+    def drop_next_file(self) -> None:
+        """Delete a file of the log that was made ahead and not begun."""
+        self._log_writer.drop_next_file()
 
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         """Append the runs in order and dispatch them; returns their places. All records get one store time.

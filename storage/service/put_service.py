@@ -9,9 +9,10 @@ that is not synced, with a pool nothing that is not written. A sync is done besi
 wait fail with it, the store takes nothing more until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets
 this wrong: apache/rocketmq#2706, #9713).
 
-Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is new; of topics.json and its .bak
-for a topic that a `put_batch` makes; of a queue's or an index file that is full; once a second of the checkpoint's index time, before
-the first that of index_synced.json; after each thorough turn of the queues of index_synced.json and the checkpoint.
+Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is needed before it was made ahead;
+of topics.json and its .bak for a topic that a `put_batch` makes; of a queue's or an index file that is full; once a second of the
+checkpoint's index time, before the first that of index_synced.json; after each thorough turn of the queues of index_synced.json and
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class PutService(SharedStore):
         else:
             self._log_duty = self._duty("log flush", self._policy.rule.interval_ms, self.log_turn)
         self._duties = [self._log_duty, self._duty("queue flush", self._queue_rule.interval_ms, self.queue_turn)]
+        self._ahead_duty = self._duty("next log file", None, self.next_file_turn)
+        self._duties.append(self._ahead_duty)
         if self._pool is not None:
             self._pool_duty = self._duty("pool commit", self._pool.rule.interval_ms, self.pool_turn)
             self._duties.append(self._pool_duty)
@@ -187,6 +190,8 @@ class PutService(SharedStore):
         return PutStatus.PUT_OK
 
     def _wake_duties(self) -> None:
+        if self._writer.wants_next_file:
+            self._ahead_duty.wake()
         if self._pool is not None:
             if self._pool.is_woken_by_puts:
                 self._pool_duty.wake()
@@ -249,6 +254,14 @@ class PutService(SharedStore):
             if error is not None:
                 raise error
 
+    def next_file_turn(self) -> None:
+        """The log's next file is made beside the puts, if it will be needed soon. Java: AllocateMappedFileService."""
+        with self._lock:
+            ahead = self._writer.next_file()
+        if ahead is not None:
+            with self._failing_all():
+                ahead.make()
+
     def _sync_log(self) -> None:
         with self._syncing:
             with self._lock:
@@ -306,6 +319,7 @@ class PutService(SharedStore):
         try:
             if (failure := self._writer.failure) is None:
                 self.flush()
+                self._writer.drop_next_file()
             else:
                 self._group.fail(failure)
         finally:
