@@ -179,7 +179,7 @@ def end_table(figures: Sequence[EndFigure]) -> Table:
 
 
 def print_tables(
-    console: Console, home: Path, messages: int = 4_000, rounds: int = 5, ways: Sequence[str] = WAYS
+    console: Console, home: Path, messages: int = 1_000, rounds: int = 3, ways: Sequence[str] = WAYS
 ) -> None:
     """Measure, and print both tables."""
     console.print(send_table(send_figures(home, messages, rounds, ways)))
@@ -189,8 +189,8 @@ def print_tables(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.handlers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--home", type=Path, default=Path("build/bench/handlers"), help="for stores (%(default)s)")
-    parser.add_argument("--messages", type=int, default=4_000, help="a round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=1_000, help="a round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="measure nothing else")
     asked = parser.parse_args()
     print_tables(Console(), asked.home, asked.messages, asked.rounds, asked.ways)
