@@ -68,6 +68,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
     errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
+    errors.SliceMismatchError: ("SPARK_MQ_SLICE_MISMATCH", None),
     errors.TopicNotFoundError: ("SPARK_MQ_TOPIC_NOT_FOUND", None),
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),

@@ -18,9 +18,10 @@ ENVIRONMENT_PAUSE = "SPARK_MQ_FAILPOINT_PAUSE"
 COMMIT = (
     "before-intent",
     "after-intent",
-    "after-begin",
+    "amid-slice",
     "amid-records",
     "after-records",
+    "after-slice",
     "after-queues",
     "after-index",
     "before-end",

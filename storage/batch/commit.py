@@ -4,29 +4,30 @@
     1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then all is done
     2. queues and segments are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
     3. INTENT, durably: the commit point
-    4. BEGIN · the segments · dispatch · dead letters · END · dispatch
-       of transactions: BEGIN · halves · their commits · dead letters · op messages · END
+    4. SLICE · some rows · SLICE · more rows · … · dispatch · dead letters · END · dispatch (`slices.py`)
+       of transactions: halves in slices · their commits in slices · dead letters · op messages · END
     5. the sink's last batch: noted beside the log, and mirrored as a consumer offset (`sink_progress.py`)
     6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, when it has synced the log
 
 A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
-and whoever opens the store for writing next finishes the batch: the rows that follow its last BEGIN are compared with the segments,
-byte by byte but for what places make known, and appended from the first that is missing. So a half is there once and committed once;
+and whoever opens the store for writing next finishes the batch: it asks which row is the first that is not there (`redo.py`), and
+appends from that one. So a half is there once and committed once;
 op messages are written again, for to end a half twice is as good as once. Who wrote in between does not matter, nor
 how often this is interrupted. After a power loss the same, from what is left of the log.
+
+A store that has the log and no intent (a promoted replica, a copy without spark_mq/) may hold slices of a batch without END. When Spark
+repeats the batch, its rows, staged anew, are compared with the slices' sums, and the same question is asked.
+
+The put lock of the open store (`turn`) is held for 1 to 3, for each slice, and for what follows the last. Others may put in between.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from itertools import groupby
-from operator import itemgetter
+from contextlib import ExitStack, nullcontext, suppress
 from types import MappingProxyType
 from typing import NamedTuple
-
-import numpy as np
 
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
@@ -39,7 +40,6 @@ from storage.batch.intent import (
     save_intent,
 )
 from storage.batch.ledger import (
-    BEGIN,
     END,
     GROUP_PREFIX,
     UNNAMED_PREFIX,
@@ -47,8 +47,18 @@ from storage.batch.ledger import (
     LedgerMessage,
     outgoing_ledger_message,
 )
-from storage.batch.redo import NOTHING, drop_torn_rows, progress_behind, runs_from
-from storage.batch.sink_progress import claim_ledger, is_done, keep_progress, messages_of, notes_of, place_of_end
+from storage.batch.redo import drop_torn_rows, first_missing
+from storage.batch.sink_progress import (
+    claim_ledger,
+    is_done,
+    keep_progress,
+    messages_of,
+    notes_of,
+    place_of_end,
+    slices_left,
+)
+from storage.batch.slices import Tail, Turn, append_slices, check_contents
+from storage.batch.staged_checks import check_queues, check_segments, open_segments, room_for
 from storage.batch.staged_segment import (
     SegmentPool,
     SegmentReader,
@@ -58,25 +68,20 @@ from storage.batch.staged_segment import (
     remove_directory,
     sink_digest,
 )
+from storage.batch.stretches import runs_from
 from storage.batch.transactions import append_transactions
-from storage.errors import CorruptRecordError, NameIllegalError, StorageError, StoreNotWritableError, TopicChangedError
+from storage.errors import StorageError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
 from storage.log.torn_row import TornRow
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.half_messages import HALF_TOPIC
 from storage.names import validate_group
 from storage.put.half_ends import halves_and_rest, op_runs
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rules.row_topics import RowWish
 
-_LEDGER_ROOM_BYTES = 64 << 10
 _NO_WISH = RowWish()
-_OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
-_WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class CommitOutcome(NamedTuple):
@@ -99,65 +104,78 @@ def commit_batch(
     mirrored: bool = True,
     dead_letters: Sequence[tuple[str, str]] = (),
     destinations: Collection[tuple[str, int]] = (),
+    turn: Turn = nullcontext,
 ) -> CommitOutcome:
     """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
 
     `topics` names the topics that may be made if they are missing, with their numbers of queues; `grown` those that are
     there and get more, with how many; `wish` what the user says of both (None: rows are sent back, which no start gate holds up).
-    `mirrored`: the sink's last
-    batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere first.
+    `mirrored`: the sink's last batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere
+    first. `turn` takes the put lock, where others put into the open store meanwhile (`PutService.exclusive`).
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
     `takeover`), SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
-    file is not there, TopicChangedError where rows were staged for queues that are not there, StoreNotWritableError where the disk is
-    full, where staged rows have changed, or where they were staged without a sum that the store's records must end in by now: nothing
-    is written then. Any other error after the commit point leaves the batch to the next opening.
+    file is not there, TopicChangedError where rows were staged for queues that are not there, SliceMismatchError where the log holds
+    slices of the batch with other rows, StoreNotWritableError where the disk is full, where staged rows have changed, where they were
+    staged without a sum that the store's records must end in by now, or where a commit of this batch is running: nothing is written
+    then. Any other error after the commit point leaves the batch to the next opening.
     """
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
-    if is_done(writer, batch, takeover):
-        _drop_staged(writer, batch, segments)
-        return CommitOutcome(True, 0)
-    check_staged(writer.file_system, (path for path, final in dead_letters if not writer.file_system.exists(final)))
-    if not any(segment.rows for segment in segments):
-        _publish(writer, dead_letters)
-        return CommitOutcome(False, 0)
     with ExitStack() as resources:
-        readers = [
-            resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments
-        ]
-        if writer.settings.appends_crc and not all(run.columns.has_crc for run in readers):
-            reason = "rows were staged without the property __CRC32# that the store's records must have by now"
-            raise StoreNotWritableError(
-                writer.root,
-                reason,
-                "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew",
+        with turn():
+            if is_done(writer, batch, takeover):
+                _drop_staged(writer, batch, segments)
+                return CommitOutcome(True, 0)
+            not_published = (path for path, final in dead_letters if not writer.file_system.exists(final))
+            check_staged(writer.file_system, not_published)
+            if not any(segment.rows for segment in segments):
+                _publish(writer, dead_letters)
+                return CommitOutcome(False, 0)
+            readers = open_segments(writer, segments, resources)
+            if wish is not None:
+                refuse_before_start(writer.root, writer.settings, writer.clock())
+            queues = {*destinations, *(name for run in readers for name in run.columns.queues)}
+            check_queues(writer, queues, topics, grown, wish or _NO_WISH)
+            check_segments(writer, readers)
+            begun = slices_left(writer, batch)
+            check_contents(writer.root, begun, readers)
+            writer.ensure_topics(topics, grown)
+            writer.reserve(*room_for(readers))
+            settle(writer)
+            intent = Intent(
+                *batch,
+                begun[0].commitlog_offset if begun else writer.log_end,
+                tuple(segments),
+                tuple(DeadLetterFile(*names) for names in dead_letters),
+                mirrored,
+                writer.clock(),
             )
-        if wish is not None:
-            refuse_before_start(writer.root, writer.settings, writer.clock())
-        queues = {*destinations, *(name for run in readers for name in run.columns.queues)}
-        _check_queues(writer, queues, topics, grown, wish or _NO_WISH)
-        _check_segments(writer, readers)
-        writer.ensure_topics(topics, grown)
-        writer.reserve(*_room(readers))
-        settle(writer)
-        intent = Intent(
-            *batch,
-            writer.log_end,
-            tuple(segments),
-            tuple(DeadLetterFile(*names) for names in dead_letters),
-            mirrored,
-            writer.clock(),
-        )
-        claim_ledger(writer)
-        reach("before-intent")
+            _decide(writer, intent)
         try:
-            save_intent(writer.file_system, writer.root, intent)
-            reach("after-intent")
-            _finish(writer, intent, _append(writer, intent, readers))
+            end_place = _append(writer, intent, readers, begun, turn)
+            with turn():
+                _finish(writer, intent, end_place)
         except BaseException as error:
-            writer.fail(error)  # it may be decided: nobody must settle its intent before an opening has finished it
+            writer.fail(error)  # nobody must settle its intent before an opening has finished it
             raise
     return CommitOutcome(False, intent.row_count)
+
+
+def _decide(writer: StoreWriter, intent: Intent) -> None:
+    """Save the intent: the commit point. While the put lock is given up between slices nobody takes it for one that is finished."""
+    path = intent_path(writer.root, intent)
+    if path in writer.ends.open_commits:
+        reason = f"batch {intent.batch_id} of sink {intent.sink_id} is being committed"
+        raise StoreNotWritableError(writer.root, reason, "wait until that commit has ended, and ask again")
+    claim_ledger(writer)
+    reach("before-intent")
+    writer.ends.open_commits.add(path)
+    try:
+        save_intent(writer.file_system, writer.root, intent)
+        reach("after-intent")
+    except BaseException as error:
+        writer.fail(error)  # it may be decided
+        raise
 
 
 def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
@@ -184,8 +202,12 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
 
 
 def settle(writer: StoreWriter) -> None:
-    """Sync the log and forget the intents whose batches are in it. All intents are finished when a store is open."""
-    intents = load_intents(writer.file_system, writer.root)
+    """Sync the log and forget the intents whose batches are in it: all of an open store but those of commits that run."""
+    intents = [
+        intent
+        for intent in load_intents(writer.file_system, writer.root)
+        if intent_path(writer.root, intent) not in writer.ends.open_commits
+    ]
     if not intents:
         return
     writer.sync_log()
@@ -226,43 +248,43 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
-        begun = [message for message in messages_of(writer, intent) if message.kind == BEGIN]
-        writer.reserve(*_room(readers))
+        begun = [message for message in messages_of(writer, intent.batch, intent.lower_bound) if message.kind != END]
+        writer.reserve(*room_for(readers))
         end_place = _append(writer, intent, readers, begun)
     _finish(writer, intent, end_place)
 
 
 def _append(
-    writer: StoreWriter, intent: Intent, readers: Sequence[RecordRun], begun: Sequence[LedgerMessage] = ()
+    writer: StoreWriter,
+    intent: Intent,
+    readers: Sequence[RecordRun],
+    begun: Sequence[LedgerMessage] = (),
+    turn: Turn = nullcontext,
 ) -> int:
-    """BEGIN, the rows that are not there yet, dead letters, op messages, END. `begun` are the BEGINs of attempts before.
+    """The rows that are not there yet in their slices, dead letters, op messages, END. `begun` are slices of attempts before.
 
     Returns the place of the END.
     """
-    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
     now_ms = writer.clock()
-    there = NOTHING
-    if begun:
-        there = progress_behind(writer.log, writer.log_end, writer.settings.log_file_size_bytes, begun[-1], readers)
-    if there.row_count < intent.row_count:
-        begin = outgoing_ledger_message(BEGIN, batch, intent.row_count, first_row=there.row_count, now_ms=now_ms)
-        writer.append([writer.settings.encode(begin)])
-        reach("after-begin")
+    there = first_missing(writer.log, writer.log_end, writer.settings.log_file_size_bytes, begun, readers)
     halves, commits = halves_and_rest(readers)
     if halves:
-        last_place, places = append_transactions(writer, halves, commits, there, begun)
+        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, turn)
     else:
-        rest = runs_from(readers, there.row_count)
-        last_place = int(writer.append(rest)[-1].commitlog_offsets[-1]) if rest else there.last_place
-    _publish(writer, intent.dead_letters)
-    if halves:
-        reach("before-ops")
-        writer.append(op_runs(halves, places, writer.settings, now_ms))
-    reach("before-end")
-    last = last_place, intent.segments[-1].last_unique_key
-    end = outgoing_ledger_message(END, batch, intent.row_count, last=last, now_ms=now_ms)
-    (placement,) = writer.append([writer.settings.encode(end)])
-    reach("after-end")
+        last_place, tail = there.last_place, Tail(there.lacking, writer.log_end)
+        if rest := runs_from(readers, there.row_count):
+            placements = append_slices(writer, intent.batch, rest, there.row_count, turn, tail)
+            last_place = int(placements[-1].commitlog_offsets[-1])
+    with turn():
+        _publish(writer, intent.dead_letters)
+        if halves:
+            reach("before-ops")
+            writer.append(op_runs(halves, places, writer.settings, now_ms))
+        reach("before-end")
+        last = last_place, intent.segments[-1].last_unique_key
+        end = outgoing_ledger_message(END, intent.batch, intent.row_count, last=last, now_ms=now_ms)
+        (placement,) = writer.append([writer.settings.encode(end)])
+        reach("after-end")
     return int(placement.commitlog_offsets[0])
 
 
@@ -275,6 +297,9 @@ def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> No
 
 
 def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
+    writer.ends.open_commits.discard(intent_path(writer.root, intent))
+    if writer.ends.open_slices is not None:
+        writer.ends.open_slices.get(intent.sink_id, {}).pop(intent.query_id, None)
     if writer.ends.ledger is not None and not intent.sink_id.startswith(UNNAMED_PREFIX):
         others = writer.ends.ledger.pop(intent.sink_id, {})
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
@@ -292,7 +317,7 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
 def _drop(writer: StoreWriter, intent: Intent) -> None:
     """The batch is on the disk: what could do it again goes, and what other attempts at it have staged."""
     drop_intent(writer.file_system, writer.root, intent)
-    _drop_staged(writer, Batch(intent.sink_id, intent.query_id, intent.batch_id), intent.segments)
+    _drop_staged(writer, intent.batch, intent.segments)
 
 
 def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment]) -> None:
@@ -309,43 +334,3 @@ def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSeg
     delete_orphans(writer.file_system, writer.root, directory, batch.batch_id, keep=named)
     if batch.sink_id.startswith(UNNAMED_PREFIX):
         remove_directory(writer.file_system, writer.root, directory)
-
-
-def _room(readers: Sequence[RecordRun]) -> tuple[int, int]:
-    """Bytes of log that a batch may need, and those of its largest record."""
-    halves, _ = halves_and_rest(readers)
-    ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
-    rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers)
-    largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in readers), default=0)
-    return rows + ops + _LEDGER_ROOM_BYTES, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)
-
-
-def _check_segments(writer: StoreWriter, readers: Sequence[SegmentReader]) -> None:
-    """Whether the segments hold what the tasks have staged, while nothing is decided yet. The appending sums them up once more."""
-    for reader in readers:
-        try:
-            reader.verify_data()
-        except CorruptRecordError as error:
-            reason = f"rows that a task has staged have changed since: {error}"
-            hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
-            raise StoreNotWritableError(writer.root, reason, hint) from error
-
-
-def _check_queues(
-    writer: StoreWriter,
-    queues: Collection[tuple[str, int]],
-    topics: Mapping[str, int],
-    grown: Mapping[str, int],
-    wish: RowWish,
-) -> None:
-    """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
-    rules = writer.settings.topic_rules
-    for topic, named in groupby(sorted(queues), itemgetter(0)):
-        if topic in _WAITING_TOPICS:
-            continue
-        if topic in writer.queues.batch_topics:
-            raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
-        queue_ids = [queue_id for _, queue_id in named]
-        refused = rules.refusal_of_staged(topic, queue_ids, wish, topics.get(topic), grown.get(topic, 0))
-        if refused is not None:
-            raise TopicChangedError(topic, *refused)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from isal import isal_zlib
 
 from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedSegment, sink_digest
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
@@ -42,6 +43,10 @@ class Intent(NamedTuple):
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
     decided_ms: int = 0
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(self.sink_id, self.query_id, self.batch_id)
 
     @property
     def row_count(self) -> int:

@@ -1,9 +1,15 @@
-"""The ledger: which batches of which sinks the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0, two messages a batch.
+"""The ledger: which batches of which sinks the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0.
 
-    BEGIN  {"sink", "query", "batch", "rows", "from"}    the rows from number `from` on follow it directly
-    END    {"sink", "query", "batch", "rows", "last"}    all rows stand before it; `last` is the last one's place and unique key
+    SLICE  {"sink", "query", "batch", "rows", "from", "bytes", "sum"}
+           so many rows, from number `from` on, follow it directly; `bytes` is the size of their records, `sum` their `content_sum`.
+           All rows before them stand in the log
+    END    {"sink", "query", "batch", "rows", "last"}
+           all rows stand before it; `last` is the last one's place and unique key
+    BEGIN  {"sink", "query", "batch", "rows", "from"}
+           from versions before slices: the rest of the batch's rows follow it
 
-TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's clean-ups away, and no entry in topics.json is
+A batch has as many SLICEs as slices, and one END. TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's
+clean-ups away, and no entry in topics.json is
 needed. Any client may send to the topic through a broker, so a message counts only if its record is, byte for byte but for its
 stamps, the one that this package makes of that body (`own_record`). No broker writes such a record:
 
@@ -29,8 +35,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.ends.hint import LedgerEnds
+from storage.ends.hint import LedgerEnds, OpenSlices
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.consume_queue import is_ext_address
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.properties import decode_property_maps
@@ -43,8 +50,10 @@ from storage.queues.consume_queue import ConsumeQueue, valid_entries
 
 TOPIC = "rmq_sys_spark_mq_ledger"
 QUEUE_ID = 0
-BEGIN = "BEGIN"
+SLICE = "SLICE"
 END = "END"
+BEGIN = "BEGIN"
+"""Read, and not written any more."""
 GROUP_PREFIX = "CID_RMQ_SYS_SPARK_"
 UNNAMED_PREFIX = "|"
 """How the id of a sink begins that writes one batch and is never asked for again; no user's begins so."""
@@ -65,18 +74,27 @@ class Batch(NamedTuple):
 
 
 class LedgerMessage(NamedTuple):
-    """A BEGIN or an END, as somebody wrote it."""
+    """A SLICE, an END or a BEGIN, as somebody wrote it."""
 
     kind: str
     batch: Batch
     row_count: int
+    """Of a SLICE its rows, of the others the batch's."""
     first_row: int
-    """Of a BEGIN: how many rows stood in the log before it."""
+    """Of a SLICE or a BEGIN: how many of the batch's rows stood in the log before it."""
     last: tuple[int, str] | None
     """Of an END: place and unique key of the batch's last row."""
     commitlog_offset: int
     end: int
     """Where its record ends."""
+    size_bytes: int = 0
+    """Of a SLICE: of its rows' records, as are the checksum's."""
+    checksum: int = 0
+
+    @property
+    def end_row(self) -> int:
+        """Behind which row of the batch those end that follow a SLICE or a BEGIN."""
+        return self.first_row + self.row_count if self.kind == SLICE else self.row_count
 
 
 def outgoing_ledger_message(
@@ -86,26 +104,19 @@ def outgoing_ledger_message(
     *,
     first_row: int = 0,
     last: tuple[int, str] | None = None,
+    size_bytes: int = 0,
+    checksum: int = 0,
     now_ms: int,
     mark: int = MARK,
 ) -> OutgoingMessages:
     """A ledger message for `encode_block`."""
-    document: dict[str, object] = {
-        "sink": batch.sink_id,
-        "query": batch.query_id,
-        "batch": batch.batch_id,
-        "rows": row_count,
-    }
-    if kind == BEGIN:
-        document["from"] = first_row
-    else:
-        document["last"] = list(last) if last is not None else None
+    body = ledger_body(kind, batch, row_count, first_row=first_row, last=last, size_bytes=size_bytes, checksum=checksum)
     keys = _keys_of(batch)
     properties = f"TAGS\x01{kind}\x02KEYS\x01{_keys_text(batch)}\x02"
     return OutgoingMessages(
         ((TOPIC, QUEUE_ID),),
         np.zeros(1, np.int32),
-        pa.array([json.dumps(document, separators=(",", ":")).encode()], pa.binary()),
+        pa.array([body], pa.binary()),
         pa.array([properties.encode()], pa.binary()),
         np.zeros(1, np.int32),
         np.zeros(1, np.int32),
@@ -117,11 +128,37 @@ def outgoing_ledger_message(
     )
 
 
+def ledger_body(
+    kind: str,
+    batch: Batch,
+    row_count: int,
+    *,
+    first_row: int = 0,
+    last: tuple[int, str] | None = None,
+    size_bytes: int = 0,
+    checksum: int = 0,
+) -> bytes:
+    """The body of a ledger message; the fields are those of `LedgerMessage`."""
+    document: dict[str, object] = {
+        "sink": batch.sink_id,
+        "query": batch.query_id,
+        "batch": batch.batch_id,
+        "rows": row_count,
+    }
+    if kind == SLICE:
+        document |= {"from": first_row, "bytes": size_bytes, "sum": checksum}
+    elif kind == BEGIN:
+        document["from"] = first_row
+    else:
+        document["last"] = list(last) if last is not None else None
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
 def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMessage | None:
     """What a ledger message says; None where it does not say what one says."""
     try:
         document = json.loads(body)
-        kind = BEGIN if "from" in document else END
+        kind = SLICE if "sum" in document else BEGIN if "from" in document else END
         last = document.get("last") if kind == END else None
         batch = Batch(str(document["sink"]), str(document["query"]), int(document["batch"]))
         _keys_text(batch).encode()  # half a surrogate names nobody
@@ -133,6 +170,8 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
             None if last is None else (int(last[0]), str(last[1])),
             commitlog_offset,
             end,
+            int(document["bytes"]) if kind == SLICE else 0,
+            int(document["sum"]) if kind == SLICE else 0,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None  # anybody may send to the topic
@@ -163,7 +202,7 @@ def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarke
         return None  # fields of another record, read as a host
     body_start, body_end = int(record.body_starts[0]), int(record.body_ends[0])
     message = parse_ledger_body(buffer[body_start:body_end].tobytes(), commitlog_offset, commitlog_offset + size)
-    if message is None:
+    if message is None or (message.kind == SLICE and mark != MARK):  # there was a mark before there were slices
         return None
     outgoing = outgoing_ledger_message(
         message.kind,
@@ -171,6 +210,8 @@ def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarke
         message.row_count,
         first_row=message.first_row,
         last=message.last,
+        size_bytes=message.size_bytes,
+        checksum=message.checksum,
         now_ms=int(record.column("born_time_ms")[0]),
         mark=mark,
     )
@@ -244,19 +285,42 @@ class BatchLedger:
                     found.add(pair)
                     open_pairs[code] = False
 
-    def messages_from(self, commitlog_offset: int) -> Iterator[LedgerMessage]:
-        """The ledger's messages at or behind a place in the log, oldest first."""
+    def open_slices(self) -> OpenSlices:
+        """For every sink and query the place of the oldest SLICE behind its newest END. Looks at the whole ledger, as that does."""
+        ends = {_keys_text(message.batch): message.commitlog_offset for message in self.newest_end_messages()}
+        found: OpenSlices = {}
+        for places, kinds, keys in self._slices_backwards():
+            rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, SLICE), False).to_numpy(zero_copy_only=False))
+            pairs = keys.take(pa.array(rows)).fill_null("").dictionary_encode()
+            codes = pairs.indices.to_numpy(zero_copy_only=False)
+            for code, pair in enumerate(pairs.dictionary.to_pylist()):
+                if pair.startswith(UNNAMED_PREFIX):
+                    continue
+                of_pair = places[rows[codes == code]]
+                for place in of_pair[of_pair > ends.get(pair, -1)].tolist():
+                    message = self._read(place)
+                    if message is not None and message.kind == SLICE and _keys_text(message.batch) == pair:
+                        found.setdefault(message.batch.sink_id, {})[message.batch.query_id] = place
+                        break
+        return found
+
+    def messages_from(self, commitlog_offset: int, kind: str | None = None) -> Iterator[LedgerMessage]:
+        """The ledger's messages at or behind a place in the log, oldest first; of one kind, if it is given."""
         if self._queue is None:
             return
         first = self._queue.first_offset_at(commitlog_offset, self._end)
         for start in range(first, self._end, _SLICE_ENTRIES):
-            for place in self._places(start, min(self._end, start + _SLICE_ENTRIES)).tolist():
-                if (message := self._read(place)) is not None:
+            for place in self._places(start, min(self._end, start + _SLICE_ENTRIES), kind).tolist():
+                message = self._read(place)
+                if message is not None and kind in (None, message.kind):
                     yield message
 
-    def _places(self, start: int, end: int) -> np.ndarray:
+    def _places(self, start: int, end: int, kind: str | None = None) -> np.ndarray:
         assert self._queue is not None
         entries = self._queue.entries(start, end)
+        if kind is not None:  # others cost no look into the log
+            codes = entries["tags_code"]
+            entries = entries[(codes == string_hash(kind)) | is_ext_address(codes)]
         valid = valid_entries(entries, TOPIC, QUEUE_ID, self._log, self._log_end)
         return entries["commitlog_offset"][valid].astype(np.int64)
 

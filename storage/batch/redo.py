@@ -1,8 +1,11 @@
 """What the log holds of a batch that was decided: compared with its segments row by row, and mended where a power loss tore it.
 
-The rows of a batch follow their BEGIN without a gap, because a commit holds the lock; so the log behind a BEGIN is compared with the
-segments byte by byte, but for what places make known (`record_block.stamp`). No unique key is asked, so rows may have keys of
-their own. A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
+One question is asked by every way in: which is the batch's first row that is not there? (`first_missing`.) The rows of a slice follow
+its SLICE without a gap, because the put lock is held for both, and a SLICE is written when all rows before its own are in the log. So
+only the last one's rows are compared with what was staged, byte by byte but for what places make known (`record_block.stamp`). No
+unique key is asked, so rows may have keys of their own. A BEGIN of a version before slices is a slice of all rows that were left.
+
+A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
 that a power loss took reads as zeros, and recovery, like a broker's, would take the row for a message without topic or tags. So
 before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`StoreWriter.mend`).
 
@@ -21,20 +24,21 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.batch.intent import Intent, load_intents
-from storage.batch.ledger import BEGIN, Batch, LedgerMessage, OwnRecord, own_record
+from storage.batch.ledger import BEGIN, SLICE, LedgerMessage, OwnRecord, own_record
 from storage.batch.staged_segment import SegmentReader
+from storage.batch.stretches import runs_between, runs_from
 from storage.errors import StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
 from storage.format.record_batch import Records
 from storage.format.record_block import (
-    BlockColumns,
     RecordRun,
     copy_halves,
     read_stamps,
     stamp,
     stamp_crcs,
 )
+from storage.format.record_content import copy_origins
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.log.commit_log import CommitLog
 from storage.log.placement import place, slices
@@ -48,10 +52,14 @@ _LEDGER_BODY_LIMIT = 4_096
 
 
 class Progress(NamedTuple):
-    """How much of a batch the log holds, and where the last of these rows stands; −1 if none was seen."""
+    """How much of a batch the log holds."""
 
     row_count: int
+    """That many of its first rows, so this is the number of the first that is not there."""
     last_place: int
+    """Where the last of these rows stands; −1 if none was seen."""
+    lacking: int = 0
+    """How many rows the last slice lacks, where nothing stands behind it."""
 
 
 NOTHING = Progress(0, -1)
@@ -73,21 +81,26 @@ class _Difference(NamedTuple):
         return not differs[:body_end].any() and not self.logged[differs].any()
 
 
-def progress_behind(
-    log: CommitLog, log_end: int, file_size_bytes: int, begin: LedgerMessage, runs: Sequence[RecordRun]
+def first_missing(
+    log: CommitLog, log_end: int, file_size_bytes: int, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]
 ) -> Progress:
-    """How many rows of the batch the log holds, up to those that follow this BEGIN as they were staged."""
-    return _compare(log, log_end, file_size_bytes, begin, runs, lambda difference: False)
+    """Which of a batch's rows is the first that the log does not hold. `begun` are its SLICEs and BEGINs, in their order.
+
+    Rows may have been staged anew since: when and at which host they were born does not count.
+    """
+    if not begun:
+        return NOTHING
+    return _compare(log, log_end, file_size_bytes, begun[-1], runs, lambda difference: False, restaged=True)
 
 
 def places_behind(
     log: CommitLog, file_size_bytes: int, begun: Sequence[LedgerMessage], halves: Sequence[RecordRun], row_count: int
 ) -> HalfPlaces:
-    """Where the batch's first rows stand, halves that the log holds: each behind the last BEGIN that is not for later rows."""
+    """Where the batch's first rows stand, halves that the log holds: each behind the last SLICE that is not for later rows."""
     commitlog_offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ends = [*(begin.first_row for begin in begun[1:]), row_count]
     for begin, end in zip(begun, ends, strict=False):
-        at, left = begin.end, min(end, row_count) - begin.first_row
+        at, left = begin.end, min(end, begin.end_row, row_count) - begin.first_row
         for run in runs_from(halves, begin.first_row):
             columns = run.columns
             no_offsets = np.zeros(len(columns.queues), np.int64)
@@ -217,20 +230,20 @@ def _visit(
     readers: Sequence[SegmentReader],
     visitor: _Looking | _Mending,
 ) -> None:
-    """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each BEGIN."""
+    """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each SLICE."""
     for record in own:
         place_of_record = record.message.commitlog_offset
         if (record.logged != record.whole).any():
             visitor.mend(_Difference(place_of_record, record.logged, record.whole))
         else:
             visitor.write(place_of_record, record.logged)
-        if record.message.kind == BEGIN:
+        if record.message.kind in (SLICE, BEGIN):
             _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write)
 
 
 def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:
-    """Our BEGINs and ENDs of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
-    batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
+    """Our ledger messages of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
+    batch = intent.batch
     start = max(intent.lower_bound, log.minimum)
     for offsets, records in log.walk(start, check_crc=False) if start < log_end else ():
         sizes = records.column("body_size_bytes")
@@ -255,18 +268,23 @@ def _compare(
     runs: Sequence[RecordRun],
     mend: Callable[[_Difference], bool],
     equal: Callable[[int, np.ndarray], None] = lambda place, data: None,
+    *,
+    restaged: bool = False,
 ) -> Progress:
-    """Walk the rows behind a BEGIN as long as they are what was staged, or `mend` makes them so."""
+    """Walk the rows behind a SLICE as long as they are what was staged, or `mend` makes them so."""
     there, at = Progress(begin.first_row, -1), begin.end
-    for run in runs_from(runs, begin.first_row):
+    for run in runs_between(runs, begin.first_row, begin.end_row):
         columns = run.columns
         no_offsets = np.zeros(len(columns.queues), np.int64)
         file_end = log.file_end(at, file_size_bytes)
         placed = place(columns.sizes_bytes, columns.queue_codes, no_offsets, at, file_end, file_size_bytes)
-        count = _equal_rows(log, log_end, run, placed.commitlog_offsets, mend, equal)
+        count = _equal_rows(log, log_end, run, placed.commitlog_offsets, mend, equal, restaged)
         if count:
             there = Progress(there.row_count + count, int(placed.commitlog_offsets[count - 1]))
+            at = there.last_place + int(columns.sizes_bytes[count - 1])
         if count < columns.row_count:
+            if begin.kind == SLICE and log_end in (at, placed.commitlog_offsets[count]):
+                there = there._replace(lacking=begin.end_row - there.row_count)
             break
         at = placed.end
     return there
@@ -279,6 +297,7 @@ def _equal_rows(
     commitlog_offsets: np.ndarray,
     mend: Callable[[_Difference], bool],
     equal: Callable[[int, np.ndarray], None],
+    restaged: bool,
 ) -> int:
     """How many rows of a run, from its first, stand at these places."""
     sizes, host_size = run.columns.sizes_bytes, run.columns.host_size
@@ -295,6 +314,8 @@ def _equal_rows(
         queue_offsets, store_times = read_stamps(logged, positions, host_size)
         stamp(staged, positions, queue_offsets, commitlog_offsets[first:last], store_times, host_size)
         copy_halves(logged, staged, positions)
+        if restaged:
+            copy_origins(logged, staged, positions)
         if run.columns.has_crc:
             stamp_crcs(staged, positions, sizes[first:last])
         differing = np.flatnonzero(logged != staged)
@@ -305,54 +326,3 @@ def _equal_rows(
                 return first + row
         equal(start, staged)
     return inside
-
-
-class _Stretch(NamedTuple):
-    """Some rows of a run that stand side by side."""
-
-    run: RecordRun
-    columns: BlockColumns
-    start: int
-
-    def read(self, start: int, end: int, into: np.ndarray) -> None:
-        self.run.read(self.start + start, self.start + end, into)
-
-
-def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
-    """The runs without the batch's first rows; empty ones are left out."""
-    rest: list[RecordRun] = []
-    for run in runs:
-        count = run.columns.row_count
-        if first_row < count:
-            rest.append(_rows_between(run, max(first_row, 0), count))
-        first_row -= count
-    return rest
-
-
-def rows_of(runs: Sequence[RecordRun], wanted: np.ndarray) -> list[RecordRun]:
-    """The rows of the runs that a mask over all of them wants, as stretches in their order."""
-    found: list[RecordRun] = []
-    first = 0
-    for run in runs:
-        count = run.columns.row_count
-        edges = np.flatnonzero(np.diff(wanted[first : first + count].astype(np.int8), prepend=0, append=0)).tolist()
-        found += [_rows_between(run, start, end) for start, end in zip(edges[::2], edges[1::2], strict=True)]
-        first += count
-    return found
-
-
-def _rows_between(run: RecordRun, first: int, last: int) -> RecordRun:
-    columns = run.columns
-    if last - first == columns.row_count:
-        return run
-    rows = slice(first, last)
-    first_key, last_key = int(columns.key_counts[:first].sum()), int(columns.key_counts[:last].sum())
-    part = columns._replace(
-        queue_codes=columns.queue_codes[rows],
-        sizes_bytes=columns.sizes_bytes[rows],
-        tags_codes=columns.tags_codes[rows],
-        key_counts=columns.key_counts[rows],
-        key_hashes=columns.key_hashes[first_key:last_key],
-        transaction_states=None if columns.transaction_states is None else columns.transaction_states[rows],
-    )
-    return _Stretch(run, part, int(columns.sizes_bytes[:first].sum(dtype=np.int64)))

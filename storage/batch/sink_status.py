@@ -110,9 +110,8 @@ def _sinks(ledger: BatchLedger, notes: LedgerNotes, offsets: ConsumerOffsets) ->
 def _open_intents(root: str, ledger: BatchLedger, file_system: LocalFileSystem) -> list[OpenIntent]:
     found = []
     for intent in load_intents(file_system, root):
-        batch = Batch(intent.sink_id, intent.query_id, intent.batch_id)
-        logged = ledger.messages_from(intent.lower_bound)
-        is_finished = any(message.kind == END and message.batch == batch for message in logged)
+        batch = intent.batch
+        is_finished = any(message.batch == batch for message in ledger.messages_from(intent.lower_bound, END))
         size = sum(segment.data_size_bytes for segment in intent.segments)
         found.append(OpenIntent(batch, intent.row_count, size, is_finished))
     return found

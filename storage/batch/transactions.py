@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from storage.batch.ledger import LedgerMessage
-from storage.batch.redo import Progress, commit_places, places_behind, rows_of, runs_from
+from storage.batch.ledger import Batch, LedgerMessage
+from storage.batch.redo import Progress, commit_places, places_behind
+from storage.batch.slices import Tail, Turn, append_slices
+from storage.batch.stretches import runs_between, runs_from, stretches_of
 from storage.failpoints import reach
 from storage.format.record_block import RecordRun
 from storage.format.sys_flag import TRANSACTION_COMMIT
@@ -20,10 +22,12 @@ from storage.put.store_writer import StoreWriter
 
 def append_transactions(
     writer: StoreWriter,
+    batch: Batch,
     halves: Sequence[RecordRun],
     commits: Sequence[RecordRun],
     there: Progress,
     begun: Sequence[LedgerMessage],
+    turn: Turn,
 ) -> tuple[int, HalfPlaces]:
     """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves.
 
@@ -33,15 +37,17 @@ def append_transactions(
     file_size = writer.settings.log_file_size_bytes
     places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
     if rest := runs_from(halves, there.row_count):
-        places = places.followed_by(HalfPlaces.of(writer.append(rest)))
+        tail = Tail(min(there.lacking, half_count - there.row_count), writer.log_end)
+        appended = append_slices(writer, batch, rest, there.row_count, turn, tail)
+        places = places.followed_by(HalfPlaces.of(appended))
         reach("after-halves")
     runs = commit_runs(halves, commits, places)
     half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
     committed = np.full(len(half_offsets), -1, np.int64)
     if begun and len(half_offsets):
         committed = commit_places(writer.log, begun[0].commitlog_offset, writer.log_end, half_offsets)
-    if (missing := committed < 0).any():
-        placements = writer.append(rows_of(runs, missing))
-        committed[missing] = np.concatenate([placement.commitlog_offsets for placement in placements])
+    for first, end in stretches_of(committed < 0):
+        placements = append_slices(writer, batch, runs_between(runs, first, end), half_count + first, turn)
+        committed[first:end] = np.concatenate([placement.commitlog_offsets for placement in placements])
     last = committed if len(committed) else places.commitlog_offsets
     return int(last[-1]), places

@@ -19,6 +19,7 @@
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
       SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
+      SliceMismatchError(path, sink_id, …)          a repeated batch has other rows than its slices in the log
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
         LogFileMissingError(file, before, behind, …)  the log lacks a file amid others
@@ -52,7 +53,13 @@ from storage.errors.of_messages import (
     RowIllegalError,
     TopicNotFoundError,
 )
-from storage.errors.of_sinks import SinkProgressError, SinkTakenError, StagedRowsGoneError, TopicChangedError
+from storage.errors.of_sinks import (
+    SinkProgressError,
+    SinkTakenError,
+    SliceMismatchError,
+    StagedRowsGoneError,
+    TopicChangedError,
+)
 from storage.errors.of_stores import (
     AccessDeniedError,
     ConfigurationError,
@@ -90,6 +97,7 @@ __all__ = [
     "RowIllegalError",
     "SinkProgressError",
     "SinkTakenError",
+    "SliceMismatchError",
     "StagedRowsGoneError",
     "StateFileError",
     "StorageError",

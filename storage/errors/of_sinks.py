@@ -74,6 +74,47 @@ class SinkProgressError(StorageError):
         )
 
 
+class SliceMismatchError(StorageError):
+    """The log holds a slice of a batch that has no END, and rows `first_row` up to `end_row` of the batch, staged anew, are others.
+
+    `query_id` and `batch_id` say of which batch of which query, `commitlog_offset` where the slice's ledger message stands.
+    """
+
+    hint = (
+        "a query must give the same rows in the same order when it repeats a batch: undo what was changed in it, in its sources or in "
+        "its number of partitions, and start it again; or give it a sinkId of its own, under which the batch is written anew, beside "
+        "the rows of it that the store holds"
+    )
+
+    def __init__(
+        self,
+        path: str,
+        sink_id: str,
+        query_id: str,
+        batch_id: int,
+        first_row: int,
+        end_row: int,
+        commitlog_offset: int,
+        row_count: int,
+    ) -> None:
+        super().__init__(path, sink_id, query_id, batch_id, first_row, end_row, commitlog_offset, row_count)
+        self.path = path
+        self.sink_id = sink_id
+        self.query_id = query_id
+        self.batch_id = batch_id
+        self.first_row = first_row
+        self.end_row = end_row
+        self.commitlog_offset = commitlog_offset
+        self.row_count = row_count
+
+    def describe(self) -> str:
+        return (
+            f"store {self.path}: the log holds a part of batch {self.batch_id} of sink {self.sink_id}, and rows {self.first_row} to "
+            f"{self.end_row - 1} of it (slice at {self.commitlog_offset}) are not those that were staged now, {self.row_count} in all. "
+            "Nothing was written"
+        )
+
+
 class TopicChangedError(StorageError):
     """Rows were staged for a queue that the topic, as it is at the commit, does not offer for writing."""
 

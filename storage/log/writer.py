@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
 from storage.files.sync_gate import SyncGate
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
-from storage.format.record_block import RecordRun, stamp, stamp_crcs
+from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
 from storage.log.next_file import NextFile
 from storage.log.placement import Placement, place, slices
@@ -67,6 +68,13 @@ class LogSync:
             if self.writer is None or path != self.writer.path:
                 with suppress(FileNotFoundError):  # it has expired
                     self.file_system.sync(path)
+
+
+class RunningSync(NamedTuple):
+    """A sync of the log, and the store time of the last record that it brings to the disk."""
+
+    log: LogSync
+    store_time_ms: int
 
 
 class CommitLogWriter:
@@ -169,8 +177,12 @@ class CommitLogWriter:
             while fillers and fillers[0].commitlog_offset < start:
                 filler = fillers.pop(0)
                 yield filler.commitlog_offset, BLANK.pack(filler.size_bytes, MAGIC_BLANK)
-            data = self._scratch[number % 2].take(int(offsets[-1]) + int(sizes[last - 1]) - start)
-            run.read(int(sources[first]), int(sources[first]) + len(data), data)
+            source, size = int(sources[first]), int(offsets[-1]) + int(sizes[last - 1]) - start
+            if isinstance(run, OwnBlock):
+                data = run.data[source : source + size]
+            else:
+                data = self._scratch[number % 2].take(size)
+                run.read(source, source + size, data)
             stamp(
                 data,
                 offsets - start,

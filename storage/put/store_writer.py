@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from storage.log.next_file import NextFile
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
-from storage.log.writer import CommitLogWriter, LogSync
+from storage.log.writer import CommitLogWriter, RunningSync
 from storage.put.settings import PutSettings
 from storage.put.topic_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
@@ -43,13 +42,6 @@ from storage.tables.topics import TopicConfig
 
 CHECKPOINT_INTERVAL_MS = 60_000
 """Java: flushConsumeQueueThoroughInterval."""
-
-
-class RunningSync(NamedTuple):
-    """A sync of the log, and the store time of the last record that it brings to the disk."""
-
-    log: LogSync
-    store_time_ms: int
 
 
 class StoreWriter:
@@ -160,9 +152,7 @@ class StoreWriter:
         store_time_ms = self._next_store_time_ms()
         for group in groups_of_runs(runs):
             placements += self._append_group(group, store_time_ms, index_lease_ms)
-            if self.settings.sync_flush:
-                self._sync_records()
-            self.dispatch()
+            self.make_readable()
         return placements
 
     def append_records(
@@ -177,6 +167,14 @@ class StoreWriter:
         for group in groups_of_runs(runs):
             placements += self._append_group(group, store_time_ms, index_lease_ms, hold=hold)
         return placements
+
+    def make_readable(self, least_rows: int = 0) -> None:
+        """What `append_records` has appended, onto the disk under SYNC_FLUSH, into queues and index; if it is so many rows."""
+        if sum(run.columns.row_count for run in self._undispatched) < least_rows:
+            return
+        if self.settings.sync_flush:
+            self._sync_records()
+        self.dispatch()
 
     def dispatch(self) -> None:
         """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`."""

@@ -48,7 +48,11 @@ mappedFileSizeConsumeQueue=2000
 maxHashSlotNum=500
 maxIndexNum=1000
 """
-_SEVERAL_TIMES_A_BATCH = ("after-records", "after-queues", "after-index")  # BEGIN, the rows, END
+_TIMES_A_BATCH = {
+    "after-records": 3,
+    "after-queues": 2,
+    "after-index": 2,
+}  # SLICE, its rows, END; queues know the first two together
 _ONLY_WITH_SYNC_FLUSH = ("before-drop", "after-drop")
 
 
@@ -74,7 +78,7 @@ class Death:
     def at(cls, failpoint: str, victim: Victim, random: Random, trigger: str = "availableNow") -> Death:
         """At a failpoint, with a flush type that passes it."""
         flush = "SYNC_FLUSH" if failpoint in _ONLY_WITH_SYNC_FLUSH else random.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
-        times = random.randint(1, 3) if failpoint in _SEVERAL_TIMES_A_BATCH else 1
+        times = random.randint(1, _TIMES_A_BATCH.get(failpoint, 1))
         return cls(victim, f"{failpoint}:{times}", flush_disk_type=flush, trigger=trigger)
 
 

@@ -413,18 +413,18 @@ def test_a_decision_that_a_killed_process_did_not_sync_is_on_the_disk_before_the
         with pytest.raises(Killed):
             store.commit(rows_of(1), segments)
     machine.steps.clear()
-    before_begin: list[tuple[str, str]] = []
+    before_slice: list[tuple[str, str]] = []
 
     def reach(name: str) -> None:
-        if name == "after-begin":
-            before_begin.extend(machine.steps)
+        if name == "amid-slice":
+            before_slice.extend(machine.steps)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.batch.commit.reach", reach)
+        patch.setattr("storage.batch.slices.reach", reach)
         with store.open() as opened:
             assert opened.finished_batches == 1
             opened.release()
-    assert ("sync", f"{store.root}/spark_mq/intents") in before_begin
+    assert ("sync", f"{store.root}/spark_mq/intents") in before_slice
 
 
 def _die_with_the_intent(machine: DyingMachine) -> Callable[[str], None]:

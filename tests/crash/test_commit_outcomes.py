@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import storage.batch.commit
+import storage.batch.slices
 import storage.derived.writer
 import storage.log.writer
 import storage.message_store
@@ -59,9 +60,11 @@ def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
         if name == failpoint:
             raise Killed(name)
 
-    for module in (storage.batch.commit, storage.put.store_writer, storage.derived.writer, storage.log.writer):
+    committing = storage.batch.commit, storage.batch.slices
+    for module in (*committing, storage.put.store_writer, storage.derived.writer, storage.log.writer):
         patch.setattr(module, "reach", reach)
-    patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
+    patch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)  # so that a few rows are several slices
+    patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # of several writes each
 
 
 def commit_and_die(store: SinkStore, rows: BatchRows, failpoint: str) -> None:
@@ -85,7 +88,7 @@ def everything(root: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("failpoint", ["after-intent", "after-begin", "before-end"])
+@pytest.mark.parametrize("failpoint", ["after-intent", "amid-slice", "before-end"])
 def test_who_keeps_the_store_open_after_a_failed_commit_cannot_forget_the_batch(
     store: SinkStore, failpoint: str
 ) -> None:
@@ -397,7 +400,7 @@ def test_abort_after_the_commit_point_undoes_nothing(store: SinkStore, failpoint
 
 @pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "closed"])
 @pytest.mark.parametrize(
-    "failpoint", ["after-intent", "after-begin", "amid-records", "after-records", "before-end", "after-end"]
+    "failpoint", ["after-intent", "amid-slice", "amid-records", "after-records", "before-end", "after-end"]
 )
 def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, failpoint: str, is_clean: bool) -> None:
     store.commit(rows_of(0))
@@ -421,7 +424,7 @@ def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, fail
 def test_a_redo_that_is_killed_over_and_over_comes_to_its_end(store: SinkStore) -> None:
     rows = rows_of(0, 25, 25)
     commit_and_die(store, rows, "amid-records")
-    for failpoint in ("amid-records", "after-begin", "after-records", "amid-records", "after-queues", "before-end"):
+    for failpoint in ("amid-records", "amid-slice", "after-records", "amid-records", "after-queues", "before-end"):
         with pytest.MonkeyPatch.context() as patch:
             kill_at(patch, failpoint)
             with pytest.raises(Killed):
@@ -519,7 +522,10 @@ def test_a_segment_that_changes_while_it_is_appended_ends_the_commit_and_waits_f
         with pytest.raises(CorruptRecordError, match=f"{which} CRC"):
             store.commit(rows, segments)
     with open_store(store.root) as reading:
-        assert reading.get(TOPIC, QUEUE_ID, 0).messages[-1].tags == "BEGIN", "no END says that the batch is there"
+        ledger = reading.get(TOPIC, QUEUE_ID, 0).messages
+    assert [message.tags for message in ledger if b'"batch":1' in message.body] == [], (
+        "a slice is read whole before it is written"
+    )
     for _ in range(2):
         with pytest.raises(
             StoreNotWritableError, match="batch 1 of sink sink is decided, and its rows are not to be had"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+import storage.batch.slices
 import storage.log.writer
 from storage.failpoints import COMMIT, ENVIRONMENT, STAGING
 from tests.crash.sink_store import SinkStore
@@ -68,5 +69,6 @@ def test_a_commit_is_killed(killed: dict[str, Killed], failpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    storage.log.writer.SLICE_BYTES = 1_000  # so that a few rows are several writes
+    storage.batch.slices.SLICE_BYTES = 2_500  # so that a few rows are several slices
+    storage.log.writer.SLICE_BYTES = 1_000  # of several writes each
     run(SinkStore(Path(sys.argv[1]), sync_flush=sys.argv[2] == "True"), lambda text: print(text, flush=True))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import storage.batch.commit
+import storage.batch.slices
 import storage.batch.transactions
 import storage.derived.writer
 import storage.log.writer
@@ -45,7 +46,8 @@ STATES = ("commit", "rollback", "unknown", "commit", "commit")
 ROWS = 23  # of each task
 POINTS = [(point, 1) for point in (*COMMIT[:-1], *TRANSACTIONS)]
 POINTS += [("amid-records", time) for time in (2, 3, 9)]
-POINTS += [(point, time) for point in ("after-records", "after-queues", "after-index") for time in (2, 3, 4, 5)]
+POINTS += [(point, time) for point in ("amid-slice", "after-slice", "after-records") for time in (2, 3, 4, 5)]
+POINTS += [(point, time) for point in ("after-queues", "after-index") for time in (2, 3, 4)]
 ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
 
 
@@ -65,8 +67,8 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
         if left == 0 and name == point:
             raise KilledError
 
-    modules = storage.batch.commit, storage.batch.transactions, storage.log.writer, storage.put.store_writer
-    for module in (*modules, storage.derived.writer):
+    modules = storage.batch.commit, storage.batch.slices, storage.batch.transactions, storage.log.writer
+    for module in (*modules, storage.put.store_writer, storage.derived.writer):
         monkeypatch.setattr(module, "reach", reach)
 
 
@@ -126,6 +128,7 @@ def test_a_commit_of_transactions_that_stops_is_made_whole(
     flush = {"flushDiskType": "SYNC_FLUSH"} if point in ONLY_WITH_SYNC_FLUSH else {}
     options = options_of(root, **flush)
     with monkeypatch.context() as patched:
+        patched.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)
         patched.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
         stop_at(patched, point, time)
         with pytest.raises(KilledError):
@@ -138,19 +141,23 @@ def test_a_commit_of_transactions_that_stops_is_made_whole(
 
 
 def test_a_commit_that_stops_again_and_again_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every attempt leaves a BEGIN, and rows behind it; halves of an earlier one are named by commits of a later one."""
+    """Every attempt completes the last slice or begins one; halves of an earlier attempt are named by commits of a later one."""
     root = SinkStore.make_place(tmp_path)
     options = options_of(root)
     staged: list[Any] = [stage(options, 0), stage(options, 1)]
     for _ in range(6):
         with monkeypatch.context() as patched:
+            patched.setattr(storage.batch.slices, "SLICE_BYTES", 4_000)
             patched.setattr(storage.log.writer, "SLICE_BYTES", 1_500)
             stop_at(patched, "amid-records", 3)
             with pytest.raises(KilledError):
                 commit_rows(options, staged, 3, mirrored=True)
     open_store(root, read_only=False).close()
     check(root)
-    assert len([message for message in messages(root, LEDGER) if message.tags == "BEGIN"]) == 7
+    kinds = Counter(message.tags for message in messages(root, LEDGER))
+    assert kinds.keys() == {"SLICE", "END"}
+    assert kinds["SLICE"] > 3
+    assert kinds["END"] == 1
 
 
 @pytest.mark.parametrize("point", ["after-halves", "before-ops"])

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import storage.batch.commit
+import storage.batch.slices
 import storage.log.writer
 import storage.message_store
 from storage.errors import StorageError
@@ -64,7 +65,8 @@ class Recorded:
 
         with monkeypatch.context() as patch:
             patch.setattr(storage.batch.commit, "reach", reach)
-            patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # so that a few rows are several writes
+            patch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)  # so that a few rows are several slices
+            patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # of several writes each
             run(SinkStore(root, files, sync_flush=sync_flush), files.mark, begin)
 
     def lose_power(self, stride: int, first: int = 0) -> None:

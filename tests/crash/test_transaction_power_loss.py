@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import storage.batch.slices
 import storage.log.writer
 from storage import MessageStore
 from storage.batch.commit import commit_batch
@@ -113,6 +114,7 @@ def batches_there(store: MessageStore) -> set[int]:
 def test_power_is_lost_while_transactions_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
 ) -> None:
+    monkeypatch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)
     monkeypatch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
     files = CrashFileSystem(str(SinkStore.make_place(tmp_path)))
     recorded = SinkStore(Path(files.root), files, sync_flush=sync_flush)

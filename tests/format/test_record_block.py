@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message, decode_record, encode_record
-from storage.format.record_block import OutgoingMessages, body_crcs, encode_block, stamp
+from storage.format.record_block import OutgoingMessages, RecordBlock, body_crcs, encode_block, stamp, with_body
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import HOST_V4, HOST_V6, make_message
@@ -214,3 +214,27 @@ def test_a_stamp_touches_nothing_but_its_fields(host_size: int) -> None:
     positions = np.array([3, 300, 1_000 - (40 + 16 + host_size)])
     stamp(data, positions, np.full(3, -1), np.full(3, -1), -1, host_size)
     assert set(np.flatnonzero(data != 0x55).tolist()) == spans(positions.tolist(), host_size)
+
+
+@pytest.mark.parametrize("host", [bytes(range(8)), bytes(range(20))], ids=["IPv4", "IPv6"])
+def test_a_record_with_another_body_is_as_if_it_was_encoded_anew(host: bytes) -> None:
+    def encoded(body: bytes, born_ms: int) -> RecordBlock:
+        one = np.zeros(1, np.int32)
+        messages = OutgoingMessages(
+            (("T", 3),),
+            one,
+            pa.array([body], pa.binary()),
+            pa.array([b"TAGS\x01a\x02"], pa.binary()),
+            one,
+            one,
+            np.array([born_ms], np.int64),
+            np.array([97], np.int64),
+            one,
+            np.empty(0, np.int32),
+        )
+        return encode_block(messages.with_crc_room(), host)
+
+    for body in (b"", b"longer than before", b"x"):
+        anew, patched = encoded(body, 77), with_body(encoded(b"before", 5), body, 77)
+        assert patched.data.tobytes() == anew.data.tobytes()
+        assert patched.columns.sizes_bytes.tolist() == anew.columns.sizes_bytes.tolist()

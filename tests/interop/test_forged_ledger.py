@@ -51,6 +51,8 @@ class Scene(NamedTuple):
     """The body of an END of batch 10^9 whose last row is a true one."""
     begin: bytes
     """That of a BEGIN by which all rows of the open batch are there."""
+    slice: bytes
+    """That of a SLICE which says the same."""
 
 
 def send(scene: Scene, body: bytes, sys_flag: int = 0, **properties: str) -> Answer:
@@ -137,6 +139,8 @@ FORGERIES: dict[str, Callable[[Scene], Answer]] = {
     "sent back": send_back,
     "a true END once more": lambda scene: send(scene, scene.end.body),
     "a BEGIN of the open batch": lambda scene: send(scene, scene.begin, TAGS="BEGIN"),
+    "a SLICE of the open batch": lambda scene: send(scene, scene.slice, TAGS="SLICE"),
+    "a SLICE of the open batch, without UNIQ_KEY": lambda scene: send(scene, scene.slice, TAGS="SLICE", UNIQ_KEY=""),
     "address bits 0x10": lambda scene: send_shifted(scene, 0x10),
     "address bits 0x20": lambda scene: send_shifted(scene, 0x20),
     "address bits 0x30": lambda scene: send_shifted(scene, 0x30),
@@ -232,7 +236,9 @@ def look_at(broker: RunningBroker) -> Scene:
         "last": [row.commitlog_offset, row.unique_key],
     }
     begin = {"sink": "sink", "query": "query", "batch": 3, "rows": 31, "from": 31}
-    return Scene(broker, end, *(json.dumps(body, separators=(",", ":")).encode() for body in (claim, begin)))
+    of_slice = {"sink": "sink", "query": "query", "batch": 3, "rows": 0, "from": 31, "bytes": 0, "sum": 0}
+    claimed = (json.dumps(body, separators=(",", ":")).encode() for body in (claim, begin, of_slice))
+    return Scene(broker, end, *claimed)
 
 
 def ledger_messages(reading: MessageStore) -> list[Message]:

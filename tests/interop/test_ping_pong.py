@@ -54,7 +54,7 @@ class Round(NamedTuple):
 ROUNDS = (
     Round("PingStream", "amid-records:3", max_body_bytes=16_000),
     Round("PingBatch", "after-intent"),
-    Round("PingBatch", "after-queues:2"),  # the first time is that of BEGIN
+    Round("PingBatch", "after-queues"),
     Round("PingBatch", "before-end"),
     Round("PingStream", "after-records:2"),
 )

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -497,7 +498,7 @@ commit_rows(options, [staged], 1, mirrored=True)
     killed = subprocess.run(
         [sys.executable, "-c", script],
         input=pickle.dumps((options, staged)),
-        env={**os.environ, "SPARK_MQ_FAILPOINT": "after-begin", "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "SPARK_MQ_FAILPOINT": "amid-slice", "PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=120,
         check=False,
     )
@@ -517,3 +518,28 @@ def test_files_of_the_sink_lie_under_its_own_directory(root: str) -> None:
     options = options_of(root)
     stage(options, bodies("a"))
     assert all(path.startswith(staged_directory(root)) for path in files_under(root))
+
+
+def test_a_repeated_batch_with_other_rows_than_its_slices_in_the_log_has_a_name(root: str) -> None:
+    """The store was a replica: it has the log, and no intent."""
+    options = options_of(root)
+    staged = stage(options, bodies("b", "c"))
+    script = """
+import pickle, sys
+from spark_mq.sink.commit import commit_rows
+options, staged = pickle.load(sys.stdin.buffer)
+commit_rows(options, [staged], 0, mirrored=True)
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps((options, staged)),
+        env={**os.environ, "SPARK_MQ_FAILPOINT": "before-end", "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    shutil.rmtree(Path(root, "spark_mq"))
+    with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_SLICE_MISMATCH\] .*rows 0 to 1 of it"):
+        commit(options, stage(options, bodies("b", "d")))
+    commit(options, stage(options, bodies("b", "c")))
+    assert texts(root) == ["b", "c"]

@@ -26,6 +26,7 @@ from storage.errors import (
     RowIllegalError,
     SinkProgressError,
     SinkTakenError,
+    SliceMismatchError,
     StagedRowsGoneError,
     StateFileError,
     StorageError,
@@ -77,6 +78,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (
         SinkTakenError("/s", "sink-1", "query-a", "query-b"),
         ["/s", "sink-1", "query-a", "query-b", "sinkTakeover"],
+        False,
+    ),
+    (
+        SliceMismatchError("/s", "sink-1", "query-a", 7, 100, 250, 4096, 900),
+        ["/s", "sink-1", "batch 7", "rows 100 to 249", "slice at 4096", "900 in all", "Nothing was written", "sinkId"],
         False,
     ),
     (

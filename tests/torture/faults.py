@@ -162,7 +162,7 @@ def intent_goes_before_the_sync() -> AbstractContextManager[Any]:
 
 
 def batch_is_redone_blindly() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.batch.commit, "progress_behind", return_value=NOTHING)
+    return mock.patch.object(storage.batch.commit, "first_missing", return_value=NOTHING)
 
 
 def state_is_overwritten_in_place() -> AbstractContextManager[Any]:

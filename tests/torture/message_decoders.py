@@ -160,7 +160,14 @@ def _read_ledger(content: bytes, directory: Path) -> bool:
     if found is None:
         return False
     outgoing = batch_ledger.outgoing_ledger_message(
-        found.kind, found.batch, found.row_count, first_row=found.first_row, last=found.last, now_ms=_NOW_MS
+        found.kind,
+        found.batch,
+        found.row_count,
+        first_row=found.first_row,
+        last=found.last,
+        size_bytes=found.size_bytes,
+        checksum=found.checksum,
+        now_ms=_NOW_MS,
     )
     again = batch_ledger.parse_ledger_body(outgoing.bodies[0].as_py(), 0, len(content))
     assert again == found
@@ -169,7 +176,8 @@ def _read_ledger(content: bytes, directory: Path) -> bool:
 
 def _ledger_bodies(samples: Samples) -> list[bytes]:
     batch = {"sink": "sink", "query": "0b1c", "batch": 7, "rows": 12}
-    return [as_json({**batch, "from": 0}), as_json({**batch, "last": [4096, "7F00"]}), as_json({**batch, "last": None})]
+    kinds = {"from": 24, "bytes": 4096, "sum": 4294967295}, {"last": [4096, "7F00"]}, {"last": None}, {"from": 0}
+    return [as_json({**batch, **kind}) for kind in kinds]
 
 
 # Requests

@@ -16,6 +16,7 @@ from random import Random
 from typing import NamedTuple
 from unittest import mock
 
+import storage.batch.slices
 import storage.log.writer
 from storage import StoreConfig, open_store
 from storage.errors import StorageError, StoreNotFoundError
@@ -231,8 +232,9 @@ def play(
 ) -> Outcome:
     """One round. Chance chooses the flush type where none is given; `forgets` is a planted fault."""
     slice_bytes = random.choice((700, storage.log.writer.SLICE_BYTES))
-    patch = mock.patch.object(storage.log.writer, "SLICE_BYTES", slice_bytes)  # several writes for a few rows
-    with reproducible(random), patch:
+    writes = mock.patch.object(storage.log.writer, "SLICE_BYTES", slice_bytes)  # several writes for a few rows
+    slices = mock.patch.object(storage.batch.slices, "SLICE_BYTES", 2 * slice_bytes)  # and several slices
+    with reproducible(random), writes, slices:
         lives = Lives(directory / "store", random, flush or random.choice(FLUSHES), any_config(random), forgets)
         files = lives.record(steps)
         count = len(files.operations) + 1

@@ -29,7 +29,7 @@ long = pytest.mark.long
         pytest.param(drivers.speculated_task, "after-staging", id="a task speculated after staging", marks=long),
         pytest.param(drivers.speculated_task, "amid-staging", id="a task speculated amid staging", marks=long),
         pytest.param(drivers.two_drivers, "after-staging", id="two drivers, one held before its commit", marks=long),
-        pytest.param(drivers.two_drivers, "after-begin", id="two drivers, one held amid its commit", marks=long),
+        pytest.param(drivers.two_drivers, "amid-slice", id="two drivers, one held amid its commit", marks=long),
         pytest.param(drivers.two_drivers, "before-release", id="two drivers, one held after its commit", marks=long),
     ],
 )

@@ -19,6 +19,7 @@ from storage.batch.ledger import (
     END,
     MARK,
     QUEUE_ID,
+    SLICE,
     TOPIC,
     UNMARKED,
     Batch,
@@ -245,6 +246,48 @@ def test_a_cut_of_the_log_takes_the_end_with_the_rows(tmp_path: Path) -> None:
         assert ledger(store).newest_ends() == {"a": {"q": 0}}
 
 
+def slice_of(store: MessageStore, batch: Batch, first_row: int, rows: int) -> int:
+    of_rows = {"first_row": first_row, "size_bytes": 100 * rows, "checksum": 2**32 - 1 - first_row}
+    return append(store, outgoing_ledger_message(SLICE, batch, rows, **of_rows, now_ms=NOW_MS))
+
+
+def test_a_slice_says_which_rows_follow_it_and_what_they_are(store: MessageStore) -> None:
+    place = slice_of(store, Batch("s", "q", 7), 30, 12)
+    found = LedgerMessage(SLICE, Batch("s", "q", 7), 12, 30, None, place, store.log_end, 1_200, 2**32 - 31)
+    assert list(ledger(store).messages_from(0)) == [found]
+    assert found.end_row == 42
+    (stored,) = store.get(TOPIC, QUEUE_ID, 0).messages
+    assert stored.body == b'{"sink":"s","query":"q","batch":7,"rows":12,"from":30,"bytes":1200,"sum":4294967265}'
+    assert (stored.tags, stored.keys) == ("SLICE", ["s", "q"])
+
+
+def test_a_slice_without_a_mark_is_nobodys(store: MessageStore) -> None:
+    """There was a mark before there were slices."""
+    append(store, outgoing_ledger_message(SLICE, Batch("s", "q", 0), 1, now_ms=NOW_MS, mark=UNMARKED))
+    assert list(ledger(store, unmarked_end=store.log_end).messages_from(0)) == []
+
+
+def test_messages_of_one_kind_are_looked_for_by_their_tags_codes(store: MessageStore) -> None:
+    batch = Batch("s", "q", 0)
+    slice_of(store, batch, 0, 1)
+    commit(store, "s", "q", 0)
+    for kind in (SLICE, BEGIN, END):
+        assert [message.kind for message in ledger(store).messages_from(0, kind)] == [kind]
+
+
+def test_open_slices_are_those_behind_the_newest_end_of_their_query(store: MessageStore) -> None:
+    slice_of(store, Batch("s", "q", 0), 0, 1)
+    commit(store, "s", "q", 0)
+    commit(store, "s", "other", 0)
+    assert ledger(store).open_slices() == {}
+    first = slice_of(store, Batch("s", "q", 1), 0, 1)
+    slice_of(store, Batch("s", "q", 1), 1, 1)
+    new = slice_of(store, Batch("t", "t", 0), 0, 1)
+    write_claim(store, {"sink": "x", "query": "x", "batch": 0, "rows": 1, "from": 0, "bytes": 9, "sum": 9}, tags=SLICE)
+    slice_of(store, Batch("|once", "|once", 0), 0, 1)
+    assert ledger(store).open_slices() == {"s": {"q": first}, "t": {"t": new}}
+
+
 def test_a_begin_that_names_a_last_row_has_none() -> None:
     """Only an END does; found by fuzzing."""
     body = b'{"sink":"s","query":"q","batch":7,"rows":2,"last":"0c","from":0}'
@@ -284,7 +327,7 @@ FORGERIES: dict[str, Callable[[OutgoingMessages], OutgoingMessages]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-@pytest.mark.parametrize("kind", [BEGIN, END])
+@pytest.mark.parametrize("kind", [SLICE, BEGIN, END])
 def test_a_message_that_is_not_ours_in_every_byte_is_nobodys(store: MessageStore, name: str, kind: str) -> None:
     commit(store, "s", "q", 0)
     batch, last = Batch("s", "q", 1), row(store)

@@ -11,7 +11,8 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch.ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
-from storage.batch.redo import Progress, commit_places, progress_behind, rows_of, runs_from
+from storage.batch.redo import Progress, commit_places, first_missing
+from storage.batch.stretches import runs_between, runs_from, stretches_of
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun, encode_block
 from storage.put.half_ends import CommitRun
 
@@ -75,7 +76,7 @@ def append(store: MessageStore, block: RecordRun) -> list[int]:
 def progress(
     store: MessageStore, begun: LedgerMessage, runs: Sequence[RecordBlock], log_end: int | None = None
 ) -> Progress:
-    return progress_behind(store.log, store.log_end if log_end is None else log_end, 4_096, begun, runs)
+    return first_missing(store.log, store.log_end if log_end is None else log_end, 4_096, [begun], runs)
 
 
 SEGMENTS = pytest.mark.parametrize("parts", [(40,), (13, 27), (1, 0, 38, 1)], ids=str)
@@ -184,7 +185,7 @@ def test_rows_that_are_wanted_are_stretches_of_their_runs() -> None:
     runs = staged(13, 27)
     wanted = np.zeros(ROWS, bool)
     wanted[[0, 1, 12, 13, 20, 39]] = True
-    parts = rows_of(runs, wanted)
+    parts = [part for first, last in stretches_of(wanted) for part in runs_between(runs, first, last)]
     assert [part.columns.row_count for part in parts] == [2, 1, 1, 1, 1]
     data = []
     for part in parts:

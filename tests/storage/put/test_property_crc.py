@@ -337,7 +337,7 @@ def test_a_torn_end_is_cut_and_written_over(root: Path) -> None:
     assert_every_record_ends_in_its_sum(root, len(BODIES))
 
 
-@pytest.mark.parametrize("point", ["after-begin", "amid-records", "after-records", "before-end"])
+@pytest.mark.parametrize("point", ["amid-slice", "amid-records", "after-records", "before-end"])
 def test_a_batch_that_was_decided_is_finished_with_its_sums(
     root: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,7 +351,7 @@ def test_a_batch_that_was_decided_is_finished_with_its_sums(
     with writing(root) as store:
         commit(store, 0, BODIES[:6])
         with monkeypatch.context() as patched:
-            for module in ("batch.commit", "put.store_writer", "log.writer"):
+            for module in ("batch.commit", "batch.slices", "put.store_writer", "log.writer"):
                 patched.setattr(f"storage.{module}.reach", reach)
             with pytest.raises(Killed):
                 commit(store, 1, BODIES)
