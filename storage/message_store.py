@@ -41,8 +41,7 @@ from storage.rows.one_row import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 
@@ -149,11 +148,7 @@ class MessageStore(FollowedStore):
         self._putter: Putter | None = None
         self.tables_lock = threading.RLock()
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
-        self._groups = GroupEntries(
-            self.tables_lock,
-            lambda: self.state(GROUPS_FILE, SubscriptionGroupTable.load),
-            lambda text: self.save_state(GROUPS_FILE, text),
-        )
+        self._groups = GroupEntries(root, file_system, self.tables_lock)
         try:
             self._refuse_foreign_stores()
             writable = None
@@ -323,11 +318,11 @@ class MessageStore(FollowedStore):
 
     def save_group(self, group: SubscriptionGroupConfig) -> None:
         """Give a group its entry in subscriptionGroup.json, new or in place of the old one. Thread-safe. Raises OSError."""
-        self._groups.save(group, self.writer.clock())
+        self._groups.save(group, self.writer.file_system, self.writer.clock())
 
     def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Give a group its entry if it has none; returns the one that it has then. Thread-safe. Raises OSError."""
-        return self._groups.make(group, self.writer.clock())
+        return self._groups.make(group, self.writer.file_system, self.writer.clock())
 
     def save_state(self, name: str, text: str) -> None:
         """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. Java: ConfigManager.persist."""

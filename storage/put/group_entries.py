@@ -5,25 +5,23 @@ The table in memory is a frozen value, replaced when the file holds the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.files.atomic_file import read_table, write_with_backup
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.tables.subscription_groups import FILE_NAME, SubscriptionGroupConfig, SubscriptionGroupTable
 
 
 class GroupEntries:
     """The consumer groups of one store, read when first asked for. Thread-safe."""
 
-    def __init__(
-        self,
-        lock: AbstractContextManager[object],
-        load: Callable[[], SubscriptionGroupTable | None],
-        save: Callable[[str], None],
-    ) -> None:
-        """`lock` can be taken again by the thread that has it; `load` reads the file, `save` makes it hold a text."""
+    def __init__(self, root: str, file_system: FileSystem, lock: AbstractContextManager[object]) -> None:
+        """`lock` can be taken again by the thread that has it."""
+        self._path = f"{root}/config/{FILE_NAME}"
+        self._read = file_system.read_file
         self._lock = lock
-        self._load = load
-        self._save_text = save
         self._table: SubscriptionGroupTable | None = None
 
     @property
@@ -31,19 +29,21 @@ class GroupEntries:
         """As they are now. Raises StateFileError."""
         return self._known().groups
 
-    def save(self, group: SubscriptionGroupConfig, now_ms: int) -> None:
+    def save(self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int) -> None:
         """The group's entry, new or in place of the old one. Raises OSError."""
         with self._lock:
             table = self._known().with_group(group, now_ms=now_ms)
-            self._save_text(table.to_text())
+            write_with_backup(self._path, table.to_text(), file_system)
             self._table = table
 
-    def make(self, group: SubscriptionGroupConfig, now_ms: int) -> SubscriptionGroupConfig:
+    def make(
+        self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int
+    ) -> SubscriptionGroupConfig:
         """The group's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
         with self._lock:
             present = self._known().groups.get(group.group)
             if present is None:
-                self.save(group, now_ms)
+                self.save(group, file_system, now_ms)
             return present or group
 
     def _known(self) -> SubscriptionGroupTable:
@@ -51,5 +51,6 @@ class GroupEntries:
             return table
         with self._lock:
             if self._table is None:
-                self._table = self._load() or SubscriptionGroupTable()
+                table = read_table(self._path, SubscriptionGroupTable.load, self._read)
+                self._table = table or SubscriptionGroupTable()
             return self._table
