@@ -207,12 +207,16 @@ class MessageStore(FollowedStore):
 
     def _lock(self, timeout_ms: int, yields_to_broker: bool) -> LocalFileSystem:
         """The store's lock, before anything is read for writing (STORE.md 13), when it is our turn among those that wait for it."""
-        files, lock = _local(self._file_system, self.root), f"{self.root}/lock"
+        files = _local(self._file_system, self.root)
+        self._take_lock(files, timeout_ms, yields_to_broker)
+        return files
+
+    def _take_lock(self, files: LocalFileSystem, timeout_ms: int, yields_to_broker: bool) -> None:
+        lock = f"{self.root}/lock"
         self._resources.enter_context(
             files.locked(lock, timeout_ms, turns=f"{self.root}/spark_mq/turns", yields_to_broker=yields_to_broker)
         )
         files.write(lock, 0, b"lock")
-        return files
 
     def _open_for_writing(
         self,

@@ -132,11 +132,7 @@ class _Delivery:
         files, root = self.store.writer.file_system, self.store.root
         mark = read_mark(files, root)
         if mark is not None:
-            if mark.is_current(self.offsets.offsets):
-                progress = self._progress_in_log(mark)
-                self.store.flush()
-                self._save(progress)
-            drop_mark(files, root)
+            self._go_on(mark)
         plan = self.plan(max_messages)
         self._save(plan.starts())
         for ranges in plan.rounds():
@@ -145,6 +141,14 @@ class _Delivery:
             self._deliver(ranges)
             drop_mark(files, root)
         return self._report(plan)
+
+    def _go_on(self, mark: DeliveryMark) -> None:
+        """Save how far a delivery that was killed has come."""
+        if mark.is_current(self.offsets.offsets):
+            progress = self._progress_in_log(mark)
+            self.store.flush()
+            self._save(progress)
+        drop_mark(self.store.writer.file_system, self.store.root)
 
     def plan(self, max_messages: int | None) -> DeliveryPlan:
         store = self.store

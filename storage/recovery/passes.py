@@ -219,11 +219,8 @@ def apply_recovery(
     reach("before-cut")
     report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
     reach("log-cut")
-    if not plan.was_clean:  # before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)
-        for file in log.files:
-            if file.end > plan.walk_start:
-                file_system.sync(file.path)
-        file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
+    if not plan.was_clean:
+        _sync_unsynced_log(plan, file_system, log)
     writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report, data_ends)
     indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
@@ -250,6 +247,14 @@ def apply_recovery(
     if not plan.was_clean:
         _sync_unflushed(plan, file_system, queues)
     return report
+
+
+def _sync_unsynced_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog) -> None:
+    """Before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)."""
+    for file in log.files:
+        if file.end > plan.walk_start:
+            file_system.sync(file.path)
+    file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
 
 
 def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:

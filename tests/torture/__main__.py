@@ -3,6 +3,7 @@
     python -m tests.torture --minutes 60 docs/RELIABILITY.md    rounds of all kinds, and the page
     python -m tests.torture KIND --seed 4711                    one round again
     python -m tests.torture mutants                             which planted faults are noticed, and by what
+    python -m tests.torture steps                               the same of each step of an order, left out or late
 
 Exit code 1 where something was found.
 """
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
-from tests.torture import mutants, page, rounds
+from tests.torture import mutants, page, rounds, step_faults
 from tests.torture.kinds import KINDS
 
 DEFAULT_MINUTES = 10.0
@@ -27,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = SystemRandom().getrandbits(32) if options.seed is None else options.seed
     if options.what == "mutants":
         return _plant_all(options.jobs)
+    if options.what == "steps":
+        outcomes = step_faults.plant_all(options.jobs, note=_note)
+        print("\n".join(step_faults.report(outcomes)))
+        return int(step_faults.Outcome.MISSED in outcomes.values())
     if options.what in KINDS:
         return _play(options.what, seed, options.mutant, options.json)
     if options.what is not None and not Path(options.what).is_file():
@@ -37,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.split("\n\n")[0])
-    parser.add_argument("what", nargs="?", help=f"the page to write; or one of {', '.join((*KINDS, 'mutants'))}")
+    parser.add_argument(
+        "what", nargs="?", help=f"the page to write; or one of {', '.join((*KINDS, 'mutants', 'steps'))}"
+    )
     parser.add_argument("--seed", type=int, help="the same seed plays the same round")
     parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES)
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
@@ -71,13 +78,15 @@ def _torture(options: argparse.Namespace, seed: int) -> int:
     _note(f"seed {seed}")
     kinds = {name: KINDS[name] for name in options.kinds.split(",") if name}
     killed = mutants.plant_all(options.jobs, note=_note)
+    outcomes = step_faults.plant_all(options.jobs, note=_note)
     records = rounds.run(kinds, seed, options.minutes, jobs=options.jobs, note=_note)
     text = page.torture(records, killed, KINDS, seed, options.minutes, _version())
+    text += "\n\n" + "\n".join(step_faults.report(outcomes))
     print(text)
     if options.what is not None:
         page.write_into(Path(options.what), text)
     found = any(record.outcome.failures or page.is_toothless(kinds[name], record) for name, record in records.items())
-    return int(found or None in killed.values())
+    return int(found or None in killed.values() or step_faults.Outcome.MISSED in outcomes.values())
 
 
 def _version() -> str:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tests.torture import faults
+from tests.torture import faults, steps
 from tests.torture.rounds import HANG_SECONDS, PROJECT, command, from_line
+from tests.torture.step_faults import ENVIRONMENT, STEP_FAULTS
 
-ENVIRONMENT = "SPARK_MQ_MUTANT"
 ROUNDS = 6
 """How many of a kind's rounds a mutant may survive."""
 
@@ -125,6 +125,8 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
 
 def planted(name: str | None) -> AbstractContextManager[Any]:
     """The fault, as long as the context lasts; none for None."""
+    if name in STEP_FAULTS:
+        return steps.planted(STEP_FAULTS[name])
     return nullcontext() if name is None else MUTANTS[name].plant()
 
 
@@ -194,7 +196,7 @@ def _run(arguments: list[str], environment: Mapping[str, str] | None = None) -> 
 
 
 @contextmanager
-def planted_by_environment() -> Iterator[None]:
+def planted_by_environment() -> Iterator[Any]:
     """The fault that the environment names, for a test run that begins with this process."""
-    with planted(os.environ.get(ENVIRONMENT)):
-        yield
+    with planted(os.environ.get(ENVIRONMENT)) as found:
+        yield found

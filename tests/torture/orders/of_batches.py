@@ -1,0 +1,118 @@
+"""Batches of a sink: staged, committed, finished after a crash, and the ledger's upkeep."""
+
+from __future__ import annotations
+
+from tests.torture.steps import Order, Step, path_ends, path_has
+
+_FILES = "storage.files.local_file_system:LocalFileSystem"
+_WRITER = "storage.put.store_writer:StoreWriter"
+_COMMIT = "storage.batch.commit"
+_PROGRESS = "storage.batch.sink_progress"
+_SEGMENT = "storage.batch.staged_segment:SegmentWriter"
+_REDO = "storage.batch.redo"
+
+
+def _is_directory(*arguments: object, **named: object) -> bool:
+    return not str(arguments[-1]).endswith(".segment")
+
+
+ORDERS = (
+    Order(
+        "A batch (`storage/batch/commit.py`)",
+        f"{_SEGMENT}.append {_SEGMENT}.finish",
+        (
+            Step("segment written", "storage.files.local_files:LocalWriter.write"),
+            Step("synced", "storage.files.local_files:LocalWriter.sync"),
+            Step("directory synced", f"{_FILES}.sync", within=f"{_SEGMENT}.finish", when=_is_directory),
+        ),
+        title="Order of a task",
+    ),
+    Order(
+        "A batch (`storage/batch/commit.py`)",
+        f"{_COMMIT}:commit_batch",
+        (
+            Step("ledger asked", f"{_COMMIT}:is_done", gives=lambda *_: False),
+            Step("staged files looked for", f"{_COMMIT}:check_staged"),
+            Step("queues checked", f"{_COMMIT}:_check_queues"),
+            Step("segments compared with their sums", f"{_COMMIT}:_check_segments"),
+            Step("topics made", f"{_WRITER}.ensure_topics"),
+            Step("room reserved", f"{_WRITER}.reserve"),
+            Step("log synced", f"{_WRITER}.sync_log", within=f"{_COMMIT}:settle"),
+            Step("the predecessor's intent dropped", f"{_COMMIT}:drop_intent", within=f"{_COMMIT}:settle"),
+            Step("its segments given back", f"{_COMMIT}:_drop_staged", within=f"{_COMMIT}:settle"),
+            Step("ledger claimed, before a store's first batch", f"{_COMMIT}:claim_ledger"),
+            Step("**intent**, synced, renamed, directory synced", f"{_COMMIT}:save_intent"),
+            Step(
+                'rows with their ledger messages, as under "Putting"',
+                "storage.log.writer:CommitLogWriter._write",
+                within=f"{_COMMIT}:_append",
+            ),
+            Step("dead letters renamed", f"{_COMMIT}:_publish", within=f"{_COMMIT}:_append"),
+            Step("consumer offset of the sink", f"{_PROGRESS}:_mirror"),
+            Step("note of its last batch (`ledger.json`)", f"{_PROGRESS}:_note"),
+            Step(
+                "under SYNC_FLUSH, and without a consumer offset, log synced",
+                f"{_WRITER}.sync_log",
+                within=f"{_COMMIT}:_finish",
+            ),
+            Step("intent dropped", f"{_COMMIT}:drop_intent", within=f"{_COMMIT}:_finish"),
+            Step("segments given back", f"{_COMMIT}:_drop_staged", within=f"{_COMMIT}:_finish"),
+        ),
+    ),
+    Order(
+        "A batch (`storage/batch/commit.py`)",
+        f"{_COMMIT}:drop_intent",
+        (
+            Step("deleted", f"{_FILES}.unlink"),
+            Step("directory synced", f"{_FILES}.sync"),
+        ),
+        title="Order of dropping an intent",
+    ),
+    Order(
+        "A batch (`storage/batch/commit.py`)",
+        f"{_COMMIT}:finish_open_intents",
+        (
+            Step("intents that were never renamed deleted", f"{_COMMIT}:remove_undecided"),
+            Step("queue entries and keys of torn rows put right", f"{_WRITER}.mend"),
+            Step("these synced, with a checkpoint", f"{_WRITER}.checkpoint"),
+            Step("note of torn rows deleted", f"{_COMMIT}:drop_torn_rows"),
+            Step(
+                "directory of intents synced", f"{_FILES}.sync", when=path_ends("/intents"), within=f"{_COMMIT}:_redo"
+            ),
+            Step("segments compared with their sums", "storage.batch.staged_segment:SegmentReader.verify_data"),
+            Step("room reserved", f"{_WRITER}.reserve"),
+            Step("rows that are not there, with their ledger messages", "storage.log.writer:CommitLogWriter._write"),
+            Step("the rest as in a commit", f"{_COMMIT}:_finish"),
+        ),
+        title="Order of finishing a batch",
+    ),
+    Order(
+        "A batch (`storage/batch/commit.py`)",
+        f"{_REDO}:mend_batches",
+        (
+            Step("segments compared with their sums", "storage.batch.staged_segment:SegmentReader.verify_data"),
+            Step("torn rows noted", f"{_REDO}:_save_torn_rows"),
+            Step("rows written again", f"{_FILES}.write", when=path_has("log/")),
+            Step("synced", f"{_REDO}:_Mending.sync"),
+        ),
+        title="Order of mending torn rows",
+    ),
+    Order(
+        "Expired files (`retention.py`)",
+        "storage.retention:apply_expiry",
+        (
+            Step("newest ENDs of sinks written again", "storage.retention:apply_renewals"),
+            Step("open intents settled", "storage.batch.commit:settle"),
+            Step("log, queues and index synced, checkpoint", f"{_WRITER}.checkpoint"),
+            Step(
+                "log files unlinked, the oldest first",
+                f"{_FILES}.unlink",
+                within="storage.retention:_unlink",
+                when=path_has("log/"),
+            ),
+            Step("directory synced after each", f"{_FILES}.sync", within="storage.retention:_unlink"),
+            Step("files of queues and their extensions", "storage.retention:_unlink", when=path_has("/consumequeue")),
+            Step("index files", "storage.retention:_unlink", when=path_has("/index/")),
+        ),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Queues, index files, small state files."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from tests.torture.steps import Order, Step, path_ends
+
+_FILES = "storage.files.local_file_system:LocalFileSystem"
+_QUEUE = "storage.queues.writer:ConsumeQueueWriter"
+_EXT = "storage.queues.ext_writer:ConsumeQueueExtWriter"
+_INDEX = "storage.index.writer"
+_PROGRESS = "storage.tables.group_progress:write_group_offsets"
+
+
+def _is_file(*arguments: object, **named: object) -> bool:
+    return str(arguments[-1])[-20:].isdigit()
+
+
+def _is_directory(*arguments: object, **named: object) -> bool:
+    return not _is_file(*arguments)
+
+
+def _is_index_file(*arguments: object, **named: object) -> bool:
+    return str(arguments[-1])[-17:].isdigit()
+
+
+def _is_index_directory(*arguments: object, **named: object) -> bool:
+    return not _is_index_file(*arguments)
+
+
+def _is_temporary(*arguments: object, **named: object) -> bool:
+    return str(arguments[-1]).endswith(".tmp")
+
+
+def _is_no_temporary(*arguments: object, **named: object) -> bool:
+    return not _is_temporary(*arguments)
+
+
+ORDERS = (
+    Order(
+        "Appending to a queue, cutting it",
+        f"{_QUEUE}._write",
+        (
+            Step("a full file synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=_is_file),
+            Step("its directory synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=_is_directory),
+            Step("a new file made at full length, sparse", f"{_FILES}.create_file"),
+            Step("entries by position", f"{_FILES}.write"),
+        ),
+        title="Order of appending",
+    ),
+    Order(
+        "Appending to a queue, cutting it",
+        f"{_QUEUE}.truncate",
+        (
+            Step("later files deleted, the last first", f"{_FILES}.unlink"),
+            Step("rest of the last one zeroed", f"{_FILES}.zero"),
+        ),
+        title="Order of cutting",
+    ),
+    Order(
+        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        f"{_QUEUE}._append",
+        (
+            Step("a full file synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=_is_file),
+            Step("its directory synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=_is_directory),
+            Step("a new file made at full length", f"{_FILES}.create_file", within=f"{_EXT}._write"),
+            Step("units, with empty bit maps", f"{_FILES}.write", within=f"{_EXT}._write"),
+            Step("the entries that name them", f"{_QUEUE}._write"),
+        ),
+    ),
+    Order(
+        "Index files",
+        "",
+        (
+            Step("a new file", f"{_FILES}.create_file", within=f"{_INDEX}:IndexWriter._create"),
+            Step("its header", f"{_INDEX}:_write_header", within=f"{_INDEX}:IndexWriter._create"),
+            Step("items as they come", f"{_FILES}.write", within=f"{_INDEX}:IndexWriter._append_part"),
+            Step(
+                "at the end of a put, a commit's group or a recovery header",
+                f"{_INDEX}:_write_header",
+                within=f"{_INDEX}:IndexWriter.flush",
+            ),
+            Step("the pages of slots that changed", f"{_INDEX}:_write_slots", within=f"{_INDEX}:IndexWriter.flush"),
+            Step(
+                "a full file synced", f"{_FILES}.sync", within=f"{_INDEX}:IndexWriter._close_file", when=_is_index_file
+            ),
+            Step(
+                "directory synced",
+                f"{_FILES}.sync",
+                within=f"{_INDEX}:IndexWriter._close_file",
+                when=_is_index_directory,
+            ),
+        ),
+    ),
+    Order(
+        "Index files",
+        f"{_INDEX}:mend_chains",
+        (
+            Step(
+                "items whose chain is not whole",
+                f"{_FILES}.write",
+                when=lambda *found: getattr(found[-1], "nbytes", 0) % 20 == 0 and found[2] > 40,
+            ),
+            Step("slots", f"{_INDEX}:_write_slots"),
+            Step("header, where its number of used slots is wrong", f"{_INDEX}:_write_header"),
+            Step("synced", f"{_FILES}.sync"),
+        ),
+        title="Order of mending chains",
+    ),
+    Order(
+        "State files (`config/*.json`)",
+        "storage.files.atomic_file:write_with_backup",
+        (
+            Step("`NAME.bak`, the old content", f"{_FILES}.replace", when=path_ends(".bak", ".bad")),
+            Step(
+                "`NAME`, the new content",
+                f"{_FILES}.replace",
+                when=lambda *found, **_: not str(found[1]).endswith((".bak", ".bad")),
+            ),
+        ),
+    ),
+    Order(
+        "State files (`config/*.json`)",
+        f"{_FILES}.replace",
+        (
+            Step("written to `NAME.tmp`", f"{_FILES}.write"),
+            Step("synced", f"{_FILES}.sync", when=_is_temporary),
+            Step("renamed to `NAME`", f"{_FILES}.rename"),
+            Step("directory synced", f"{_FILES}.sync", when=_is_no_temporary),
+        ),
+        title="Order of replacing a file",
+    ),
+    Order(
+        "A group's offsets",
+        _PROGRESS,
+        (
+            Step("the store's lock", f"{_FILES}.locked", gives=lambda *_: nullcontext()),
+            Step(
+                "`topics.json` (the group's `%RETRY%` topic)",
+                "storage.tables.group_progress:write_with_backup",
+                when=path_ends("topics.json"),
+            ),
+            Step(
+                "`subscriptionGroup.json`",
+                "storage.tables.group_progress:write_with_backup",
+                when=path_ends("subscriptionGroup.json"),
+            ),
+            Step(
+                "`consumerOffset.json`, each as above and only where it changes, its DataVersion raised",
+                "storage.tables.group_progress:write_with_backup",
+                when=path_ends("consumerOffset.json"),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,165 @@
+"""Opening, closing, releasing, and what an opening mends."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from tests.torture.steps import Order, Step, path_ends, path_has
+
+_FILES = "storage.files.local_file_system:LocalFileSystem"
+_WRITER = "storage.put.store_writer:StoreWriter"
+_OPENING = "storage.recovery.opening"
+_PASSES = "storage.recovery.passes"
+_STORE = "storage.message_store:MessageStore"
+
+
+def _is_root(*arguments: object, **named: object) -> bool:
+    return str(arguments[-1]).endswith("store")
+
+
+def _is_file(*arguments: object, **named: object) -> bool:
+    return str(arguments[-1])[-20:].isdigit()
+
+
+ORDERS = (
+    Order(
+        "Opening for writing",
+        f"{_STORE}.__init__",
+        (
+            Step("lock", f"{_STORE}._take_lock"),
+            Step(
+                "directory of the tables synced",
+                f"{_FILES}.sync",
+                when=path_ends("/config"),
+                within=f"{_OPENING}:open_for_writing",
+            ),
+            Step("the four reading passes of `storage/recovery/passes.py`; damage is refused here"),
+            Step('what is to be cut and may hold messages copied ("Quarantine")', f"{_OPENING}:_keep_what_is_cut"),
+            Step("hint deleted", f"{_OPENING}:drop_hint"),
+            Step("`abort`, synced, with ROOT", f"{_FILES}.replace", when=path_ends("/abort")),
+            Step("files of a failed sync written again", f"{_OPENING}:write_again"),
+            Step('rows of open intents written again ("A batch")', f"{_OPENING}:mend_batches"),
+            Step(
+                "checkpoint lowered where something is to be built that it would not have built again",
+                f"{_OPENING}:write_checkpoint",
+                within=f"{_PASSES}:apply_recovery",
+            ),
+            Step('log cut ("Cutting the log")', f"{_PASSES}:cut_log", gives=lambda *_: (0, [])),
+            Step("after an unclean stop log synced", f"{_PASSES}:_sync_unsynced_log"),
+            Step("queues cut", "storage.recovery.queues:QueueWriters._truncate"),
+            Step(
+                "index files that cannot be trusted deleted",
+                f"{_FILES}.unlink",
+                when=path_has("/index/"),
+                within="storage.recovery.index:Indexer.__init__",
+            ),
+            Step("chains of the others made whole", "storage.recovery.index:mend_chains"),
+            Step("missing queue entries written", "storage.recovery.queues:QueueWriters.append"),
+            Step("missing index keys written", "storage.recovery.index:Indexer.append"),
+            Step(
+                "queues synced, with the directories up to ROOT",
+                f"{_FILES}.sync_all",
+                within="storage.recovery.queues:QueueWriters.finish",
+            ),
+            Step(
+                "index synced", "storage.index.writer:IndexWriter.sync", within="storage.recovery.index:Indexer.finish"
+            ),
+            Step("after an unclean stop what a killed writer left of queues synced", f"{_PASSES}:_sync_unflushed"),
+            Step("`checkpoint`, written in place and synced", f"{_OPENING}:_write_checkpoint"),
+            Step("`index_synced.json` deleted", f"{_OPENING}:drop_index_trust", within=f"{_OPENING}:open_for_writing"),
+            Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
+            Step("open intents settled", "storage.batch.commit:settle"),
+        ),
+    ),
+    Order(
+        "Opening for writing",
+        f"{_OPENING}:open_for_writing",
+        (
+            Step("files written again", "storage.files.failed_sync:_write_again"),
+            Step("synced", f"{_FILES}.sync", within="storage.files.failed_sync:write_again"),
+            Step("note deleted", f"{_FILES}.unlink", within="storage.files.failed_sync:write_again"),
+        ),
+        title="Order after a failed sync",
+    ),
+    Order(
+        "Closing",
+        f"{_STORE}.close",
+        (
+            Step("log synced", f"{_WRITER}.sync_log"),
+            Step("intents whose batches are in it dropped", "storage.batch.commit:drop_intent"),
+            Step("queues, index, new directory entries synced", "storage.derived.sync:DerivedSync.run"),
+            Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
+            Step("`index_synced.json` deleted", "storage.index.trust:drop_index_trust"),
+            Step("hint deleted", f"{_OPENING}:drop_hint"),
+            Step("`abort` deleted", f"{_FILES}.unlink", when=path_ends("/abort")),
+            Step("ROOT synced", f"{_FILES}.sync", within=f"{_OPENING}:close_cleanly", when=_is_root),
+            Step("lock given back", f"{_STORE}._give_back"),
+        ),
+    ),
+    Order(
+        "Releasing",
+        f"{_STORE}.release",
+        (
+            Step("once a minute log, queues and index synced and `checkpoint` written", f"{_WRITER}.checkpoint_if_due"),
+            Step("hint written", f"{_OPENING}:save_hint"),
+            Step("lock given back", f"{_STORE}._give_back"),
+        ),
+    ),
+    Order(
+        "Cutting the log",
+        f"{_PASSES}:cut_log",
+        (
+            Step("later files deleted, the last first", f"{_FILES}.unlink"),
+            Step("zeros from the end of the log on", f"{_FILES}.zero"),
+            Step("synced", f"{_FILES}.sync", when=_is_file),
+            Step("directories synced", f"{_FILES}.sync_all"),
+        ),
+    ),
+    Order(
+        "Quarantine (`quarantine.py`)",
+        "storage.recovery.quarantine:keep_what_is_cut",
+        (
+            Step(
+                "copies of a former attempt without a manifest deleted",
+                "storage.recovery.quarantine:_remove_unfinished",
+            ),
+            Step(
+                "bytes of the log from its end to the end of the data, whole later files copied",
+                "storage.recovery.quarantine:_Copy.copy_log",
+            ),
+            Step("entries behind the queues' ends copied", "storage.recovery.quarantine:_Copy.copy_queues"),
+            Step(
+                "index files that go copied, like the others each to a file of its own that is synced",
+                "storage.recovery.quarantine:_Copy.copy",
+                when=path_has("index/"),
+            ),
+            Step("directories synced", "storage.recovery.quarantine:_Copy.sync"),
+            Step(
+                "`manifest.json`, synced, renamed, directory synced",
+                f"{_FILES}.replace",
+                when=path_ends("/manifest.json"),
+            ),
+        ),
+    ),
+    Order(
+        "A missing log file (`storage/log/gaps.py`)",
+        "storage.log.gaps:bridge",
+        (
+            Step("file made beside the log's directory", f"{_FILES}.create_file"),
+            Step("filler", f"{_FILES}.write"),
+            Step("synced", f"{_FILES}.sync", when=path_ends(".tmp")),
+            Step("renamed into it", f"{_FILES}.rename"),
+            Step("directory synced", f"{_FILES}.sync", when=path_ends("log")),
+        ),
+    ),
+    Order(
+        "Binding a log (`log_bind.py`)",
+        "storage.recovery.log_bind:bind_log",
+        (
+            Step("ROOT's lock", f"{_FILES}.locked", gives=lambda *_: nullcontext()),
+            Step("no process has the log's last file open for writing", "storage.recovery.log_bind:refuse_open_log"),
+            Step("queues and checkpoint compared with the log", "storage.recovery.log_bind:find_disagreement"),
+            Step("`log_binding.json`, replaced whole and synced", "storage.recovery.log_bind:save_binding"),
+        ),
+    ),
+)

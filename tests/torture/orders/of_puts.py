@@ -1,0 +1,179 @@
+"""Puts, by one thread and by many, and the flushes in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from storage.derived.sync import DerivedSync
+from storage.files.sync_gate import SyncGate
+from storage.log.writer import LogSync
+from storage.put.store_writer import RunningSync, StoreWriter
+from tests.torture.steps import Order, Step
+
+_FILES = "storage.files.local_file_system:LocalFileSystem"
+_WRITER = "storage.put.store_writer:StoreWriter"
+_LOG = "storage.log.writer:CommitLogWriter"
+_SERVICE = "storage.service.put_service:PutService"
+_PUT = "storage.put.put:_RowPut.append_to storage.put.put:InnerPut.append_to"
+
+
+def _nothing_to_sync(writer: StoreWriter) -> RunningSync:
+    log = writer._log_writer
+    return RunningSync(LogSync(log.synced_end, (), None, writer.file_system, log._gate), 0)
+
+
+def _no_queue_to_sync(writer: StoreWriter, least_pages: int) -> DerivedSync:
+    return DerivedSync((), least_pages == 0, 0, 0, (), 0, writer.file_system, SyncGate())
+
+
+@contextmanager
+def _log_is_noted_after_its_sync() -> Iterator[None]:
+    """What was written while the sync ran counts as synced."""
+    original = StoreWriter.end_log_sync
+
+    def end_log_sync(self: StoreWriter, sync: RunningSync, error: BaseException | None) -> None:
+        original(self, sync, error)
+        if error is None:
+            original(self, self.begin_log_sync(), None)
+
+    with mock.patch.object(StoreWriter, "end_log_sync", end_log_sync):
+        yield
+
+
+@contextmanager
+def _queues_are_noted_after_their_sync() -> Iterator[None]:
+    """What was entered while the sync ran counts as synced."""
+    original = StoreWriter.end_derived_sync
+
+    def end_derived_sync(self: StoreWriter, sync: Any, error: BaseException | None) -> None:
+        original(self, sync if error is not None else self.begin_derived_sync(0 if sync.is_thorough else 1), error)
+
+    with mock.patch.object(StoreWriter, "end_derived_sync", end_derived_sync):
+        yield
+
+
+ORDERS = (
+    Order(
+        "Putting (`put`, `put_batch`)",
+        _PUT,
+        (
+            Step("room in the log reserved (a full disk is an error here)", f"{_WRITER}.reserve"),
+            Step("topic entry, if the topic is new", f"{_WRITER}.ensure_topics"),
+            Step(
+                '`indexMsgTimestamp` raised to the coming store time ("The index time")', f"{_WRITER}._claim_index_time"
+            ),
+            Step("records", f"{_LOG}._write"),
+            Step("under SYNC_FLUSH their sync", "storage.log.writer:LogSync.run"),
+            Step("queue entries", "storage.queues.writer:ConsumeQueueWriter.append"),
+            Step("index items, header, slots", "storage.derived.writer:DerivedWriter.enter_keys"),
+        ),
+    ),
+    Order(
+        "Putting (`put`, `put_batch`)",
+        "",
+        (
+            Step("made at its full length", f"{_FILES}.create_file", within=f"{_LOG}._write {_LOG}.reserve"),
+            Step(
+                "synced", f"{_FILES}.sync", within=f"{_LOG}._keep", when=lambda *found: str(found[-1])[-20:].isdigit()
+            ),
+            Step(
+                "directory synced",
+                f"{_FILES}.sync",
+                within=f"{_LOG}._keep",
+                when=lambda *found: not str(found[-1])[-20:].isdigit(),
+            ),
+            Step("first record", f"{_LOG}._write"),
+        ),
+        title="Order of a new log file",
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        "",
+        (
+            Step("records, in the put lock", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
+            Step(
+                "end of what is written noted",
+                f"{_WRITER}.begin_log_sync",
+                within=f"{_SERVICE}._sync_log",
+                gives=_nothing_to_sync,
+                swap=_log_is_noted_after_its_sync,
+            ),
+            Step(
+                "one sync for all that wait, outside of the lock",
+                "storage.log.writer:LogSync.run",
+                within=f"{_SERVICE}._sync_log",
+            ),
+            Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._sync_log"),
+            Step("their answers", "storage.service.flush_service:GroupCommit.complete"),
+        ),
+        title="Order under SYNC_FLUSH",
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        "",
+        (
+            Step("records, in the put lock", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
+            Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._answer"),
+            Step("answer"),
+            Step(
+                "log synced in turns (500 ms and 4 pages, a full file, or 10 s)",
+                f"{_SERVICE}._sync_log",
+                within=f"{_SERVICE}.log_turn",
+            ),
+        ),
+        title="Order under ASYNC_FLUSH",
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        f"{_SERVICE}.pool_turn {_SERVICE}.log_turn {_SERVICE}.flush",
+        (
+            Step("answer"),
+            Step("records, in turns (200 ms)", f"{_LOG}.write_held"),
+            Step("their queue entries and index items", f"{_WRITER}.dispatch"),
+            Step("syncs in turns", f"{_SERVICE}._sync_log"),
+        ),
+        title="Order with a pool",
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        f"{_SERVICE}.queue_turn",
+        (
+            Step(
+                "what is not synced noted",
+                f"{_WRITER}.begin_derived_sync",
+                gives=_no_queue_to_sync,
+                swap=_queues_are_noted_after_their_sync,
+            ),
+            Step(
+                "queues synced (1 s and 2 pages; in a thorough turn, 1 min, queues, index, directories)",
+                "storage.derived.sync:DerivedSync.run",
+            ),
+            Step("that noted", "storage.derived.writer:DerivedWriter.end_sync"),
+            Step("in a thorough turn `index_synced.json`", "storage.put.store_writer:save_index_trust"),
+            Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
+        ),
+        title="Order of the queues' turns",
+    ),
+    Order(
+        "The index time",
+        f"{_WRITER}._claim_index_time",
+        (
+            Step("`index_synced.json`", "storage.put.store_writer:save_index_trust"),
+            Step("`checkpoint` with the raised field, synced", f"{_WRITER}._save_checkpoint"),
+        ),
+    ),
+    Order(
+        "Checkpoint",
+        f"{_WRITER}.checkpoint",
+        (
+            Step("log synced", f"{_WRITER}.sync_log"),
+            Step("queues and index synced", "storage.derived.sync:DerivedSync.run"),
+            Step("five longs written in place", f"{_FILES}.write", within="storage.log.checkpoint:write_checkpoint"),
+            Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
+            Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),
+        ),
+    ),
+)

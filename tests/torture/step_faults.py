@@ -1,0 +1,103 @@
+"""The planted faults that the orders of storage/README.md give, by name, and whether each is noticed.
+
+What each fault is, `steps.py` says; who must notice it, or why nobody must, `orders/`. A fault is noticed where a test fails with it that
+passes without, and has met it. One that is called harmless is met by a test that passes all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from types import MappingProxyType
+
+from tests.support.places import PROJECT
+from tests.torture.orders import ORDERS
+from tests.torture.steps import Harmless, StepFault, faults_of
+
+STEP_FAULTS: Mapping[str, StepFault] = MappingProxyType(
+    {fault.name: fault for order in ORDERS for fault in faults_of(order)}
+)
+ENVIRONMENT = "SPARK_MQ_MUTANT"
+MET = "planted fault met "
+_PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
+_PATIENCE_S = 120
+_BLUNDER = re.compile(r"^E\s+(TypeError|AttributeError|NameError|UnboundLocalError)\b", re.MULTILINE)
+"""What a fault shows that is planted wrongly: it counts for nothing."""
+
+
+class Outcome(Enum):
+    NOTICED = "noticed"
+    HARMLESS = "harmless"
+    MISSED = "NOT NOTICED"
+
+
+def plant_all(
+    jobs: int, note: Callable[[str], None] = lambda line: None, names: Iterable[str] = tuple(STEP_FAULTS)
+) -> dict[str, Outcome]:
+    """What became of each fault. Raises RuntimeError where a judge fails in the sound engine."""
+    faults = [STEP_FAULTS[name] for name in names]
+    judges = sorted({judge for fault in faults for judge in fault.judges})
+    sound = _run(judges)
+    if sound.returncode:
+        raise RuntimeError(f"the judges do not pass on the sound engine:\n{sound.stdout}")
+    with ThreadPoolExecutor(jobs) as pool:
+        outcomes = dict(zip((fault.name for fault in faults), pool.map(outcome_of, faults), strict=True))
+    for name, outcome in outcomes.items():
+        if outcome is Outcome.MISSED:
+            note(f"step fault: {name}: {outcome.value}")
+    return outcomes
+
+
+def outcome_of(fault: StepFault) -> Outcome:
+    """Plant it, and ask its judges."""
+    ended = _run(fault.judges, fault.name)
+    met = re.search(rf"{MET}(\d+) times", ended.stdout)
+    if met is None or met[1] == "0":
+        return Outcome.MISSED
+    if isinstance(fault.verdict, Harmless):
+        return Outcome.MISSED if ended.returncode else Outcome.HARMLESS
+    is_noticed = ended.returncode == 1 and not _BLUNDER.search(ended.stdout)
+    return Outcome.NOTICED if is_noticed else Outcome.MISSED
+
+
+def report(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """As a part of a page: how many of how many, operation by operation, and why some are harmless."""
+    counts = Counter(outcomes.values())
+    shown = counts[Outcome.NOTICED] + counts[Outcome.HARMLESS]
+    lines = [
+        f"planted faults by step {shown}/{len(outcomes)}: {counts[Outcome.NOTICED]} noticed, {counts[Outcome.HARMLESS]} shown to be harmless",
+        "",
+        "| operation ([storage/README.md](../storage/README.md)) | faults | noticed | harmless |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for order in ORDERS:
+        of_order = Counter(outcomes[fault.name] for fault in faults_of(order) if fault.name in outcomes)
+        if of_order:
+            numbers = (of_order.total(), of_order[Outcome.NOTICED], of_order[Outcome.HARMLESS])
+            lines.append(f"| {order.name} | {' | '.join(map(str, numbers))} |")
+    lines += ["", "| harmless fault | why |", "| --- | --- |"]
+    for name, outcome in outcomes.items():
+        verdict = STEP_FAULTS[name].verdict
+        if outcome is Outcome.HARMLESS and isinstance(verdict, Harmless):
+            lines.append(f"| {name} | {verdict.reason} |")
+    lines += [f"- FAILED, not noticed: {name}" for name, outcome in outcomes.items() if outcome is Outcome.MISSED]
+    return lines
+
+
+def _run(judges: Iterable[str], fault: str | None = None) -> subprocess.CompletedProcess[str]:
+    """What takes too long has noticed nothing."""
+    arguments = [sys.executable, "-m", "pytest", "-q", "-x", *_PLUGINS, *judges]
+    environment = os.environ if fault is None else {**os.environ, ENVIRONMENT: fault}
+    patience_s = _PATIENCE_S if fault is not None else 10 * _PATIENCE_S
+    try:
+        return subprocess.run(
+            arguments, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=patience_s
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(arguments, -1, "", "")
