@@ -166,7 +166,7 @@ def opening_after_a_kill(directory: Path) -> list[str]:
     put(store, 3, 30)
     commit(life, store, 0)
     tail = store.writer.log_end
-    _kill(store)
+    kill(store)
     for path in sorted((life.root / "consumequeue/A/0").iterdir())[1:]:
         life.disk.unlink(str(path))
     life.disk.write(f"{life.root}/commitlog/{0:020d}", tail, b"torn")
@@ -184,7 +184,7 @@ def opening_after_a_start_of_the_machine(directory: Path) -> list[str]:
     put(store, 0, 3)
     store.writer.checkpoint()
     put(store, 3, 30)
-    _kill(store)
+    kill(store)
     life.disk.boot = 2
     life.disk.begin()
     with life.open(create=False) as again:
@@ -199,7 +199,7 @@ def opening_after_a_failed_sync(directory: Path) -> list[str]:
     store = life.open()
     put(store, 0, 3)
     note_failed_sync(life.disk, str(life.root), store.writer.unsynced_paths())
-    _kill(store)
+    kill(store)
     life.disk.begin()
     with life.open(create=False) as again:
         told = life.disk.told()
@@ -215,7 +215,7 @@ def repairing(directory: Path) -> list[str]:
     store.writer.checkpoint()
     put(store, 3, 37)
     place = store.position("A", 0, 5)
-    _kill(store)
+    kill(store)
     assert place is not None
     life.disk.write(f"{life.root}/commitlog/{0:020d}", place.commitlog_offset + 95, b"\xff")
     unfinished = f"{life.root}/spark_mq/quarantine/20000101T000000000-{0:020d}"
@@ -248,9 +248,9 @@ def finishing(directory: Path) -> list[str]:
     life = Life(directory, config=ROOMY)
     store = life.open()
     commit(life, store, 0)
-    with mock.patch.object(storage.batch.commit, "reach", _killed_at("after-begin")), suppress(_Killed):
+    with mock.patch.object(storage.batch.commit, "reach", killed_at("after-begin")), suppress(Killed):
         commit(life, store, 1)
-    _kill(store)
+    kill(store)
     life.disk.begin()
     with life.open(create=False) as again:
         told = life.disk.told()
@@ -265,7 +265,7 @@ def mending(directory: Path) -> list[str]:
     store = life.open()
     commit(life, store, 0)
     [row] = store.get("orders", 0, 0).messages[:1]
-    _kill(store)
+    kill(store)
     life.disk.write(f"{life.root}/commitlog/{0:020d}", row.commitlog_offset + row.size_bytes - 8, bytes(8))
     life.disk.begin()
     with life.open(create=False) as again:
@@ -279,9 +279,9 @@ def opening_after_a_kill_amid_the_index(directory: Path) -> list[str]:
     life = Life(directory)
     store = life.open()
     put(store, 0, 3)
-    with mock.patch.object(storage.index.writer, "reach", _killed_at("amid-index")), suppress(_Killed):
+    with mock.patch.object(storage.index.writer, "reach", killed_at("amid-index")), suppress(Killed):
         put(store, 3, 3)
-    _kill(store)
+    kill(store)
     life.disk.begin()
     with life.open(create=False) as again:
         told = life.disk.told()
@@ -289,19 +289,19 @@ def opening_after_a_kill_amid_the_index(directory: Path) -> list[str]:
     return told
 
 
-class _Killed(BaseException):
+class Killed(BaseException):
     """What stands for SIGKILL inside this process."""
 
 
-def _killed_at(place: str) -> Callable[[str], None]:
+def killed_at(place: str) -> Callable[[str], None]:
     def reach(name: str) -> None:
         if name == place:
-            raise _Killed
+            raise Killed
 
     return reach
 
 
-def _kill(store: MessageStore) -> None:
+def kill(store: MessageStore) -> None:
     """The process is gone, and what it wrote is there."""
     store.writer.close()
     store._writer = None
@@ -313,7 +313,13 @@ def rows_of(batch_id: int, count: int = 4) -> BatchRows:
 
 
 def commit(
-    life: Life, store: MessageStore, batch_id: int, *, mirrored: bool = True, dead_letters: bool = False
+    life: Life,
+    store: MessageStore,
+    batch_id: int,
+    *,
+    mirrored: bool = True,
+    dead_letters: bool = False,
+    letters_are_gone: bool = False,
 ) -> None:
     rows = rows_of(batch_id)
     segments = stage(life.disk, str(life.root), life.config, rows, queue_count=4)
@@ -322,7 +328,8 @@ def commit(
         letters = [
             DeadLetterFile.of(f"{life.root}/letters", sink_digest("sink", "query").hex(), batch_id, 0, str(UUID(int=7)))
         ]
-        life.disk.create_file(letters[0].staged, 1)
+        if not letters_are_gone:
+            life.disk.create_file(letters[0].staged, 1)
     commit_batch(store.writer, rows.batch, segments, topics={"orders": 4}, mirrored=mirrored, dead_letters=letters)
 
 
@@ -333,6 +340,16 @@ def committing(directory: Path, *, sync_flush: bool = False, mirrored: bool = Tr
         commit(life, store, 0)
         life.disk.begin()
         commit(life, store, 1, mirrored=mirrored, dead_letters=True)
+        told = life.disk.told()
+    return told
+
+
+def committing_first(directory: Path) -> list[str]:
+    """A store's first batch: its topic, its ledger and its log are made."""
+    life = Life(directory, config=ROOMY)
+    with life.open() as store:
+        life.disk.begin()
+        commit(life, store, 0)
         told = life.disk.told()
     return told
 
@@ -364,7 +381,7 @@ def delivering(directory: Path, *, was_killed: bool = False) -> list[str]:
         life.wait_until(START_MS + 10_000)
         life.disk.begin()
         if was_killed:
-            with mock.patch.object(storage.delay.schedule, "reach", _killed_at("after-delivery")), suppress(_Killed):
+            with mock.patch.object(storage.delay.schedule, "reach", killed_at("after-delivery")), suppress(Killed):
                 deliver_due(store, START_MS + 10_000)
             life.disk.begin()
         report = deliver_due(store, START_MS + 10_000)
@@ -388,6 +405,21 @@ def timing(directory: Path) -> list[str]:
     timed.deliver(NOW + 10_000)
     told = disk.told()
     assert timed.delivered == ["first", "soon"]
+    timed.store.close()
+    return told
+
+
+def timing_alone(directory: Path) -> list[str]:
+    """A message is due, and none is to be entered: the seal of the timer before still holds."""
+    root = directory / "store"
+    disk = ToldDisk(root)
+    timed = TimedStore(root, files=disk)
+    timed.park("first", NOW + 5_000)
+    timed.deliver(NOW)
+    disk.begin()
+    timed.deliver(NOW + 10_000)
+    told = disk.told()
+    assert timed.delivered == ["first"]
     timed.store.close()
     return told
 
@@ -635,10 +667,12 @@ STORIES: Mapping[str, Callable[[Path], list[str]]] = MappingProxyType(
         "committing under SYNC_FLUSH": partial(committing, sync_flush=True),
         "committing under ASYNC_FLUSH": committing,
         "committing without a consumer offset": partial(committing, mirrored=False),
+        "committing a store's first batch": committing_first,
         "the queues' turn": queue_turn,
         "delivering a delay level": delivering,
         "going on with a delivery": partial(delivering, was_killed=True),
         "delivering at a time": timing,
+        "delivering at a time, with a seal": timing_alone,
         "checking transactions": checking,
         "ending a transaction": ending_a_transaction,
         "putting with extension units": extending,

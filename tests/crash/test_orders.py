@@ -1,7 +1,7 @@
 """Each operation tells the disk what storage/README.md says, in that order: a step that is missing, or comes too early, is seen.
 
-`disk_orders.txt` has the order of each story of `order_stories.py`, a word a line. Where an operation changes on purpose, compare the new
-order with storage/README.md first; `python -m tests.crash.test_orders` writes the file.
+`disk_orders.txt` has the order of each story of `order_stories.py`, a word a line. Where an operation changes on purpose, compare the
+new order with storage/README.md first; `python -m tests.crash.test_orders` writes the file.
 """
 
 from __future__ import annotations

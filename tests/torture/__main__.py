@@ -81,10 +81,11 @@ def _torture(options: argparse.Namespace, seed: int) -> int:
     outcomes = step_faults.plant_all(options.jobs, note=_note)
     records = rounds.run(kinds, seed, options.minutes, jobs=options.jobs, note=_note)
     text = page.torture(records, killed, KINDS, seed, options.minutes, _version())
-    text += "\n\n" + "\n".join(step_faults.report(outcomes))
-    print(text)
+    steps = "\n".join(step_faults.report(outcomes))
+    print(text, steps, sep="\n\n")
     if options.what is not None:
         page.write_into(Path(options.what), text)
+        page.write_into(Path(options.what), steps, page.STEPS_BEGIN, page.STEPS_END)
     found = any(record.outcome.failures or page.is_toothless(kinds[name], record) for name, record in records.items())
     return int(found or None in killed.values() or step_faults.Outcome.MISSED in outcomes.values())
 

@@ -12,6 +12,7 @@ from tests.torture.kind import Kind
 from tests.torture.rounds import Record
 
 BEGIN, END = "<!-- torture: written by make torture -->", "<!-- torture: end -->"
+STEPS_BEGIN, STEPS_END = "<!-- steps: written by make torture -->", "<!-- steps: end -->"
 _SEEDS_SHOWN = 3
 
 
@@ -87,9 +88,9 @@ def _bound(kind: Kind, record: Record) -> str:
     return f"{3 / trials:.1e}" + (f" ({trials:,} {kind.bound_on})" if kind.bound_on else "")
 
 
-def write_into(path: Path, text: str) -> None:
-    """Put the text between the page's marks."""
+def write_into(path: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+    """Put the text between two marks of the page."""
     page = path.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")

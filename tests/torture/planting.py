@@ -1,5 +1,5 @@
-"""A pytest plugin (`-p tests.torture.planting`): plants the fault that SPARK_MQ_MUTANT names, for the whole run, and says how often it was
-met.
+"""A pytest plugin (`-p tests.torture.planting`): plants the fault that SPARK_MQ_MUTANT names for the whole run, and counts how often it
+was met.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The planted faults that the orders of storage/README.md give, by name, and whether each is noticed.
 
-What each fault is, `steps.py` says; who must notice it, or why nobody must, `orders/`. A fault is noticed where a test fails with it that
-passes without, and has met it. One that is called harmless is met by a test that passes all the same.
+What each fault is, `steps.py` says; who must notice it, or why nobody must, `orders/`. A fault is noticed where a test that has met it
+fails with it and passes without. One that is called harmless is met by a test that passes all the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from types import MappingProxyType
 
 from tests.support.places import PROJECT
 from tests.torture.orders import ORDERS
-from tests.torture.steps import Harmless, StepFault, faults_of
+from tests.torture.orders.verdicts import VERDICTS, Harmless
+from tests.torture.steps import StepFault, faults_of
 
 STEP_FAULTS: Mapping[str, StepFault] = MappingProxyType(
     {fault.name: fault for order in ORDERS for fault in faults_of(order)}
@@ -26,6 +27,7 @@ STEP_FAULTS: Mapping[str, StepFault] = MappingProxyType(
 ENVIRONMENT = "SPARK_MQ_MUTANT"
 MET = "planted fault met "
 _PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
+_STORY = "tests/crash/test_orders.py::test_the_disk_is_told_the_order"
 _PATIENCE_S = 120
 _BLUNDER = re.compile(r"^E\s+(TypeError|AttributeError|NameError|UnboundLocalError)\b", re.MULTILINE)
 """What a fault shows that is planted wrongly: it counts for nothing."""
@@ -37,12 +39,22 @@ class Outcome(Enum):
     MISSED = "NOT NOTICED"
 
 
+def judges_of(fault: StepFault) -> tuple[str, ...]:
+    """The tests that are run with the fault planted: one of them must fail, or, of a harmless one, all pass."""
+    match VERDICTS.get(fault.name):
+        case Harmless(_, shown_by):
+            return (shown_by,)
+        case str(judge):
+            return (judge,)
+    return tuple(f"{_STORY}[{story}]" for story in fault.order.stories)
+
+
 def plant_all(
     jobs: int, note: Callable[[str], None] = lambda line: None, names: Iterable[str] = tuple(STEP_FAULTS)
 ) -> dict[str, Outcome]:
     """What became of each fault. Raises RuntimeError where a judge fails in the sound engine."""
     faults = [STEP_FAULTS[name] for name in names]
-    judges = sorted({judge for fault in faults for judge in fault.judges})
+    judges = sorted({judge for fault in faults for judge in judges_of(fault)})
     sound = _run(judges)
     if sound.returncode:
         raise RuntimeError(f"the judges do not pass on the sound engine:\n{sound.stdout}")
@@ -56,11 +68,11 @@ def plant_all(
 
 def outcome_of(fault: StepFault) -> Outcome:
     """Plant it, and ask its judges."""
-    ended = _run(fault.judges, fault.name)
+    ended = _run(judges_of(fault), fault.name)
     met = re.search(rf"{MET}(\d+) times", ended.stdout)
     if met is None or met[1] == "0":
         return Outcome.MISSED
-    if isinstance(fault.verdict, Harmless):
+    if isinstance(VERDICTS.get(fault.name), Harmless):
         return Outcome.MISSED if ended.returncode else Outcome.HARMLESS
     is_noticed = ended.returncode == 1 and not _BLUNDER.search(ended.stdout)
     return Outcome.NOTICED if is_noticed else Outcome.MISSED
@@ -71,7 +83,8 @@ def report(outcomes: Mapping[str, Outcome]) -> list[str]:
     counts = Counter(outcomes.values())
     shown = counts[Outcome.NOTICED] + counts[Outcome.HARMLESS]
     lines = [
-        f"planted faults by step {shown}/{len(outcomes)}: {counts[Outcome.NOTICED]} noticed, {counts[Outcome.HARMLESS]} shown to be harmless",
+        f"planted faults by step {shown}/{len(outcomes)}: {counts[Outcome.NOTICED]} noticed, "
+        f"{counts[Outcome.HARMLESS]} shown to be harmless",
         "",
         "| operation ([storage/README.md](../storage/README.md)) | faults | noticed | harmless |",
         "| --- | ---: | ---: | ---: |",
@@ -83,7 +96,7 @@ def report(outcomes: Mapping[str, Outcome]) -> list[str]:
             lines.append(f"| {order.name} | {' | '.join(map(str, numbers))} |")
     lines += ["", "| harmless fault | why |", "| --- | --- |"]
     for name, outcome in outcomes.items():
-        verdict = STEP_FAULTS[name].verdict
+        verdict = VERDICTS.get(name)
         if outcome is Outcome.HARMLESS and isinstance(verdict, Harmless):
             lines.append(f"| {name} | {verdict.reason} |")
     lines += [f"- FAILED, not noticed: {name}" for name, outcome in outcomes.items() if outcome is Outcome.MISSED]

@@ -1,8 +1,8 @@
 """Faults made of an operation's order: each of its steps left out, and each deferred until after the step that follows.
 
-An `Order` names the operation and, step by step, the callables of the engine that make the step. A step is left out where its callables
-do nothing and give a plausible result; it is late where they are put off until the next step's have run. Only calls within the operation
-are touched, so that a callable that many operations share is wrong in one of them.
+An `Order` names the operation and, step by step, the callables of the engine that make the step. A step is left out where its
+callables do nothing and give a plausible result; it is late where they are put off until the next step's have run. Only calls within
+the operation are touched, so that a callable that many operations share is wrong in one of them.
 """
 
 from __future__ import annotations
@@ -19,28 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Harmless(NamedTuple):
-    """Why a fault loses, doubles and hides nothing. `shown_by` is a test (PATH::NAME) that meets the fault and passes all the same."""
-
-    reason: str
-    shown_by: str
-
-
-Verdict = str | Harmless
-"""The test (PATH::NAME) that must notice a fault, or why none must. "" = the order's stories."""
-_STORY = "tests/crash/test_orders.py::test_the_disk_is_told_the_order"
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of an order, as storage/README.md calls it."""
 
     text: str
     calls: str = ""
-    """What makes it: MODULE:NAME or MODULE:CLASS.NAME, several between blanks. "" = it only looks: what follows is made of its result."""
-    left_out: Verdict = ""
-    late: Verdict = ""
-    """Of the fault that it comes after the step that follows."""
+    """What makes it: MODULE:NAME or MODULE:CLASS.NAME, several between blanks. "" = it only looks: what follows is made of what it
+    finds."""
     when: Callable[..., bool] = lambda *arguments, **named: True
     """Which calls are the step, by their arguments."""
     gives: Callable[..., Any] = lambda *arguments, **named: None
@@ -60,7 +46,7 @@ class Order:
     """Callables, as in `Step.calls`: only what they call is meant. "" = whoever calls."""
     steps: tuple[Step, ...]
     stories: tuple[str, ...] = ()
-    """Of tests/crash/order_stories.py: one of them notices each fault for which its step names no other judge."""
+    """Of tests/crash/order_stories.py: one of them notices each fault for which `orders/verdicts.py` names no other judge."""
     title: str = "Order"
 
     @property
@@ -84,17 +70,6 @@ class StepFault(NamedTuple):
     def name(self) -> str:
         what = f'after "{self.next_step.text}"' if self.next_step else "is left out"
         return f'{self.order.name}: "{self.step.text}" {what}'
-
-    @property
-    def verdict(self) -> Verdict:
-        return self.step.late if self.next_step else self.step.left_out
-
-    @property
-    def judges(self) -> tuple[str, ...]:
-        """The tests that are run with the fault planted: one of them must fail, or, of a harmless one, all pass."""
-        if isinstance(self.verdict, Harmless):
-            return (self.verdict.shown_by,)
-        return (self.verdict,) if self.verdict else tuple(f"{_STORY}[{story}]" for story in self.order.stories)
 
 
 def faults_of(order: Order) -> Iterator[StepFault]:

@@ -12,8 +12,9 @@ from storage.files.local_file_system import LocalFileSystem
 from tests.crash.order_stories import STORIES
 from tests.support.places import PROJECT
 from tests.torture.orders import ORDERS
-from tests.torture.step_faults import STEP_FAULTS, Outcome, outcome_of, plant_all, report
-from tests.torture.steps import Harmless, Order, Step, faults_of, planted
+from tests.torture.orders.verdicts import VERDICTS, Harmless
+from tests.torture.step_faults import STEP_FAULTS, Outcome, judges_of, outcome_of, plant_all, report
+from tests.torture.steps import Order, Step, faults_of, planted
 
 _ORDER = re.compile(r"- \*\*(Order[^*]*)\.\*\* (.*?)\.(?:\s|$)", re.DOTALL)
 
@@ -34,6 +35,7 @@ QUICK = (
     'Delivering delay levels (`delay/schedule.py`): "log synced" after "`delayOffset.json`"',
     'Putting (`put`, `put_batch`): "under SYNC_FLUSH their sync" after "queue entries"',
     'Closing: "hint deleted" is left out',
+    'A batch (`storage/batch/commit.py`): "under SYNC_FLUSH, and without a consumer offset, log synced" after "intent dropped"',
 )
 
 
@@ -61,13 +63,13 @@ def test_each_step_can_be_planted_and_is_gone_afterwards() -> None:
 
 
 def test_every_fault_has_a_judge_that_is_there_or_a_reason() -> None:
+    assert set(VERDICTS) <= set(STEP_FAULTS)
     for name, fault in STEP_FAULTS.items():
-        assert fault.judges, name
+        assert judges_of(fault), name
         assert set(fault.order.stories) <= set(STORIES)
-        for judge in fault.judges:
-            assert (PROJECT / judge.partition("::")[0]).is_file(), name
-        if isinstance(fault.verdict, Harmless):
-            assert fault.verdict.reason, name
+        for judge in judges_of(fault):
+            path, _, test = judge.partition("::")
+            assert test.partition("[")[0] in (PROJECT / path).read_text("utf-8"), name
 
 
 def test_an_order_gives_each_step_left_out_and_each_pair_of_neighbours_swapped() -> None:
@@ -119,9 +121,7 @@ def test_a_fault_of_a_step_is_noticed_or_harmless(name: str) -> None:
 
 
 def test_a_page_counts_and_tells_why() -> None:
-    name, harmless = next(
-        (name, fault.verdict) for name, fault in STEP_FAULTS.items() if isinstance(fault.verdict, Harmless)
-    )
+    name, harmless = next((name, verdict) for name, verdict in VERDICTS.items() if isinstance(verdict, Harmless))
     others = [other for other in STEP_FAULTS if other != name][:2]
     text = report({name: Outcome.HARMLESS, others[0]: Outcome.NOTICED, others[1]: Outcome.MISSED})
     assert text[0] == "planted faults by step 2/3: 1 noticed, 1 shown to be harmless"

@@ -26,6 +26,7 @@ ORDERS = (
             Step("directory synced", f"{_FILES}.sync", within=f"{_SEGMENT}.finish", when=_is_directory),
         ),
         title="Order of a task",
+        stories=("committing under SYNC_FLUSH",),
     ),
     Order(
         "A batch (`storage/batch/commit.py`)",
@@ -58,6 +59,12 @@ ORDERS = (
             Step("intent dropped", f"{_COMMIT}:drop_intent", within=f"{_COMMIT}:_finish"),
             Step("segments given back", f"{_COMMIT}:_drop_staged", within=f"{_COMMIT}:_finish"),
         ),
+        stories=(
+            "committing under ASYNC_FLUSH",
+            "committing a store's first batch",
+            "committing under SYNC_FLUSH",
+            "committing without a consumer offset",
+        ),
     ),
     Order(
         "A batch (`storage/batch/commit.py`)",
@@ -67,6 +74,7 @@ ORDERS = (
             Step("directory synced", f"{_FILES}.sync"),
         ),
         title="Order of dropping an intent",
+        stories=("closing",),
     ),
     Order(
         "A batch (`storage/batch/commit.py`)",
@@ -85,6 +93,10 @@ ORDERS = (
             Step("the rest as in a commit", f"{_COMMIT}:_finish"),
         ),
         title="Order of finishing a batch",
+        stories=(
+            "opening after a kill amid a batch",
+            "opening with a torn row",
+        ),
     ),
     Order(
         "A batch (`storage/batch/commit.py`)",
@@ -96,6 +108,7 @@ ORDERS = (
             Step("synced", f"{_REDO}:_Mending.sync"),
         ),
         title="Order of mending torn rows",
+        stories=("opening with a torn row",),
     ),
     Order(
         "Expired files (`retention.py`)",
@@ -114,5 +127,6 @@ ORDERS = (
             Step("files of queues and their extensions", "storage.retention:_unlink", when=path_has("/consumequeue")),
             Step("index files", "storage.retention:_unlink", when=path_has("/index/")),
         ),
+        stories=("expiring",),
     ),
 )

@@ -36,6 +36,7 @@ ORDERS = (
             Step("`delayOffset.json`", f"{_DELIVERY}:_Delivery._save", within=f"{_DELIVERY}:_Delivery._deliver"),
             Step("mark dropped", f"{_DELIVERY}:drop_mark"),
         ),
+        stories=("delivering a delay level",),
     ),
     Order(
         "Delivering delay levels (`delay/schedule.py`)",
@@ -47,6 +48,7 @@ ORDERS = (
             Step("mark dropped", f"{_DELIVERY}:drop_mark"),
         ),
         title="Order of going on with a round",
+        stories=("going on with a delivery",),
     ),
     Order(
         "Delivering at a time (`delay/timer_store.py`)",
@@ -60,6 +62,7 @@ ORDERS = (
             Step("`timercheck`, synced", f"{_TIMER}._save", when=_is_whole),
         ),
         title="Order of entering",
+        stories=("delivering at a time, with a seal", "delivering at a time"),
     ),
     Order(
         "Delivering at a time (`delay/timer_store.py`)",
@@ -71,6 +74,7 @@ ORDERS = (
             Step("`timercheck` with the read time, synced", f"{_TIMER}._save", within=f"{_TIMER}._read_up_to"),
         ),
         title="Order of delivering, a group of slots at a time",
+        stories=("delivering at a time",),
     ),
     Order(
         "Ending a transaction (`transaction/`, `spark_mq/broker/end_transaction.py`)",
@@ -79,6 +83,7 @@ ORDERS = (
             Step("commit record", f"{_ENDER}._commit", gives=lambda *_: PutStatus.PUT_OK),
             Step("op message", f"{_ENDER}._add_ops"),
         ),
+        stories=("ending a transaction",),
     ),
     Order(
         "Checking transactions (`transaction/check.py`)",
@@ -92,6 +97,7 @@ ORDERS = (
             Step("offsets of half and op queue, in one `consumerOffset.json`", f"{_CHECK}:save_progress"),
             Step("`transactionMetrics`", f"{_CHECK}:save_counts"),
         ),
+        stories=("checking transactions",),
     ),
     Order(
         "Sending back (`spark_mq/broker/send_back.py`)",
@@ -104,5 +110,6 @@ ORDERS = (
             Step("`subscriptionGroup.json`", f"{_STORE}.make_group"),
             Step('record, as under "Putting"', f"{_BACK}._stored", gives=lambda *_, **__: PutStatus.PUT_OK),
         ),
+        stories=("sending back",),
     ),
 )

@@ -48,6 +48,7 @@ ORDERS = (
             Step("entries by position", f"{_FILES}.write"),
         ),
         title="Order of appending",
+        stories=("putting under SYNC_FLUSH",),
     ),
     Order(
         "Appending to a queue, cutting it",
@@ -57,6 +58,7 @@ ORDERS = (
             Step("rest of the last one zeroed", f"{_FILES}.zero"),
         ),
         title="Order of cutting",
+        stories=("opening with a bad record amid others",),
     ),
     Order(
         "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
@@ -68,6 +70,7 @@ ORDERS = (
             Step("units, with empty bit maps", f"{_FILES}.write", within=f"{_EXT}._write"),
             Step("the entries that name them", f"{_QUEUE}._write"),
         ),
+        stories=("putting with extension units",),
     ),
     Order(
         "Index files",
@@ -92,6 +95,7 @@ ORDERS = (
                 when=_is_index_directory,
             ),
         ),
+        stories=("putting under SYNC_FLUSH",),
     ),
     Order(
         "Index files",
@@ -107,6 +111,7 @@ ORDERS = (
             Step("synced", f"{_FILES}.sync"),
         ),
         title="Order of mending chains",
+        stories=("opening after a kill amid the index",),
     ),
     Order(
         "State files (`config/*.json`)",
@@ -119,6 +124,7 @@ ORDERS = (
                 when=lambda *found, **_: not str(found[1]).endswith((".bak", ".bad")),
             ),
         ),
+        stories=("replacing a table",),
     ),
     Order(
         "State files (`config/*.json`)",
@@ -130,6 +136,7 @@ ORDERS = (
             Step("directory synced", f"{_FILES}.sync", when=_is_no_temporary),
         ),
         title="Order of replacing a file",
+        stories=("replacing a table",),
     ),
     Order(
         "A group's offsets",
@@ -152,5 +159,6 @@ ORDERS = (
                 when=path_ends("consumerOffset.json"),
             ),
         ),
+        stories=("setting a group's offsets",),
     ),
 )

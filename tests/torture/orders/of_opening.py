@@ -70,6 +70,14 @@ ORDERS = (
             Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
             Step("open intents settled", "storage.batch.commit:settle"),
         ),
+        stories=(
+            "opening after a kill",
+            "opening with a bad record amid others",
+            "opening after a kill amid a batch",
+            "opening after a start of the machine",
+            "opening after a failed sync",
+            "putting under SYNC_FLUSH",
+        ),
     ),
     Order(
         "Opening for writing",
@@ -80,6 +88,7 @@ ORDERS = (
             Step("note deleted", f"{_FILES}.unlink", within="storage.files.failed_sync:write_again"),
         ),
         title="Order after a failed sync",
+        stories=("opening after a failed sync",),
     ),
     Order(
         "Closing",
@@ -95,6 +104,7 @@ ORDERS = (
             Step("ROOT synced", f"{_FILES}.sync", within=f"{_OPENING}:close_cleanly", when=_is_root),
             Step("lock given back", f"{_STORE}._give_back"),
         ),
+        stories=("closing",),
     ),
     Order(
         "Releasing",
@@ -103,6 +113,10 @@ ORDERS = (
             Step("once a minute log, queues and index synced and `checkpoint` written", f"{_WRITER}.checkpoint_if_due"),
             Step("hint written", f"{_OPENING}:save_hint"),
             Step("lock given back", f"{_STORE}._give_back"),
+        ),
+        stories=(
+            "releasing",
+            "releasing after a minute",
         ),
     ),
     Order(
@@ -113,6 +127,10 @@ ORDERS = (
             Step("zeros from the end of the log on", f"{_FILES}.zero"),
             Step("synced", f"{_FILES}.sync", when=_is_file),
             Step("directories synced", f"{_FILES}.sync_all"),
+        ),
+        stories=(
+            "opening with a bad record amid others",
+            "opening after a kill",
         ),
     ),
     Order(
@@ -140,6 +158,7 @@ ORDERS = (
                 when=path_ends("/manifest.json"),
             ),
         ),
+        stories=("opening with a bad record amid others",),
     ),
     Order(
         "A missing log file (`storage/log/gaps.py`)",
@@ -151,6 +170,7 @@ ORDERS = (
             Step("renamed into it", f"{_FILES}.rename"),
             Step("directory synced", f"{_FILES}.sync", when=path_ends("log")),
         ),
+        stories=("opening with a missing log file",),
     ),
     Order(
         "Binding a log (`log_bind.py`)",
@@ -161,5 +181,6 @@ ORDERS = (
             Step("queues and checkpoint compared with the log", "storage.recovery.log_bind:find_disagreement"),
             Step("`log_binding.json`, replaced whole and synced", "storage.recovery.log_bind:save_binding"),
         ),
+        stories=("binding a log",),
     ),
 )

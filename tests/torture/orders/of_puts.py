@@ -70,6 +70,7 @@ ORDERS = (
             Step("queue entries", "storage.queues.writer:ConsumeQueueWriter.append"),
             Step("index items, header, slots", "storage.derived.writer:DerivedWriter.enter_keys"),
         ),
+        stories=("putting under SYNC_FLUSH",),
     ),
     Order(
         "Putting (`put`, `put_batch`)",
@@ -88,6 +89,7 @@ ORDERS = (
             Step("first record", f"{_LOG}._write"),
         ),
         title="Order of a new log file",
+        stories=("putting under SYNC_FLUSH",),
     ),
     Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
@@ -110,6 +112,10 @@ ORDERS = (
             Step("their answers", "storage.service.flush_service:GroupCommit.complete"),
         ),
         title="Order under SYNC_FLUSH",
+        stories=(
+            "putting through a service",
+            "putting beside a sync of the log",
+        ),
     ),
     Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
@@ -125,17 +131,19 @@ ORDERS = (
             ),
         ),
         title="Order under ASYNC_FLUSH",
+        stories=("the queues' turn",),
     ),
     Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
-        f"{_SERVICE}.pool_turn {_SERVICE}.log_turn {_SERVICE}.flush",
+        "",
         (
             Step("answer"),
-            Step("records, in turns (200 ms)", f"{_LOG}.write_held"),
-            Step("their queue entries and index items", f"{_WRITER}.dispatch"),
-            Step("syncs in turns", f"{_SERVICE}._sync_log"),
+            Step("records, in turns (200 ms)", f"{_LOG}.write_held", within=f"{_SERVICE}.pool_turn"),
+            Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}.pool_turn"),
+            Step("syncs in turns", f"{_SERVICE}._sync_log", within=f"{_SERVICE}.log_turn"),
         ),
         title="Order with a pool",
+        stories=("putting into a pool",),
     ),
     Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
@@ -156,6 +164,10 @@ ORDERS = (
             Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
         ),
         title="Order of the queues' turns",
+        stories=(
+            "the queues' turn",
+            "putting beside a sync of the queues",
+        ),
     ),
     Order(
         "The index time",
@@ -164,6 +176,7 @@ ORDERS = (
             Step("`index_synced.json`", "storage.put.store_writer:save_index_trust"),
             Step("`checkpoint` with the raised field, synced", f"{_WRITER}._save_checkpoint"),
         ),
+        stories=("putting under SYNC_FLUSH",),
     ),
     Order(
         "Checkpoint",
@@ -175,5 +188,6 @@ ORDERS = (
             Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
             Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),
         ),
+        stories=("closing", "releasing after a minute"),
     ),
 )

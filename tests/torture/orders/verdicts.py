@@ -1,0 +1,153 @@
+"""Faults that the stories of their order do not notice: which test does, or why nobody must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Harmless(NamedTuple):
+    """Why a fault loses, doubles and hides nothing. `shown_by` is a test (PATH::NAME) that meets the fault and passes all the same."""
+
+    reason: str
+    shown_by: str
+
+
+def _story(name: str) -> str:
+    return f"tests/crash/test_orders.py::test_the_disk_is_told_the_order[{name}]"
+
+
+_OUTCOMES = "tests/crash/test_commit_outcomes.py::"
+_BROKER = "tests/crash/test_after_a_broker.py::"
+_CHANGED = "tests/crash/test_changed_segments.py::"
+_OPENING, _CLOSING, _BATCH = "Opening for writing: ", "Closing: ", "A batch (`storage/batch/commit.py`)"
+_FINISH, _MEND, _BIND = (
+    f"{_BATCH} of finishing a batch: ",
+    f"{_BATCH} of mending torn rows: ",
+    "Binding a log (`log_bind.py`): ",
+)
+_NO_HINT = "An opening has deleted the hint before anything was written, so none is there."
+_ONLY_LOOK = "Both only look, and nothing is written before the second."
+_NEW_ABORT = "A hint names the `abort` under which it was written, and the opening writes another one."
+_ROOM = "Rows that are there are not written again: what a full disk leaves half-done, the next opening goes on with."
+_UNDECIDED = "What was not renamed is never read, and the next intent of that name is written over it."
+
+VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
+    {
+        f'{_OPENING}"what is to be cut and may hold messages copied ("Quarantine")" after "hint deleted"': Harmless(
+            "Both come before anything is cut.", _story("opening with a bad record amid others")
+        ),
+        f'{_OPENING}"hint deleted" is left out': (
+            "tests/crash/test_failed_syncs.py::test_a_batch_whose_sync_failed_afterwards_is_written_again"
+        ),
+        f'{_OPENING}"hint deleted" after "`abort`, synced, with ROOT"': Harmless(
+            _NEW_ABORT, _story("opening after a kill")
+        ),
+        f'{_OPENING}"files of a failed sync written again" after "rows of open intents written again ("A batch")"': Harmless(
+            "Each writes what it finds in the page cache and syncs it, and needs nothing of the other.",
+            _story("opening after a failed sync"),
+        ),
+        f'{_OPENING}"missing queue entries written" after "missing index keys written"': Harmless(
+            "Queues and index are derived from the log alone, and are both synced later.",
+            _story("opening after a kill"),
+        ),
+        f'{_CLOSING}"`index_synced.json` deleted" after "hint deleted"': Harmless(_NO_HINT, _story("closing")),
+        f'{_CLOSING}"hint deleted" is left out': Harmless(_NO_HINT, _story("closing")),
+        f'{_CLOSING}"hint deleted" after "`abort` deleted"': Harmless(_NO_HINT, _story("closing")),
+        f'{_BIND}"no process has the log\'s last file open for writing" is left out': (
+            "tests/storage/place/test_binding_beside_a_writer.py::"
+            "test_a_log_that_another_process_has_open_for_writing_is_not_bound"
+        ),
+        f'{_BIND}"no process has the log\'s last file open for writing" after "queues and checkpoint compared with the log"': Harmless(
+            _ONLY_LOOK,
+            "tests/storage/place/test_binding_beside_a_writer.py::"
+            "test_a_log_that_another_process_has_open_for_writing_is_not_bound",
+        ),
+        f'{_BIND}"queues and checkpoint compared with the log" is left out': (
+            "tests/storage/place/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
+        ),
+        f'{_BIND}"queues and checkpoint compared with the log" after "`log_binding.json`, replaced whole and synced"': (
+            "tests/storage/place/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
+        ),
+        'Putting by many threads (`put_service.py`, `flush.py`) of the queues\' turns: "that noted" after "in a thorough turn '
+        '`index_synced.json`"': Harmless(
+            "It is noted in memory only, under the same lock.", _story("the queues' turn")
+        ),
+        f'{_BATCH}: "ledger asked" is left out': (
+            f"{_OUTCOMES}test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written"
+        ),
+        f'{_BATCH}: "ledger asked" after "staged files looked for"': (
+            f"{_OUTCOMES}test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written"
+        ),
+        f'{_BATCH}: "staged files looked for" is left out': (
+            f"{_CHANGED}test_a_batch_whose_dead_letters_are_gone_is_refused_with_nothing_written"
+        ),
+        f'{_BATCH}: "staged files looked for" after "queues checked"': Harmless(
+            _ONLY_LOOK, _story("committing under ASYNC_FLUSH")
+        ),
+        f'{_BATCH}: "queues checked" is left out': (
+            f"{_OUTCOMES}test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written"
+        ),
+        f'{_BATCH}: "queues checked" after "segments compared with their sums"': Harmless(
+            _ONLY_LOOK, f"{_OUTCOMES}test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written"
+        ),
+        f'{_BATCH}: "segments compared with their sums" is left out': (
+            f"{_OUTCOMES}test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written"
+        ),
+        f'{_BATCH}: "segments compared with their sums" after "topics made"': Harmless(
+            "A topic may be made for rows that are refused; no row is written.",
+            f"{_OUTCOMES}test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written",
+        ),
+        f'{_BATCH}: "room reserved" after "log synced"': Harmless(
+            "On a full disk the predecessor is synced before the batch is refused; nothing of it is written.",
+            "tests/crash/test_full_disk.py::test_whatever_finds_the_disk_full_the_same_call_succeeds_when_there_is_room",
+        ),
+        f'{_BATCH}: "its segments given back" after "ledger claimed, before a store\'s first batch"': Harmless(
+            "Segments may be used again as soon as their intent is gone, and a first batch has no predecessor.",
+            _story("committing under ASYNC_FLUSH"),
+        ),
+        f'{_BATCH}: "note of its last batch (`ledger.json`)" after "under SYNC_FLUSH, and without a consumer offset, '
+        'log synced"': Harmless(
+            "Under SYNC_FLUSH the log is synced by then, and without a consumer offset there is no note.",
+            _story("committing under SYNC_FLUSH"),
+        ),
+        f'{_FINISH}"intents that were never renamed deleted" is left out': Harmless(
+            _UNDECIDED, _story("opening after a kill amid a batch")
+        ),
+        f'{_FINISH}"intents that were never renamed deleted" after "queue entries and keys of torn rows put right"': Harmless(
+            _UNDECIDED, _story("opening with a torn row")
+        ),
+        f'{_FINISH}"queue entries and keys of torn rows put right" is left out': (
+            f"{_BROKER}test_a_torn_row_that_a_broker_took_for_whole_gets_tags_and_keys_again"
+        ),
+        f'{_FINISH}"queue entries and keys of torn rows put right" after "these synced, with a checkpoint"': (
+            f"{_BROKER}test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_again"
+        ),
+        f'{_FINISH}"note of torn rows deleted" after "directory of intents synced"': Harmless(
+            "To mend rows again changes nothing.", _story("opening with a torn row")
+        ),
+        f'{_FINISH}"directory of intents synced" after "segments compared with their sums"': Harmless(
+            "Comparing writes nothing.", _story("opening after a kill amid a batch")
+        ),
+        f'{_FINISH}"segments compared with their sums" is left out': (
+            f"{_CHANGED}test_what_is_left_of_a_batch_is_not_appended_from_a_changed_segment"
+        ),
+        f'{_FINISH}"segments compared with their sums" after "room reserved"': Harmless(
+            "Reserving writes no row.", f"{_CHANGED}test_what_is_left_of_a_batch_is_not_appended_from_a_changed_segment"
+        ),
+        f'{_FINISH}"room reserved" is left out': Harmless(_ROOM, _story("opening after a kill amid a batch")),
+        f'{_FINISH}"room reserved" after "rows that are not there, with their ledger messages"': Harmless(
+            _ROOM, _story("opening after a kill amid a batch")
+        ),
+        f'{_MEND}"segments compared with their sums" is left out': (
+            f"{_CHANGED}test_a_torn_row_is_not_mended_from_a_changed_segment"
+        ),
+        f'{_MEND}"segments compared with their sums" after "torn rows noted"': (
+            f"{_CHANGED}test_a_torn_row_is_not_mended_from_a_changed_segment"
+        ),
+        f'{_MEND}"synced" is left out': (
+            f"{_BROKER}test_what_was_torn_is_on_the_disk_before_the_intent_goes_that_could_mend_it_again"
+        ),
+    }
+)
