@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-import storage.batch.commit
+import storage.batch.slices
 import storage.delay.schedule
 import storage.index.writer
 from spark_mq.broker.end_transaction import end_transaction, request_for
@@ -248,7 +248,7 @@ def finishing(directory: Path) -> list[str]:
     life = Life(directory, config=ROOMY)
     store = life.open()
     commit(life, store, 0)
-    with mock.patch.object(storage.batch.commit, "reach", killed_at("after-begin")), suppress(Killed):
+    with mock.patch.object(storage.batch.slices, "reach", killed_at("amid-slice")), suppress(Killed):
         commit(life, store, 1)
     kill(store)
     life.disk.begin()

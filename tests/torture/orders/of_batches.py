@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from storage.format.record_block import OwnBlock
 from tests.torture.steps import Order, Step, path_ends, path_has
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
@@ -10,10 +13,15 @@ _COMMIT = "storage.batch.commit"
 _PROGRESS = "storage.batch.sink_progress"
 _SEGMENT = "storage.batch.staged_segment:SegmentWriter"
 _REDO = "storage.batch.redo"
+_SLICES = "storage.batch.slices"
 
 
 def _is_directory(*arguments: object, **named: object) -> bool:
     return not str(arguments[-1]).endswith(".segment")
+
+
+def _is_ledger_message(writer: object, runs: Sequence[object], **named: object) -> bool:
+    return not isinstance(runs[0], OwnBlock)
 
 
 ORDERS = (
@@ -34,8 +42,9 @@ ORDERS = (
         (
             Step("ledger asked", f"{_COMMIT}:is_done", gives=lambda *_: False),
             Step("staged files looked for", f"{_COMMIT}:check_staged"),
-            Step("queues checked", f"{_COMMIT}:_check_queues"),
-            Step("segments compared with their sums", f"{_COMMIT}:_check_segments"),
+            Step("queues checked", "storage.batch.staged_checks:check_queues"),
+            Step("segments compared with their sums", "storage.batch.staged_checks:check_segments"),
+            Step("slices of another attempt compared with the rows", "storage.batch.slices:check_contents"),
             Step("topics made", f"{_WRITER}.ensure_topics"),
             Step("room reserved", f"{_WRITER}.reserve"),
             Step("log synced", f"{_WRITER}.sync_log", within=f"{_COMMIT}:settle"),
@@ -44,11 +53,15 @@ ORDERS = (
             Step("ledger claimed, before a store's first batch", f"{_COMMIT}:claim_ledger"),
             Step("**intent**, synced, renamed, directory synced", f"{_COMMIT}:save_intent"),
             Step(
-                'rows with their ledger messages, as under "Putting"',
-                "storage.log.writer:CommitLogWriter._write",
-                within=f"{_COMMIT}:_append",
+                "slices, each a SLICE",
+                f"{_WRITER}.append_records",
+                within=f"{_SLICES}:_append_slice",
+                when=_is_ledger_message,
             ),
+            Step("and its rows", "storage.log.writer:CommitLogWriter._write", within=f"{_SLICES}:_append_slice"),
+            Step("their queue entries and index items", f"{_WRITER}.make_readable"),
             Step("dead letters renamed", f"{_COMMIT}:_publish", within=f"{_COMMIT}:_append"),
+            Step("END", "storage.log.writer:CommitLogWriter._write", within=f"{_WRITER}.append"),
             Step("consumer offset of the sink", f"{_PROGRESS}:_mirror"),
             Step("note of its last batch (`ledger.json`)", f"{_PROGRESS}:_note"),
             Step(
