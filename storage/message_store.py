@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from storage.put.store_writer import StoreWriter
 from storage.recovery.creation import create_store, find_log
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.opening import close_cleanly, open_for_writing, release
+from storage.recovery.parts import StoreParts
 from storage.rows.one_row import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
@@ -91,11 +93,7 @@ def open_store(
         settings = load_config(root, config, read_bytes=files.read_file, rocketmq_version=rocketmq_version)
     else:
         settings = config if rocketmq_version is None else config.of_version(rocketmq_version)
-    return MessageStore(
-        root,
-        settings,
-        files,
-        clock or current_time_ms,
+    options = OpenOptions(
         read_only=read_only,
         truncate_damage=truncate_damage,
         on_progress=on_progress,
@@ -106,12 +104,28 @@ def open_store(
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
     )
+    return MessageStore(root, settings, files, clock or current_time_ms, options)
 
 
 def _local(files: FileSystem, root: str) -> LocalFileSystem:
     if not isinstance(files, LocalFileSystem):
         raise StoreNotWritableError(root, "it does not lie on a local file system")
     return files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How a store is opened: what `open_store` is told, under the same names."""
+
+    read_only: bool
+    truncate_damage: bool
+    on_progress: Callable[[int, int], None] | None
+    create: bool
+    lock_timeout_ms: int
+    yields_to_broker: bool
+    store_host: str | None
+    broker_name: str | None
+    flush_disk_type: str | None
 
 
 class MessageStore(FollowedStore):
@@ -123,20 +137,11 @@ class MessageStore(FollowedStore):
         config: StoreConfig,
         file_system: FileSystem,
         clock: Callable[[], int],
-        *,
-        read_only: bool,
-        truncate_damage: bool = False,
-        on_progress: Callable[[int, int], None] | None = None,
-        create: bool = False,
-        lock_timeout_ms: int = 0,
-        yields_to_broker: bool = False,
-        store_host: str | None = None,
-        broker_name: str | None = None,
-        flush_disk_type: str | None = None,
+        options: OpenOptions,
     ) -> None:
         self.root = root
         self.config = config
-        self.read_only = read_only
+        self.read_only = options.read_only
         self.recovery: RecoveryReport | None = None
         """What opening for writing mended; None of a read-only store, and where nothing was to be looked for."""
         self.finished_batches = 0
@@ -152,30 +157,25 @@ class MessageStore(FollowedStore):
         try:
             self._refuse_foreign_stores()
             writable = None
-            if not read_only:
-                place = find_log(root, config, file_system, may_be_empty=create, to_write=True)
-                if create:
+            if not options.read_only:
+                place = find_log(root, config, file_system, may_be_empty=options.create, to_write=True)
+                if options.create:
                     self._make_root()
-                writable = self._lock(lock_timeout_ms, yields_to_broker)
-                if create:
+                writable = self._lock(options)
+                if options.create:
                     create_store(root, place.directories, writable)
             # Again under the lock, and of a store that is there now.
-            self.place = find_log(root, config, file_system, to_write=not read_only)
+            self.place = find_log(root, config, file_system, to_write=not options.read_only)
             settings = None
             if writable is not None:
-                settings = put_settings(root, config, writable, store_host, broker_name, flush_disk_type)
-            self.layout = StoreLayout(
-                root,
-                self.place.directories,
-                config.commit_log.mapped_file_size_commit_log,
-                config.consume_queue.mapped_file_size_consume_queue,
-                config.consume_queue.mapped_file_size_consume_queue_ext,
-                config.commit_log.force_verify_prop_crc,
-            )
+                settings = put_settings(
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type
+                )
+            self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)
-            writes_ext = not read_only and config.consume_queue.enable_consume_queue_ext
+            writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
-            if not read_only:
+            if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
@@ -183,7 +183,7 @@ class MessageStore(FollowedStore):
             if writable is None or settings is None:
                 self._look_at_all()
             else:
-                self._open_for_writing(writable, settings, truncate_damage, on_progress)
+                self._open_for_writing(writable, settings, options)
         except BaseException:
             try:
                 self._let_go()
@@ -205,7 +205,7 @@ class MessageStore(FollowedStore):
         if reasons:
             raise StoreRefusedError(self.root, "; ".join(reasons))
 
-    def _lock(self, timeout_ms: int, yields_to_broker: bool) -> LocalFileSystem:
+    def _lock(self, options: OpenOptions) -> LocalFileSystem:
         """The store's lock, before anything is read for writing (STORE.md 13), when it is our turn among those that wait for it."""
         files = _local(self._file_system, self.root)
         self._take_lock(files, timeout_ms, yields_to_broker)
@@ -214,7 +214,12 @@ class MessageStore(FollowedStore):
     def _take_lock(self, files: LocalFileSystem, timeout_ms: int, yields_to_broker: bool) -> None:
         lock = f"{self.root}/lock"
         self._resources.enter_context(
-            files.locked(lock, timeout_ms, turns=f"{self.root}/spark_mq/turns", yields_to_broker=yields_to_broker)
+            files.locked(
+                lock,
+                options.lock_timeout_ms,
+                turns=f"{self.root}/spark_mq/turns",
+                yields_to_broker=options.yields_to_broker,
+            )
         )
         files.write(lock, 0, b"lock")
 
@@ -222,22 +227,12 @@ class MessageStore(FollowedStore):
         self,
         file_system: LocalFileSystem,
         settings: PutSettings,
-        truncate_damage: bool,
-        on_progress: Callable[[int, int], None] | None,
+        options: OpenOptions,
     ) -> None:
         warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.message_index_enable else None
-        opening = open_for_writing(
-            self.root,
-            self.config,
-            file_system,
-            self.log,
-            self.queues,
-            index,
-            self._clock,
-            truncate_damage=truncate_damage,
-            on_progress=on_progress,
-        )
+        parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
+        opening = open_for_writing(parts, truncate_damage=options.truncate_damage, on_progress=options.on_progress)
         self.plan, self.recovery = opening.plan, opening.report
         if self.recovery is not None:
             for text in self.recovery.warnings(self.root):

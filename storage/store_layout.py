@@ -12,6 +12,7 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore
+from storage.settings.load import StoreConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,18 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
     force_property_crc: bool = False
+
+    @classmethod
+    def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
+        """As the configuration says."""
+        return cls(
+            root,
+            log_directories,
+            config.commit_log.mapped_file_size_commit_log,
+            config.consume_queue.mapped_file_size_consume_queue,
+            config.consume_queue.mapped_file_size_consume_queue_ext,
+            config.commit_log.force_verify_prop_crc,
+        )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
         """The log. With `scratch`, records lie in that memory until the next ones are asked for."""

@@ -25,19 +25,19 @@ from storage.files.failed_sync import noting_failed_syncs, write_again
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint
-from storage.format.delay_level import parse_delay_levels
 from storage.index.store import IndexStore
-from storage.index.trust import drop_index_trust, load_index_trust
+from storage.index.trust import drop_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.gaps import bridge
 from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
-from storage.queues.store import ConsumeQueueStore, queue_file_size
-from storage.recovery.index import plan_index
+from storage.queues.store import ConsumeQueueStore
+from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
     count_successors,
+    plan_kept_index,
     plan_recovery,
 )
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
@@ -68,13 +68,7 @@ def read_plan(
 
 
 def open_for_writing(
-    root: str,
-    config: StoreConfig,
-    file_system: LocalFileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    index: IndexStore | None,
-    clock: Callable[[], int],
+    parts: StoreParts,
     *,
     truncate_damage: bool,
     on_progress: Callable[[int, int], None] | None = None,
@@ -85,6 +79,8 @@ def open_for_writing(
     LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
     is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
     """
+    root, config, file_system = parts.root, parts.config, parts.file_system
+    log, queues, index = parts.log, parts.queues, parts.index
     refuse_links(file_system, root)
     if file_system.exists(
         f"{root}/config"
@@ -105,7 +101,7 @@ def open_for_writing(
         raise plan.damage
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
-    quarantine = _keep_what_is_cut(root, file_system, log, queues, index, plan, clock)
+    quarantine = _keep_what_is_cut(parts, plan)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     drop_hint(file_system, root)
     file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
@@ -114,24 +110,8 @@ def open_for_writing(
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
         if log.files:
             mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
-        checkpoint = read_checkpoint(file_system, root)
         report = apply_recovery(
-            plan,
-            file_system,
-            log,
-            queues,
-            index,
-            checkpoint,
-            delays_ms=parse_delay_levels(config.delay.message_delay_level),
-            queue_file_size_bytes=queue_file_size(
-                file_system, root, config.consume_queue.mapped_file_size_consume_queue
-            ),
-            clock=clock,
-            save_checkpoint=lambda lowered: write_checkpoint(file_system, root, lowered),
-            trust=load_index_trust(file_system, root, checkpoint.index_msg_timestamp, was_clean=plan.was_clean),
-            truncate_damage=truncate_damage,
-            quarantine=quarantine,
-            on_progress=on_progress,
+            plan, parts, truncate_damage=truncate_damage, quarantine=quarantine, on_progress=on_progress
         )
         ends = report.queue_ends
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
@@ -144,7 +124,7 @@ def open_for_writing(
             plan.log_end,
             plan.last_record,
             dict(ends),
-            checkpointed_ms=clock(),
+            checkpointed_ms=parts.clock(),
             index_is_sound=True,
             indexed_from=None if index is None else plan.log_end,  # before that a broker may have left gaps
         ),
@@ -161,37 +141,17 @@ def _recovered_paths(
     return of_log + of_queues + ([file.path for file in index.files()] if index is not None else [])
 
 
-def _keep_what_is_cut(
-    root: str,
-    file_system: LocalFileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    index: IndexStore | None,
-    plan: RecoveryPlan,
-    clock: Callable[[], int],
-) -> Quarantine | None:
+def _keep_what_is_cut(parts: StoreParts, plan: RecoveryPlan) -> Quarantine | None:
     """A copy of what recovery will cut, if intact records are in it that may have followed the log's last one. None if none are.
 
     Of a torn tail too: its bad record may be one that a disk spoilt after it was acknowledged.
     """
-    if not log.files or (plan.damage is None and not count_successors(log, plan)):
+    if not parts.log.files or (plan.damage is None and not count_successors(parts.log, plan)):
         return None
-    reason = plan.damage or plan.failure or _no_record(log, plan.log_end)
-    trust = load_index_trust(
-        file_system, root, read_checkpoint(file_system, root).index_msg_timestamp, was_clean=plan.was_clean
-    )
-    dropped = plan_index(index, plan.log_end, trust).dropped if index is not None else []
-    return keep_what_is_cut(
-        file_system,
-        root,
-        log,
-        plan.log_end,
-        queues,
-        plan.visible_ends,
-        [file.path for file in dropped],
-        reason=reason,
-        now_ms=clock(),
-    )
+    reason = plan.damage or plan.failure or _no_record(parts.log, plan.log_end)
+    kept = plan_kept_index(parts, plan)
+    dropped = [] if kept is None else [file.path for file in kept.dropped]
+    return keep_what_is_cut(parts, plan, dropped, reason=reason)
 
 
 def _no_record(log: CommitLog, log_end: int) -> CorruptRecordError:

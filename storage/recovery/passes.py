@@ -35,8 +35,7 @@ from storage.format.record import (
     SYS_FLAG_POSITION,
 )
 from storage.format.sys_flag import BORN_HOST_V6
-from storage.index.store import IndexStore
-from storage.index.trust import IndexTrust
+from storage.index.trust import load_index_trust
 from storage.log.commit_log import CommitLog, LogFile
 from storage.log.dispatch import DispatchBatch, dispatch
 from storage.log.gaps import find_gaps
@@ -45,7 +44,8 @@ from storage.log.tail import RecordIdentity
 from storage.queues.consume_queue import valid_entries
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.tails import read_tails
-from storage.recovery.index import Indexer, plan_index
+from storage.recovery.index import Indexer, IndexPlan, plan_index
+from storage.recovery.parts import StoreParts
 from storage.recovery.quarantine import Quarantine
 from storage.recovery.queues import QueueWriters
 
@@ -174,36 +174,28 @@ def _times_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[np.ndarra
 
 def apply_recovery(
     plan: RecoveryPlan,
-    file_system: LocalFileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    index: IndexStore | None,
-    checkpoint: Checkpoint,
+    parts: StoreParts,
     *,
-    delays_ms: tuple[int, ...],
-    queue_file_size_bytes: int,
-    clock: Callable[[], int],
-    save_checkpoint: Callable[[Checkpoint], None],
-    trust: IndexTrust,
     truncate_damage: bool = False,
     quarantine: Quarantine | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
 
-    `trust` says which index files may be kept, after a clean stop too.
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
-    checkpoint is lowered by `save_checkpoint`: to no queue entry known to be on disk, to the last index file that is kept.
+    checkpoint is lowered: to no queue entry known to be on disk, to the last index file that is kept.
     `quarantine` holds what is cut, for the report. `on_progress` is told how many bytes of how many are dispatched. Raises the plan's
     StoreDamagedError, before anything is changed, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
+    file_system, log, queues, delays_ms = parts.file_system, parts.log, parts.queues, parts.delays_ms
+    checkpoint = parts.checkpoint()
     report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
     report.queue_ends, report.dispatched_end = dict(plan.visible_ends), plan.greatest_end
     if quarantine is not None:
         report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
-    index_plan = plan_index(index, plan.log_end, trust) if index is not None else None
+    index_plan = plan_kept_index(parts, plan)
     data_ends = _data_ends(plan, queues)
     interrupted = _interrupted(plan, queues, log, data_ends)
     wrongly_cut = _wrongly_cut(plan, queues) | interrupted
@@ -215,14 +207,14 @@ def apply_recovery(
         index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
     if honest != checkpoint:
-        save_checkpoint(honest)
+        parts.save_checkpoint(honest)
     reach("before-cut")
     report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
     reach("log-cut")
     if not plan.was_clean:
         _sync_unsynced_log(plan, file_system, log)
-    writers = QueueWriters(file_system, queues, plan, queue_file_size_bytes, log.minimum, report, data_ends)
-    indexer = Indexer(file_system, index_plan, clock) if index_plan is not None else None
+    writers = QueueWriters(file_system, queues, plan, parts.queue_file_size_bytes, log.minimum, report, data_ends)
+    indexer = Indexer(file_system, index_plan, parts.clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.log_end
     if wrongly_cut:
@@ -236,7 +228,7 @@ def apply_recovery(
             indexer.append(batch)
     writers.enter_held()
     if writers.broken:
-        save_checkpoint(honest._replace(logics_msg_timestamp=0))
+        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
         writers.rebuild_broken_queues(_batches(log, log.minimum, plan.log_end, delays_ms))
     writers.finish()
     reach("queues-recovered")
@@ -255,6 +247,15 @@ def _sync_unsynced_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: Co
         if file.end > plan.walk_start:
             file_system.sync(file.path)
     file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
+
+
+def plan_kept_index(parts: StoreParts, plan: RecoveryPlan) -> IndexPlan | None:
+    """Which index files may be kept, after a clean stop too; None where the store keeps no index."""
+    if parts.index is None:
+        return None
+    known_ms = parts.checkpoint().index_msg_timestamp
+    trust = load_index_trust(parts.file_system, parts.root, known_ms, was_clean=plan.was_clean)
+    return plan_index(parts.index, plan.log_end, trust)
 
 
 def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from storage.ends.recovery_plan import RecoveryPlan
 from storage.errors import StateFileError, StorageError, StoreNotWritableError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.files.local_file_system import LocalFileSystem
@@ -27,6 +28,7 @@ from storage.format.record import Message, decode_record
 from storage.log.commit_log import CommitLog
 from storage.log.intact_records import intact_records
 from storage.queues.store import ConsumeQueueStore
+from storage.recovery.parts import StoreParts
 
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
@@ -71,30 +73,22 @@ def quarantine_directory(root: str) -> str:
 
 
 def keep_what_is_cut(
-    file_system: LocalFileSystem,
-    root: str,
-    log: CommitLog,
-    log_end: int,
-    queues: ConsumeQueueStore,
-    queue_ends: dict[tuple[str, int], int],
-    index_paths: Sequence[str],
-    *,
-    reason: StorageError,
-    now_ms: int,
+    parts: StoreParts, plan: RecoveryPlan, index_paths: Sequence[str], *, reason: StorageError
 ) -> Quarantine:
-    """Copy the log behind `log_end`, the queues behind their ends and these index files. Durable on return, directories too.
+    """Copy the log and the queues behind the plan's ends, and these index files. Durable on return, directories too.
 
     The caller holds the store's lock and has cut nothing yet. Raises StoreNotWritableError where the copy has no room or fails
     otherwise; what there is of it is deleted then.
     """
+    root, file_system, log_end = parts.root, parts.file_system, plan.log_end
     _remove_unfinished(file_system, root)
-    made_ms = now_ms
+    made_ms = parts.clock()
     while file_system.exists(directory := f"{quarantine_directory(root)}/{_name(made_ms, log_end)}"):
         made_ms += 1
     copy = _Copy(file_system, directory)
     try:
-        copy.copy_log(log, log_end)
-        copy.copy_queues(queues, queue_ends)
+        copy.copy_log(parts.log, log_end)
+        copy.copy_queues(parts.queues, plan.visible_ends)
         for path in index_paths:
             opened = file_system.open_file(path)
             copy.copy(f"index/{path.rpartition('/')[2]}", opened, 0, opened.size_bytes)
