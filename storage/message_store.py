@@ -208,27 +208,16 @@ class MessageStore(FollowedStore):
     def _lock(self, options: OpenOptions) -> LocalFileSystem:
         """The store's lock, before anything is read for writing (STORE.md 13), when it is our turn among those that wait for it."""
         files = _local(self._file_system, self.root)
-        self._take_lock(files, timeout_ms, yields_to_broker)
+        self._take_lock(files, options)
         return files
 
-    def _take_lock(self, files: LocalFileSystem, timeout_ms: int, yields_to_broker: bool) -> None:
-        lock = f"{self.root}/lock"
-        self._resources.enter_context(
-            files.locked(
-                lock,
-                options.lock_timeout_ms,
-                turns=f"{self.root}/spark_mq/turns",
-                yields_to_broker=options.yields_to_broker,
-            )
-        )
+    def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> None:
+        lock, turns = f"{self.root}/lock", f"{self.root}/spark_mq/turns"
+        taken = files.locked(lock, options.lock_timeout_ms, turns=turns, yields_to_broker=options.yields_to_broker)
+        self._resources.enter_context(taken)
         files.write(lock, 0, b"lock")
 
-    def _open_for_writing(
-        self,
-        file_system: LocalFileSystem,
-        settings: PutSettings,
-        options: OpenOptions,
-    ) -> None:
+    def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
         warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.message_index_enable else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
