@@ -59,7 +59,11 @@ ORDERS = (
                 when=_is_ledger_message,
             ),
             Step("and its rows", "storage.log.writer:CommitLogWriter._write", within=f"{_SLICES}:_append_slice"),
-            Step("their queue entries and index items", f"{_WRITER}.make_readable"),
+            Step(
+                "their queue entries and index items",
+                "storage.derived.writer:DerivedWriter.enter",
+                within=f"{_SLICES}:append_slices",
+            ),
             Step("dead letters renamed", f"{_COMMIT}:_publish", within=f"{_COMMIT}:_append"),
             Step("END", "storage.log.writer:CommitLogWriter._write", within=f"{_WRITER}.append"),
             Step("consumer offset of the sink", f"{_PROGRESS}:_mirror"),

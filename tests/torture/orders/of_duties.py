@@ -62,7 +62,7 @@ ORDERS = (
             Step("`timercheck`, synced", f"{_TIMER}._save", when=_is_whole),
         ),
         title="Order of entering",
-        stories=("delivering at a time, with a seal", "delivering at a time"),
+        stories=("delivering at a time",),
     ),
     Order(
         "Delivering at a time (`delay/timer_store.py`)",
@@ -74,14 +74,14 @@ ORDERS = (
             Step("`timercheck` with the read time, synced", f"{_TIMER}._save", within=f"{_TIMER}._read_up_to"),
         ),
         title="Order of delivering, a group of slots at a time",
-        stories=("delivering at a time",),
+        stories=("delivering at a time, with a seal", "delivering at a time"),
     ),
     Order(
         "Ending a transaction (`transaction/`, `spark_mq/broker/end_transaction.py`)",
-        f"{_ENDER}.end",
+        "spark_mq.broker.end_transaction:end_transaction",
         (
             Step("commit record", f"{_ENDER}._commit", gives=lambda *_: PutStatus.PUT_OK),
-            Step("op message", f"{_ENDER}._add_ops"),
+            Step("op message", f"{_ENDER}._write_ops"),
         ),
         stories=("ending a transaction",),
     ),

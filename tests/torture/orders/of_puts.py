@@ -131,7 +131,7 @@ ORDERS = (
             ),
         ),
         title="Order under ASYNC_FLUSH",
-        stories=("the queues' turn",),
+        stories=("the queues' turn", "putting beside a sync of the queues"),
     ),
     Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
