@@ -50,6 +50,7 @@ UPKEEP = (
     "before-records",
     "log-file-made",
     "queue-file-made",
+    "ext-file-made",
     "index-file-made",
     "amid-index",
     "log-synced",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _ENTRY = struct.Struct(">qiq")
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _ITEM = struct.Struct(">iqii")
+_UNIT = struct.Struct(">hqqh")
 _FILLED = 2**31 - 1  # ConsumeQueue.fillPreBlank: the size of entries in front of a queue's first one
 _SHOWN = 10
 
@@ -49,7 +50,7 @@ def differences_from_rebuild(root: str | Path, config: StoreConfig | None = None
     log = RawLog([Path(root, "commitlog")])
     records = list(log.records())
     torn = {record.commitlog_offset for record in records if record.is_torn}
-    found = [*_of_queues(Path(root, "consumequeue"), records, log.minimum, config.delay.delays_ms)]
+    found = [*_of_queues(Path(root), records, log.minimum, config.delay.delays_ms)]
     if config.index.message_index_enable:
         keys = {key for key in _keys(records) if key[1] not in torn}
         there = _reachable_items(Path(root, "index"), config.index.max_hash_slot_num, config.index.max_index_num)
@@ -61,9 +62,7 @@ def differences_from_rebuild(root: str | Path, config: StoreConfig | None = None
 # Queues
 
 
-def _of_queues(
-    directory: Path, records: Iterable[RawRecord], log_minimum: int, delays_ms: tuple[int, ...]
-) -> Iterator[str]:
+def _of_queues(root: Path, records: Iterable[RawRecord], log_minimum: int, delays_ms: tuple[int, ...]) -> Iterator[str]:
     expected: dict[Queue, dict[int, Entry]] = defaultdict(dict)
     torn: set[int] = set()
     for record in records:
@@ -75,7 +74,10 @@ def _of_queues(
         entries[record.queue_offset] = Entry(record.commitlog_offset, record.size_bytes, _tags_code(record, delays_ms))
         if record.is_torn:
             torn.add(record.commitlog_offset)
-    there = {queue: _entries_of(path, log_minimum) for queue, path in _queue_directories(directory)}
+    there = {
+        queue: _entries_of(path, Path(root, "consumequeue_ext", queue[0], str(queue[1])), log_minimum)
+        for queue, path in _queue_directories(root / "consumequeue")
+    }
     for queue in sorted(expected.keys() | there.keys()):
         topic, queue_id = queue
         pairs = [
@@ -103,16 +105,27 @@ def _queue_directories(directory: Path) -> Iterator[tuple[Queue, Path]]:
             yield (topic.name, int(queue.name)), queue
 
 
-def _entries_of(directory: Path, log_minimum: int) -> dict[int, Entry]:
-    """Queue offset → entry, of what points into the log."""
+def _entries_of(directory: Path, extension: Path, log_minimum: int) -> dict[int, Entry]:
+    """Queue offset → entry, of what points into the log; with the tags code of its unit where it names one."""
     entries = {}
+    units = sorted(extension.iterdir()) if extension.is_dir() else []
     for path in sorted(directory.iterdir()):
         first = int(path.name) // _ENTRY.size
         for number, fields in enumerate(_ENTRY.iter_unpack(path.read_bytes())):
             entry = Entry(*fields)
             if entry.size_bytes not in (0, _FILLED) and entry.commitlog_offset >= log_minimum:
-                entries[first + number] = entry
+                entries[first + number] = entry._replace(tags_code=_code_behind(entry.tags_code, units))
     return entries
+
+
+def _code_behind(tags_code: int, units: Sequence[Path]) -> int:
+    """The tags code itself, or that of the unit at the address that it is. Java: ConsumeQueueExt.isExtAddr, unDecorate, CqExtUnit."""
+    if tags_code >= -(2**31):
+        return tags_code
+    address = tags_code + 2**63
+    (path, *_) = [path for path in reversed(units) if int(path.name) <= address] or [None]
+    content = b"" if path is None else path.read_bytes()[address - int(path.name) :]
+    return _UNIT.unpack_from(content)[1] if len(content) >= _UNIT.size else tags_code
 
 
 # Index

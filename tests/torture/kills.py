@@ -44,6 +44,8 @@ mappedFileSizeCommitLog={log_file_size}
 mappedFileSizeConsumeQueue={queue_file_size}
 maxHashSlotNum=20
 maxIndexNum={index_items}
+enableConsumeQueueExt=true
+mappedFileSizeConsumeQueueExt=256
 """
 
 
