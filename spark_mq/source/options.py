@@ -32,27 +32,18 @@ from spark_mq.source.subscription import Subscription
 from storage.nearest_name import advice
 
 COLUMN_NAMES = (
-    "topic",
-    "broker_name",
-    "queue_id",
-    "queue_offset",
-    "msg_id",
-    "unique_key",
-    "tags",
-    "keys",
-    "body",
-    "properties",
-    "born_timestamp",
-    "store_timestamp",
-    "born_host",
-    "store_host",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "body_crc",
-    "prepared_transaction_offset",
-    "commitlog_offset",
-    "store_size",
+    *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "unique_key", "tags", "keys", "body", "properties"),
+    *(
+        "born_timestamp",
+        "store_timestamp",
+        "born_host",
+        "store_host",
+        "flag",
+        "sys_flag",
+        "reconsume_times",
+        "body_crc",
+    ),
+    *("prepared_transaction_offset", "commitlog_offset", "store_size"),
 )
 """What a row has unless option `columns` or a schema says otherwise."""
 EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
