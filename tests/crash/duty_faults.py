@@ -44,12 +44,13 @@ def _moves_on_over_halves() -> Any:
 
 
 def _goes_back_over_halves() -> Any:
-    """Every second time."""
+    """In each life that finds the queue gone forward; a check saves its progress several times."""
+    goes_back: list[bool] = []
 
     def save(store: MessageStore, progress: TransactionProgress, *, now_ms: int) -> None:
-        goes_back = read_progress(store).half_offset > 0
+        goes_back.append(read_progress(store).half_offset > 0)
         save_progress(store, progress, now_ms=now_ms)
-        if goes_back:
+        if goes_back[0]:
             with open(f"{store.root}/config/{OFFSETS_FILE}", encoding="utf-8") as file:
                 table = json.load(file)
             table["offsetTable"][f"{HALF_TOPIC}@{GROUP}"] = {"0": 0}

@@ -94,9 +94,9 @@ def test_a_relative_start_is_resolved_once(tmp_path: Path, monkeypatch: pytest.M
     for second in range(10):
         store.send("Topic", str(second), store_time_ms=START_MS + second * SECOND)
     reader = open_stream(store.root, topic="Topic", startingTimestamp="-5s")
-    monkeypatch.setattr(stream_reader, "_now_ms", lambda: START_MS + 10 * SECOND)
+    monkeypatch.setattr(stream_reader, "current_time_ms", lambda: START_MS + 10 * SECOND)
     first = reader.initialOffset()
-    monkeypatch.setattr(stream_reader, "_now_ms", lambda: START_MS + 12 * SECOND)
+    monkeypatch.setattr(stream_reader, "current_time_ms", lambda: START_MS + 12 * SECOND)
     assert next_offsets(first) == {0: 5}
     assert reader.initialOffset() == first
 
@@ -148,7 +148,7 @@ def test_rows_and_bytes_limit_together(store: StoreBuilder) -> None:
 
 def test_few_rows_are_waited_for_until_the_delay_is_over(store: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [START_MS]
-    monkeypatch.setattr(stream_reader, "_now_ms", lambda: now[0])
+    monkeypatch.setattr(stream_reader, "current_time_ms", lambda: now[0])
     limits = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     reader = open_stream(store.root, topic="Topic", startingOffsets="earliest", **limits)
     position, rows = next_batch(reader, reader.initialOffset())
