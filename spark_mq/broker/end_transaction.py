@@ -151,6 +151,7 @@ class TransactionEnder:
         """What to write and to answer, and the queue offsets of the halves that no op message names: a later copy would be asked
         about, by a broker that takes the store over, as if it were another transaction's.
         """
+        is_fresh = self._is_fresh(_name_of(half))  # asked first: what is dispatched meanwhile is found below
         indexed_from = self._writer.ends.indexed_from
         found = None if indexed_from is None else find_transaction(self._store, half, indexed_from)
         if found is not None:
@@ -168,7 +169,7 @@ class TransactionEnder:
                     offset for offset in outcomes.without_op(0, half.queue_offset).tolist() if not self._is_op(offset)
                 ]
             is_committed = bool(outcomes.is_committed[0])
-        is_committed = is_committed or self._is_fresh(_name_of(half))
+        is_committed = is_committed or is_fresh
         ending, response = settle(
             request.commit_or_rollback,
             is_committed=is_committed,

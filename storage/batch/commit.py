@@ -266,12 +266,15 @@ def _append(
     Returns the place of the END.
     """
     now_ms = writer.clock()
-    there = first_missing(writer.log, writer.log_end, writer.settings.log_file_size_bytes, begun, readers)
+    with turn():
+        log_end = writer.log_end
+        there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, begun, readers)
+    tail = Tail(there.lacking, log_end)  # to be completed only if nobody has put behind it since
     halves, commits = halves_and_rest(readers)
     if halves:
-        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, turn)
+        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, tail, turn)
     else:
-        last_place, tail = there.last_place, Tail(there.lacking, writer.log_end)
+        last_place = there.last_place
         if rest := runs_from(readers, there.row_count):
             placements = append_slices(writer, intent.batch, rest, there.row_count, turn, tail)
             last_place = int(placements[-1].commitlog_offsets[-1])

@@ -287,7 +287,11 @@ class BatchLedger:
 
     def open_slices(self) -> OpenSlices:
         """For every sink and query the place of the oldest SLICE behind its newest END. Looks at the whole ledger, as that does."""
-        ends = {_keys_text(message.batch): message.commitlog_offset for message in self.newest_end_messages()}
+        # Not where the END itself stands: retention puts it again behind the slices of the next batch.
+        ends = {
+            _keys_text(message.batch): message.commitlog_offset if message.last is None else message.last[0]
+            for message in self.newest_end_messages()
+        }
         found: OpenSlices = {}
         for places, kinds, keys in self._slices_backwards():
             rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, SLICE), False).to_numpy(zero_copy_only=False))

@@ -238,7 +238,8 @@ def _visit(
         else:
             visitor.write(place_of_record, record.logged)
         if record.message.kind in (SLICE, BEGIN):
-            _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write)
+            # A slice that was completed where it stands begins with rows of an earlier staging.
+            _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write, restaged=True)
 
 
 def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:

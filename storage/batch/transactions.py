@@ -27,6 +27,7 @@ def append_transactions(
     commits: Sequence[RecordRun],
     there: Progress,
     begun: Sequence[LedgerMessage],
+    tail: Tail,
     turn: Turn,
 ) -> tuple[int, HalfPlaces]:
     """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves.
@@ -35,9 +36,10 @@ def append_transactions(
     """
     half_count = sum(run.columns.row_count for run in halves)
     file_size = writer.settings.log_file_size_bytes
-    places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
+    with turn():
+        places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
     if rest := runs_from(halves, there.row_count):
-        tail = Tail(min(there.lacking, half_count - there.row_count), writer.log_end)
+        tail = tail._replace(row_count=min(tail.row_count, half_count - there.row_count))
         appended = append_slices(writer, batch, rest, there.row_count, turn, tail)
         places = places.followed_by(HalfPlaces.of(appended))
         reach("after-halves")
@@ -45,7 +47,8 @@ def append_transactions(
     half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
     committed = np.full(len(half_offsets), -1, np.int64)
     if begun and len(half_offsets):
-        committed = commit_places(writer.log, begun[0].commitlog_offset, writer.log_end, half_offsets)
+        with turn():
+            committed = commit_places(writer.log, begun[0].commitlog_offset, writer.log_end, half_offsets)
     for first, end in stretches_of(committed < 0):
         placements = append_slices(writer, batch, runs_between(runs, first, end), half_count + first, turn)
         committed[first:end] = np.concatenate([placement.commitlog_offsets for placement in placements])

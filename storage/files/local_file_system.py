@@ -34,7 +34,7 @@ from storage.files.local_files import (
     LocalWriter,
 )
 from storage.files.lock_holder import is_held_by_broker, lock_holder
-from storage.files.turns import Turn
+from storage.files.turns import PATIENCE_S, Turn
 
 _CHUNK = 1 << 20
 _MEMORY = "/dev/shm"
@@ -302,7 +302,8 @@ def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, yields
     """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError."""
     request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
     start, said = time.monotonic(), False
-    with Turn(turns, mode=FILE_MODE) if turns is not None else nullcontext() as turn:
+    patience_s = min(PATIENCE_S, timeout_ms / 2_000)
+    with Turn(turns, mode=FILE_MODE, patience_s=patience_s) if turns and timeout_ms else nullcontext() as turn:
         while True:
             if turn is None or turn.has_come(descriptor):
                 with suppress(BlockingIOError, PermissionError):

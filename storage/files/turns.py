@@ -7,8 +7,9 @@ The queue is an empty file beside the lock's users (ROOT/spark_mq/turns), of whi
     byte 1, 2, 3, …   ticket 1, 2, 3, … of a process that waits; the next number is one more than the greatest that is held
 
 A ticket is a lock of an open file (F_OFD_SETLK). It ends with its process, so nobody waits for a dead one; nothing is written, and
-nothing is left. One that waits and does not take the free lock (a stopped process) is passed over after PATIENCE_S. A writer that
-takes no ticket, such as a broker, finds the lock as it always did.
+nothing is left. One that waits and does not take the free lock (a stopped process) is passed over after PATIENCE_S, or after
+half of the time that we would wait. A writer that takes no ticket, such as a broker, or one that does not wait, finds the lock as it
+always did.
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ class Turn:
     always this writer's turn.
     """
 
-    def __init__(self, path: str, *, mode: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: str, *, mode: int, patience_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._path = path
         self._mode = mode
+        self._patience_s = patience_s
         self._clock = clock
         self._descriptor: int | None = None
         self._number = 0
@@ -54,7 +58,7 @@ class Turn:
             return False
         if self._free_since_s is None:
             self._free_since_s = self._clock()
-        return self._clock() - self._free_since_s >= PATIENCE_S
+        return self._clock() - self._free_since_s >= self._patience_s
 
     def queue_up(self) -> None:
         """Take a ticket, behind all that are held; nothing where we have one."""
@@ -99,6 +103,8 @@ class Turn:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._descriptor is not None:
+            if self._number:
+                _unlock(self._descriptor, self._number)  # a child that was forked meanwhile has the open file too
             os.close(self._descriptor)
             self._descriptor, self._number = None, 0
 

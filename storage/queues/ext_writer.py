@@ -73,16 +73,16 @@ class ConsumeQueueExtWriter:
         self._cut(self._end)
 
     def _end_behind(self, addresses: np.ndarray) -> int:
-        """Behind the greatest address whose unit is there; in a new file where none is."""
-        descending = np.unique(addresses)[::-1][:_MOST_LOOKED_AT].tolist()
+        """Behind the unit at the greatest address; in a new file where it is gone, so that no entry comes to another's unit."""
+        greatest = int(addresses.max())
         ext = ConsumeQueueExt(self._file_system, self.directory)
         try:
-            for address in descending:
-                if (unit := ext.unit(address)) is not None:
-                    return ext_position(address) + unit.size_bytes
+            unit = ext.unit(greatest)
         finally:
             ext.close()
-        return (ext_position(descending[0]) // self._file_size + 1) * self._file_size
+        if unit is not None:
+            return ext_position(greatest) + unit.size_bytes
+        return (ext_position(greatest) // self._file_size + 1) * self._file_size
 
     def _cut(self, end: int) -> None:
         for start in sorted(self._starts, reverse=True):

@@ -123,8 +123,6 @@ def check_route(config: TopicConfig, broker_permission: int) -> None:
     if not broker_permission & PERM_WRITE:
         reason = f"nobody may write to topic {config.topic!r}: its broker takes no writes (brokerPermission={broker_permission})"
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
-    if config.write_queue_count < 1:
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"topic {config.topic!r} has no write queues")
     check_queue_count(config)
 
 
@@ -136,7 +134,9 @@ def check_permission(config: TopicConfig) -> None:
 
 
 def check_queue_count(config: TopicConfig) -> None:
-    """Each queue is a directory, and rows without a queue go to all in turn. Raises RequestRefusedError; a broker sets no limit."""
+    """Rows without a queue go to all in turn, and each queue is a directory. Raises RequestRefusedError; a broker sets no limit."""
+    if config.write_queue_count < 1:
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"topic {config.topic!r} has no write queues")
     if config.write_queue_count > QUEUE_COUNT_LIMIT:
         reason = (
             f"topic {config.topic!r} has {config.write_queue_count} write queues, and at most {QUEUE_COUNT_LIMIT} are written "

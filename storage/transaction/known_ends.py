@@ -73,8 +73,9 @@ class KnownEnds:
         """An op message that the caller has written: it is not read any more."""
         for offset in half_queue_offsets:
             self._ended.add(offset)
-        self._own.add(op_queue_offset)
-        self._pass_own()
+        if self._began_at is not None:  # else `learn` reads it with the others
+            self._own.add(op_queue_offset)
+            self._pass_own()
 
     def learn(self, store: MessageStore, began_at: int) -> None:
         """Read the op messages behind a place in the log that are not known yet, as far as they can be read."""

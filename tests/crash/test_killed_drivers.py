@@ -37,7 +37,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> DriverChain:
     print(f"seed {seed}")
     random = Random(seed)
     made = DriverChain(tmp_path_factory.mktemp("chain"), random)
-    victims = [Victim.ALL, Victim.WORKER] * (len(FAILPOINTS) // 2)
+    victims = [(Victim.ALL, Victim.WORKER)[number % 2] for number in range(len(FAILPOINTS))]
     points = random.sample(FAILPOINTS, len(FAILPOINTS))
     deaths = [Death.at(point, victim, random) for point, victim in zip(points, victims, strict=True)]
     with ExitStack() as drivers:

@@ -26,6 +26,7 @@ import tests.support.stage_rows
 from storage import MessageStore, open_store
 from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import END, QUEUE_ID, SLICE, TOPIC, Batch, BatchLedger, LedgerMessage
+from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.batch.sink_progress import slices_left
 from storage.errors import SliceMismatchError, StoreNotWritableError
 from storage.service.put_service import PutService
@@ -382,6 +383,46 @@ def test_what_is_known_of_open_slices_outlives_the_hint(store: SinkStore) -> Non
     assert_holds_exactly(
         replica.root, [rows_of(0), ROWS, *(rows_of(n, sink_id="other", query_id="other") for n in range(3))]
     )
+
+
+def test_an_end_that_is_kept_from_expiry_hides_no_slices_of_the_next_batch(store: SinkStore) -> None:
+    """Retention appends a sink's newest END again before its file goes."""
+    store.commit(rows_of(0))
+    commit_and_die(store, ROWS, "after-slice", 3)
+    replica = promoted(store)
+    with replica.open() as opened:
+        (first, *_) = messages(opened, ROWS.batch)
+        renewals = plan_renewals(newest_ends(opened.writer), first.commitlog_offset)
+        assert [renewal.batch for renewal in renewals] == [rows_of(0).batch]
+        apply_renewals(opened.writer, renewals)
+        opened.release()
+    assert commit_anew(replica, ROWS) == WRITTEN
+    replica.close()
+    assert_holds_exactly(replica.root, [rows_of(0), ROWS])
+
+
+def test_a_torn_row_of_a_slice_that_another_staging_completed_is_mended(store: SinkStore) -> None:
+    store.commit(rows_of(0))
+    commit_and_die(store, ROWS, "amid-records", 3)
+    replica = promoted(store)
+    with replica.open() as opened:
+        end = opened.log_end
+        opened.release()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tests.support.stage_rows, "BORN_MS", tests.support.stage_rows.BORN_MS + 77_777)
+        commit_and_die(replica, ROWS, "after-slice")
+    with open_store(replica.root) as reader:
+        completed = reader.message_by_commitlog_offset(end)
+        size = len(completed.raw_properties)
+        file = reader.log.files[reader.log.file_index(end)]
+    with open(file.path, "r+b") as log:  # what a power loss takes of a page, where no checksum reaches
+        log.seek(end - file.start + completed.size_bytes - size)
+        log.write(bytes(size))
+    Path(replica.root, "spark_mq", "hint.json").unlink(missing_ok=True)
+    replica.open().close()
+    assert_holds_exactly(replica.root, [rows_of(0), ROWS])
+    with open_store(replica.root) as reader:
+        assert reader.message_by_commitlog_offset(end) == completed
 
 
 CHANGES: dict[str, Callable[[], BatchRows]] = {

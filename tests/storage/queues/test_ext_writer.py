@@ -186,6 +186,19 @@ def test_entries_whose_units_a_power_loss_took_get_new_ones(lost: int, tmp_path:
     assert findings(tmp_path) == ()
 
 
+def test_a_unit_that_was_lost_while_the_setting_is_off_is_nobody_elses_later(tmp_path: Path) -> None:
+    put(tmp_path, 3)
+    unit = tmp_path / "consumequeue_ext/T/0" / f"{0:020d}"
+    unit.write_bytes(unit.read_bytes()[:40].ljust(64, b"\0"))  # the third one's is gone
+    crash(tmp_path)
+    open_store(str(tmp_path), config=settings(on=False), read_only=False).close()
+    put(tmp_path, 2, tags="TagB")
+    assert len(set(raw_codes(tmp_path))) == 5
+    with open_store(str(tmp_path), config=settings()) as store:
+        assert [found.queue_offset for found in store.get("T", 0, 0, 32, tags="TagA").messages][:2] == [0, 1]
+        assert [found.queue_offset for found in store.get("T", 0, 0, 32, tags="TagB").messages][-2:] == [3, 4]
+
+
 def test_a_torn_unit_and_a_torn_address_are_written_again(tmp_path: Path) -> None:
     put(tmp_path, 3)
     unit = tmp_path / "consumequeue_ext/T/0" / f"{0:020d}"

@@ -146,6 +146,18 @@ def test_rows_of_groups_and_others_share_a_batch() -> None:
             "retry_group",
             "nobody may write to topic '%RETRY%g'",
         ),
+        (
+            {"retry_group": "g"},
+            rules(topics={"T": TopicConfig("T", 8, 8), "%RETRY%g": TopicConfig("%RETRY%g", 1, 0)}),
+            "retry_group",
+            "topic '%RETRY%g' has no write queues",
+        ),
+        (
+            {"retry_group": "g"},
+            rules(RetryRules({"g": SubscriptionGroupConfig("g", retry_queue_count=0)})),
+            "retry_group",
+            "topic '%RETRY%g' has no write queues",
+        ),
     ],
     ids=str,
 )
