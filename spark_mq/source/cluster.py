@@ -191,6 +191,10 @@ class Cluster:
         offset = self.stores[queue.broker_name].offset_in_queue_by_time(queue.topic, queue.queue_id, timestamp_ms)
         return offset if offset < self.maximum(queue) else None
 
+    def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        """The offset from which on no message is older than a time; None where the last one is."""
+        return self.offset_by_time(queue, timestamp_ms)
+
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         offsets = self.stores[queue.broker_name].state(OFFSETS_FILE, ConsumerOffsets.load)
         return offsets.get(queue.topic, group, queue.queue_id) if offsets else None

@@ -40,6 +40,8 @@ class Link(NamedTuple):
     end: int
     delta: int
     """Logical minus physical."""
+    is_used: bool = True
+    """Whether a message was ever put there, though all may have expired."""
 
     def cut(self, logical_start: int, logical_end: int) -> QueueRange | None:
         """What of these logical offsets it holds, in physical ones; None if nothing."""
@@ -78,7 +80,7 @@ def links_of(topic: str, chain: Chain, brokers: Sequence[str], bounds: Bounds) -
         if behind is not None:
             end = min(end, item.physical(behind.logic_offset))
         start = max(item.start_offset, minimum)
-        links.append(Link(queue, start, max(start, end), item.offset_delta))
+        links.append(Link(queue, start, max(start, end), item.offset_delta, max(start, end) > item.start_offset))
     return links
 
 
@@ -136,7 +138,7 @@ class LogicalCluster(Cluster):
         if not links:
             return 0, 0
         held = [link for link in links if link.start < link.end]
-        end = max(link.end + link.delta for link in held or links)
+        end = max(link.end + link.delta for link in [link for link in links if link.is_used] or links)
         return (min(link.start + link.delta for link in held) if held else end), end
 
     def minimum(self, queue: QueueId) -> int:
@@ -153,6 +155,20 @@ class LogicalCluster(Cluster):
             if found is not None and found < link.end:
                 return max(found, link.start) + link.delta
         return None
+
+    def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        if queue.broker_name != LOGICAL_BROKER:
+            return super().end_by_time(queue, timestamp_ms)
+        end = None
+        for link in reversed(self._links(queue)):
+            if link.start < link.end:
+                found = super().offset_by_time(link.queue, timestamp_ms)
+                if found is None or found >= link.end:
+                    return end
+                end = max(found, link.start) + link.delta
+                if found > link.start:
+                    return end
+        return end
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         """What the group stored in the newest link in which it stored anything. Java: ConsumerManageProcessor."""

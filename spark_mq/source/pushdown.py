@@ -127,7 +127,7 @@ class Cuts:
             first = cluster.offset_by_time(piece.queue, -(-self.store_times_us.low // 1_000))
             start = end if first is None else max(start, first)
         if self.store_times_us.high < _LONG_MAX:
-            behind = cluster.offset_by_time(piece.queue, self.store_times_us.high // 1_000 + 1)
+            behind = cluster.end_by_time(piece.queue, self.store_times_us.high // 1_000 + 1)
             end = end if behind is None else min(end, behind)
         return QueueRange(piece.queue, start, end) if start < end else None
 

@@ -5,6 +5,7 @@ Expected offsets are Java's (LogicQueueMappingItem.computeStaticQueueOffsetStric
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OptionError
+from spark_mq.source.cluster import Cluster
 from spark_mq.source.logical_queues import LOGICAL_BROKER, Link, LogicalCluster, chains_of, links_of
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -213,6 +215,45 @@ def test_what_expired_of_a_link_is_no_part_of_it() -> None:
         "S", CHAINS[0], ["a", "b"], {QueueId("S", "a", 1): (4, 5), QueueId("S", "b", 0): (2, 4)}.__getitem__
     )
     assert links == [Link(QueueId("S", "a", 1), 4, 4, 0), Link(QueueId("S", "b", 0), 2, 4, 1_000)]
+
+
+class Linked(LogicalCluster):
+    """One logical queue over two links, of which only bounds and store times are there."""
+
+    def __init__(self, physical: Mapping[str, tuple[int, int]], times: Mapping[str, list[int]] | None = None) -> None:
+        self._physical, self._times = physical, times or {}
+
+    def _links(self, queue: QueueId) -> list[Link]:
+        return links_of("S", CHAINS[0], list(self._physical), lambda queue: self._physical[queue.broker_name])
+
+    def _offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        times = self._times[queue.broker_name]
+        found = bisect_left(times, timestamp_ms)
+        return found if found < len(times) else None
+
+
+LOGICAL = QueueId("S", LOGICAL_BROKER, 0)
+
+
+@pytest.mark.parametrize(
+    ("of_b", "bounds"), [((0, 0), (0, 3)), ((0, 7), (0, 1_007)), ((7, 7), (0, 1_007)), ((5, 7), (0, 1_007))]
+)
+def test_the_end_stays_where_it_was_when_the_newest_link_has_expired(
+    of_b: tuple[int, int], bounds: tuple[int, int]
+) -> None:
+    assert Linked({"a": (0, 3), "b": of_b}).bounds(LOGICAL) == bounds
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "end"), [(500, 0), (1_500, 1), (2_500, 2), (4_500, 1_002), (5_500, 1_002), (6_500, None)]
+)
+def test_a_filter_by_time_keeps_what_a_broker_whose_clock_is_behind_has_stored(
+    monkeypatch: pytest.MonkeyPatch, before_ms: int, end: int | None
+) -> None:
+    """Whoever reads the offsets before `end` meets every message that is older; Spark drops the others."""
+    monkeypatch.setattr(Cluster, "offset_by_time", Linked._offset_by_time)
+    cluster = Linked({"a": (0, 3), "b": (0, 3)}, {"a": [1_000, 2_000, 5_000], "b": [3_000, 4_000, 6_000]})
+    assert cluster.end_by_time(LOGICAL, before_ms) == end
 
 
 def test_of_two_brokers_words_the_chain_that_goes_on_longer_counts() -> None:
