@@ -143,7 +143,7 @@ def check_half_messages(
     first opening does, StateFileError, StoreNotWritableError, OSError.
     """
     asking, report, answers = asking or Asking(), CheckReport(), Answers({})
-    deadline_s = asking.clock() + asking.limit_s
+    deadline_s: float | None = None
     end: int | None = None
     while end is None or answers:
         try:
@@ -158,6 +158,8 @@ def check_half_messages(
             return report
         if not check.questions:
             return report
+        if deadline_s is None:  # to wait for the lock takes no time from asking
+            deadline_s = asking.clock() + asking.limit_s
         answers = ask(check.questions, checker, asking, deadline_s)
         reach("halves-asked")
     report.out_of_time = True
