@@ -42,8 +42,7 @@ ROWS = rows_of(1, 20, 11)
 STRANGERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))
 
 
-class Killed(BaseException):
-    """What ends a process in the middle."""
+Killed = transactions.KilledError
 
 
 @pytest.fixture
@@ -54,23 +53,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkStore:
 
 
 def commit_and_die(store: SinkStore, rows: BatchRows, point: str, time: int = 1) -> None:
-    left = time
-
-    def reach(name: str) -> None:
-        nonlocal left
-        left -= name == point
-        if left == 0 and name == point:
-            raise Killed
-
     with pytest.MonkeyPatch.context() as patch:
-        for module in (
-            storage.batch.commit,
-            storage.batch.slices,
-            storage.put.store_writer,
-            storage.derived.writer,
-            storage.log.writer,
-        ):
-            patch.setattr(module, "reach", reach)
+        transactions.stop_at(patch, point, time)
         patch.setattr(storage.log.writer, "SLICE_BYTES", 700)
         with pytest.raises(Killed):
             store.commit(rows)
