@@ -30,10 +30,10 @@ test-spark: setup ## the tests that start Spark
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
 
-test-crash: setup ## the crash tests, then drivers and duties killed ROUNDS=50 times each; writes docs/CRASHES.md
+test-crash: setup ## the crash tests, then drivers killed 50 times and duties 100 times (ROUNDS=n each); writes docs/CRASHES.md
 	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
 	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/CRASHES.md
-	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),50) docs/CRASHES.md
+	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),100) docs/CRASHES.md
 
 torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/RELIABILITY.md; SEED=n for the same rounds
 	@$(VENV)/bin/python -m tests.torture docs/RELIABILITY.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -23,6 +23,7 @@ from bench.recycled import RecycledStore
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -139,7 +140,7 @@ def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, f
     topics = {TOPIC: queues, retry_topic(GROUP): 1}
     start = time.perf_counter()
     with open_store(root, read_only=False, flush_disk_type=flush) as store:
-        commit_batch(store.writer, Batch(SINK, SINK, 0), segments, topics=topics)
+        commit_batch(store.writer, StagedBatch(Batch(SINK, SINK, 0), segments, topics))
         store.release()
     commit_s = time.perf_counter() - start
     with open_store(root) as store:

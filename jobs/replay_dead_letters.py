@@ -28,7 +28,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
@@ -119,6 +120,34 @@ def settle_open_plans(path: str, group: str, audit: Audit, *, conf: str | None =
     return count
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast letters are put: at most `rate` a second. `clock` and `sleep` are in seconds."""
+
+    rate: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def bursts(self, letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
+        """What is put at once, each when it is due: as many as one second may have, and no more than BURST."""
+        size = BURST if self.rate is None else min(BURST, max(1, int(self.rate)))
+        due = self.clock()
+        for start in range(0, len(letters), size):
+            burst = letters[start : start + size]
+            self.sleep(max(0.0, due - self.clock()))
+            due = self.clock() + (0.0 if self.rate is None else len(burst) / self.rate)
+            yield burst
+
+
+class Replayed(NamedTuple):
+    """What came of letters."""
+
+    results: Counter[str]
+    """How many had which result."""
+    put: PutStatistics
+    """What was put into the store."""
+
+
 def replay_letters(
     path: str,
     group: str,
@@ -127,31 +156,26 @@ def replay_letters(
     *,
     conf: str | None = None,
     lock_timeout_ms: int = 0,
-    put: PutStatistics | None = None,
-    rate: float | None = None,
+    pace: Pace = Pace(),
     on_progress: OnProgress = lambda done, total: None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Counter[str]:
-    """Replay them, oldest first, at most `rate` a second; how many had which result. `clock` and `sleep` are in seconds.
+) -> Replayed:
+    """Replay them, oldest first.
 
     Raises StoreLockedError, with nothing planned, where another writer has the store. One of ours that comes in between two bursts is
     waited for, up to PATIENCE_MS, and a broker is not; what is LEFT then stays planned.
     """
+    results: Counter[str] = Counter()
+    put = PutStatistics()
     if not letters:
-        return Counter()
+        return Replayed(results, put)
     with open_to_write(
         path, conf=conf, lock_timeout_ms=lock_timeout_ms
     ) as store:  # where that is refused, nothing is planned
         log_end = store.log_end
     run_id = uuid.uuid4().hex
     audit.plan(run_id, letters, log_end)
-    results: Counter[str] = Counter()
     unnoted: list[Outcome] = []
-    due = clock()
-    for burst in bursts(letters, rate):
-        sleep(max(0.0, due - clock()))
-        due = clock() + (0.0 if rate is None else len(burst) / rate)
+    for burst in pace.bursts(letters):
         try:
             with open_to_write(path, conf=conf, lock_timeout_ms=PATIENCE_MS, put=put) as store:
                 outcomes = replay(store, group, burst)
@@ -165,14 +189,7 @@ def replay_letters(
             audit.note(run_id, unnoted)
             unnoted = []
     audit.note(run_id, unnoted)
-    return results
-
-
-def bursts(letters: Sequence[DeadLetter], rate: float | None) -> Iterator[Sequence[DeadLetter]]:
-    """What is put at once: as many as one second may have, and no more than BURST."""
-    size = BURST if rate is None else min(BURST, max(1, int(rate)))
-    for start in range(0, len(letters), size):
-        yield letters[start : start + size]
+    return Replayed(results, put)
 
 
 def run(options: argparse.Namespace) -> JobReport:
@@ -244,17 +261,15 @@ def _replay(
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
         figures = {"wouldReplay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
-    put = PutStatistics()
     with progress_bar("dead letters") as on_progress:
-        results = replay_letters(
+        results, put = replay_letters(
             path,
             group,
             letters,
             audit or NoAudit(),
             conf=options.conf,
-            rate=options.rate,
             lock_timeout_ms=options.lock_timeout_ms,
-            put=put,
+            pace=Pace(options.rate),
             on_progress=on_progress,
         )
     said += [f"{count} {result}" for result, count in sorted(results.items())]

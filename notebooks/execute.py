@@ -1,5 +1,7 @@
 """Executes the notebooks beside this file and stores their outputs: `python notebooks/execute.py`, after `make setup`.
 
+Those that need a running cluster are executed where the variable NAME_SERVER names one.
+
 What is written to stderr (Spark's start-up lines) is not stored: it names the machine and differs from run to run.
 """
 
@@ -13,12 +15,17 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parent
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+LIVE = [path for path in NOTEBOOKS if "live_cluster" in path.stem]
+"""Those that need a running cluster."""
+NAME_SERVER = "NAME_SERVER"
 
 
-def execute(path: Path, working_directory: Path) -> nbformat.NotebookNode:
+def execute(path: Path, working_directory: Path, name_server: str | None = None) -> nbformat.NotebookNode:
     """The notebook with the outputs of a new run by this interpreter. Raises CellExecutionError where a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])}
+    if name_server is not None:
+        environment[NAME_SERVER] = name_server
     client = NotebookClient(
         notebook,
         timeout=600,
@@ -34,5 +41,5 @@ def execute(path: Path, working_directory: Path) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    for notebook_path in NOTEBOOKS:
+    for notebook_path in NOTEBOOKS if NAME_SERVER in os.environ else [path for path in NOTEBOOKS if path not in LIVE]:
         nbformat.write(execute(notebook_path, FOLDER), notebook_path)

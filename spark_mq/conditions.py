@@ -15,7 +15,13 @@
       SinkSchemaError(column, rule)                   SPARK_MQ_SINK_SCHEMA
       InvalidRowError(partition, count, *rejections)  SPARK_MQ_INVALID_ROW
       WriteFailedError(rule)                          SPARK_MQ_WRITE_FAILED
-      StoreConditionError(condition, text, cure)      SPARK_MQ_STORE_…, one per kind of storage error
+      NotConfirmedError(broker, count, status, why)   SPARK_MQ_SEND_NOT_CONFIRMED
+      BatchInDoubtError(batch, reason)                SPARK_MQ_BATCH_IN_DOUBT
+      SentRowsLostError(queue, rule)                  SPARK_MQ_SENT_ROWS_LOST
+      StagingLostError(sink, rule)                    SPARK_MQ_STAGING_LOST
+      ConvertedError(condition, text, *lines)
+        StoreConditionError                           SPARK_MQ_STORE_…, one per kind of storage error
+        ClusterConditionError                         one per kind of the client's errors
 
 A text begins with its condition in brackets, as Spark's own do, because Spark hands on nothing of a Python
 error but its text: the name is what a user can search for and what a program can test.
@@ -48,6 +54,22 @@ class SparkMqError(Exception):
 
     def __str__(self) -> str:
         return "\n".join((f"[{self.condition}] {self.describe()}", *self.details()))
+
+
+class ConvertedError(SparkMqError):
+    """An error of a lower layer under its condition's name. `lines` say what to do."""
+
+    def __init__(self, condition: str, text: str, *lines: str) -> None:
+        super().__init__(condition, text, *lines)
+        self.condition = condition
+        self.text = text
+        self.lines = lines
+
+    def describe(self) -> str:
+        return self.text
+
+    def details(self) -> tuple[str, ...]:
+        return self.lines
 
 
 class OptionError(SparkMqError):
@@ -293,7 +315,8 @@ class InvalidRowError(SparkMqError):
         return (
             *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
-            "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside",
+            "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
+            "but for a deliver_at for which the timer is full",
         )
 
     def _others(self) -> Iterator[str]:
@@ -318,6 +341,82 @@ class WriteFailedError(SparkMqError):
     def __init__(self, rule: str) -> None:
         super().__init__(rule)
         self.rule = rule
+
+
+class NotConfirmedError(SparkMqError):
+    """A broker has stored rows, but not as safely as it is configured, and `acks=all` wants no less."""
+
+    condition = "SPARK_MQ_SEND_NOT_CONFIRMED"
+
+    def __init__(self, broker: str, count: int, status: str, why: str) -> None:
+        super().__init__(broker, count, status, why)
+        self.broker = broker
+        self.count = count
+        self.status = status
+        self.why = why
+
+    def describe(self) -> str:
+        return f"broker {self.broker} has stored {self.count} rows and answers {self.status}: {self.why}"
+
+    def details(self) -> tuple[str, ...]:
+        return (
+            "With exactlyOnce the next try finds these rows and does not send them again; with atLeastOnce they are sent again",
+            "acks=stored takes such an answer for success",
+        )
+
+
+class BatchInDoubtError(SparkMqError):
+    """A batch of an exactly-once sink of which nobody can say yet what the brokers hold; nothing more was sent."""
+
+    condition = "SPARK_MQ_BATCH_IN_DOUBT"
+
+    def __init__(self, batch: str, reason: str) -> None:
+        super().__init__(batch, reason)
+        self.batch = batch
+        self.reason = reason
+
+    def describe(self) -> str:
+        return f"{self.batch} is in doubt: {self.reason}"
+
+    def details(self) -> tuple[str, ...]:
+        return (
+            "Nothing is sent until every broker of the batch has told what it holds. Start the query again when they answer; "
+            "fenceTimeout says how long a commit waits for them",
+        )
+
+
+class SentRowsLostError(SparkMqError):
+    """Rows that an exactly-once sink has sent are not where they must be; sending the rest would break order or double rows."""
+
+    condition = "SPARK_MQ_SENT_ROWS_LOST"
+
+    def __init__(self, queue: str, rule: str) -> None:
+        super().__init__(queue, rule)
+        self.queue = queue
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"queue {self.queue}: {self.rule}"
+
+    def details(self) -> tuple[str, ...]:
+        return ("What became of the batch cannot be known any more. docs/live.md says what to do",)
+
+
+class StagingLostError(SparkMqError):
+    """The staging directory of an exactly-once sink does not know a query that is not new."""
+
+    condition = "SPARK_MQ_STAGING_LOST"
+
+    def __init__(self, sink: str, rule: str) -> None:
+        super().__init__(sink, rule)
+        self.sink = sink
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"sink {self.sink}: {self.rule}"
+
+    def details(self) -> tuple[str, ...]:
+        return ("Restore the staging directory, or begin with a new checkpoint. docs/live.md says more",)
 
 
 def names(queues: Iterable[str]) -> str:

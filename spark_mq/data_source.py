@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
@@ -11,6 +12,7 @@ from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
     from spark_mq.sink.batch_writer import BatchWriter
+    from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
     from spark_mq.sink.stream_writer import StreamWriter
     from spark_mq.source.batch_reader import BatchReader
     from spark_mq.source.options import SourceOptions
@@ -56,24 +58,28 @@ class SparkMqDataSource(DataSource):
         return StreamReader(options, schema.names, nullable_columns(schema))
 
     @named_for_spark()
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | LiveBatchWriter:
         from spark_mq.sink.batch_writer import BatchWriter
         from spark_mq.sink.columns import columns_to_write, refuse_view_for_reading
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.place import check_place
 
         refuse_view_for_reading(schema.names, self.options)
+        if _is_live(self.options):
+            return _live_writer(self.options, schema, overwrite=overwrite)
         options = SinkOptions.parse(self.options, "batch")
         columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
         return BatchWriter(options, columns, check_place(options))
 
     @named_for_spark()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter | LiveStreamWriter:
         from spark_mq.sink.columns import columns_to_write
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.place import check_place
         from spark_mq.sink.stream_writer import StreamWriter
 
+        if _is_live(self.options):
+            return _live_stream_writer(self.options, schema, overwrite=overwrite)
         options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
         return StreamWriter(options, columns, check_place(options))
@@ -82,3 +88,26 @@ class SparkMqDataSource(DataSource):
         from spark_mq.source.options import SourceOptions
 
         return SourceOptions.parse(self.options, mode)  # type: ignore[arg-type]
+
+
+def _is_live(options: Mapping[str, str]) -> bool:
+    """Whether the options name a running cluster, and no store."""
+    return any(name.lower() == "nameserver" for name in options)
+
+
+def _live_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> LiveBatchWriter:
+    from spark_mq.sink.live_options import LiveSinkOptions
+    from spark_mq.sink.live_rows import columns_to_send
+    from spark_mq.sink.live_writers import LiveBatchWriter
+
+    options = LiveSinkOptions.parse(given, "batch")
+    return LiveBatchWriter(options, columns_to_send(schema, options, mode="overwrite" if overwrite else "append"))
+
+
+def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> LiveStreamWriter:
+    from spark_mq.sink.live_options import LiveSinkOptions
+    from spark_mq.sink.live_rows import columns_to_send
+    from spark_mq.sink.live_writers import LiveStreamWriter
+
+    options = LiveSinkOptions.parse(given, "streaming")
+    return LiveStreamWriter(options, columns_to_send(schema, options, mode="complete" if overwrite else "append"))

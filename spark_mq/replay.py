@@ -22,7 +22,7 @@ from storage.errors import RowIllegalError
 from storage.format.message_id import decode_offset_message_id
 from storage.format.properties import decode_property_maps
 from storage.names import RETRY_PREFIX, dead_letter_topic
-from storage.put.put import message_rules
+from storage.put.options import PutOptions, message_rules
 from storage.queues.scan import scan_queue
 
 REPLAYED_FROM = "REPLAYED_FROM"
@@ -129,7 +129,7 @@ def topic_of(origin_topic: str, group: str) -> str:
 
 def refused_topics(store: MessageStore, topics: Iterable[str]) -> dict[str, str]:
     """Those of the topics that no message may be put into, with the rule. The store is open for writing."""
-    rules = message_rules(store.writer.settings, create_topic=False)
+    rules = message_rules(store.writer.settings, PutOptions(create_topic=False))
     refusals = {topic: rules.target(topic).refusal for topic in topics}
     return {topic: refusal for topic, refusal in refusals.items() if refusal is not None}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_mq.conditions import (
+    ConvertedError,
     DataLossError,
     SparkMqError,
 )
@@ -13,20 +14,8 @@ from storage import errors
 from storage.files.os_errors import from_os_error
 
 
-class StoreConditionError(SparkMqError):
-    """A storage error under its condition's name; the original is its `__context__`. `lines` say what to do."""
-
-    def __init__(self, condition: str, text: str, *lines: str) -> None:
-        super().__init__(condition, text, *lines)
-        self.condition = condition
-        self.text = text
-        self.lines = lines
-
-    def describe(self) -> str:
-        return self.text
-
-    def details(self) -> tuple[str, ...]:
-        return self.lines
+class StoreConditionError(ConvertedError):
+    """A storage error; the original is its `__context__`."""
 
 
 _CONFIGURE = "Name the broker's configuration file in the option conf"
@@ -69,6 +58,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
     errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
     errors.SliceMismatchError: ("SPARK_MQ_SLICE_MISMATCH", None),
+    errors.HalvesGoneError: ("SPARK_MQ_HALVES_GONE", None),
     errors.TopicNotFoundError: ("SPARK_MQ_TOPIC_NOT_FOUND", None),
     errors.TopicChangedError: ("SPARK_MQ_TOPIC_CHANGED", None),
     errors.StoreDamagedError: ("SPARK_MQ_STORE_DAMAGED", None),
@@ -84,11 +74,13 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
 
 def condition_names() -> set[str]:
     """Every condition that an error of this package can have: the one list of them, which docs/errors.md explains."""
+    from spark_mq.client_conditions import cluster_condition_names
+
     kinds = [SparkMqError]
     for kind in kinds:  # grows while it is walked
         kinds += kind.__subclasses__()
     named = {kind.condition for kind in kinds if kind.__module__ in (SparkMqError.__module__, __name__)}
-    return named | {condition for condition, _ in _CONDITIONS.values()}
+    return named | {condition for condition, _ in _CONDITIONS.values()} | cluster_condition_names()
 
 
 def from_storage_error(error: errors.StorageError) -> SparkMqError:

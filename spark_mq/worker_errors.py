@@ -25,13 +25,14 @@ _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def named_for_spark() -> Iterator[None]:
-    """Every method that Spark calls runs its work within this. Errors of storage and of files become conditions.
+    """Every method that Spark calls runs its work within this. Errors of storage, of files and of the client become conditions.
 
     A connection's error is Spark's own: a worker reads its rows from one.
     """
     from spark_mq.conditions import SparkMqError
     from spark_mq.store_conditions import from_storage_error
     from storage.errors import StorageError
+    from storage.errors.base import DescribedError
     from storage.files.os_errors import from_os_error
 
     try:
@@ -42,6 +43,11 @@ def named_for_spark() -> Iterator[None]:
     except StorageError as error:
         _hide_traceback()
         raise from_storage_error(error) from None
+    except DescribedError as error:
+        from spark_mq.client_conditions import from_client_error  # a query over files need not load the client
+
+        _hide_traceback()
+        raise from_client_error(error) from None
     except ConnectionError:
         raise
     except OSError as error:

@@ -65,6 +65,23 @@ UPKEEP = (
 )
 """Those of whatever a writer does besides: small files replaced, recovery, files that roll, checkpoint, release, close, expiry."""
 
+LIVE_STAGING = ("live-amid-staging", "live-after-staging")
+"""Those of a task that stages rows for running brokers."""
+LIVE_COMMIT = (
+    "live-before-intent",
+    "live-after-intent",
+    "live-connected",
+    "live-amid-send",
+    "live-after-send",
+    "live-after-done",
+    "live-after-announce",
+    "live-after-drop",
+    "live-after-rows-dropped",
+)
+"""Those of a commit that sends them, in the order in which it passes them."""
+LIVE_REDO = ("live-attempt-saved", "live-fenced", "live-looked", "live-attempt-settled")
+"""Those of an attempt that follows another one, before it sends."""
+
 _reached: dict[str, int] = {}
 _POLL_SECONDS = 0.02
 

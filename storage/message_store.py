@@ -32,6 +32,7 @@ from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.group_entries import GroupEntries
+from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
@@ -257,31 +258,23 @@ class MessageStore(FollowedStore):
         many as `queue_id` needs. Of a static topic `queue_id` is a logical queue, and the result has its physical one. Raises
         ColumnIllegalError for a value of another type, RowIllegalError, StoreNotWritableError, OSError.
         """
-        row = one_row(
-            topic=topic,
-            body=body,
-            tags=tags,
-            keys=keys,
-            properties=properties,
-            flag=flag,
-            born_time_ms=born_time_ms,
-            queue_id=queue_id,
-            sharding_key=sharding_key,
-        )
+        message = {"topic": topic, "body": body, "tags": tags, "flag": flag, "born_timestamp": born_time_ms}
+        message |= {"queue_id": queue_id, "sharding_key": sharding_key}
+        row = one_row(message, keys=keys, properties=properties)
         results = self.put_batch(row, queue_count=queue_count, create_topic=create_topic)
         return PutResult(**results.to_pylist()[0])
 
-    def put_batch(self, rows: pa.RecordBatch | pa.Table, **rules: Any) -> pa.RecordBatch:
+    def put_batch(self, rows: pa.RecordBatch | pa.Table, **options: Any) -> pa.RecordBatch:
         """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
 
-        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `rules` the keywords of `storage.put.put.message_rules`.
+        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.options.PutOptions`.
         Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
         """
         if self._putter is None:
             self._putter = Putter(self.writer)
         if isinstance(rows, pa.Table):
             rows = one_batch(rows)
-        return self._putter.put(rows, **rules)
+        return self._putter.put(rows, PutOptions(**options))
 
     def put_inner(self, messages: InnerMessages | Sequence[InnerMessage]) -> pa.RecordBatch:
         """Append messages as they are, under no rule but what a record can hold; returns the fields of `PutResult`, row by row.

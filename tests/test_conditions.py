@@ -12,6 +12,7 @@ from spark_mq import store_conditions
 from spark_mq.conditions import (
     AvailableNowError,
     CheckpointOfAnotherQueryError,
+    ConvertedError,
     DataLossError,
     InvalidRowError,
     OptionError,
@@ -72,7 +73,7 @@ def test_conditions_are_distinct_and_spelled_as_sparks() -> None:
     named = [
         child.condition
         for child in subclasses(SparkMqError)
-        if issubclass(child, SparkMqError) and child is not StoreConditionError
+        if issubclass(child, SparkMqError) and not issubclass(child, ConvertedError)
     ]
     assert len(set(named)) == len(named) >= 9
     assert all(re.fullmatch(r"SPARK_MQ(_[A-Z]+)+", name) for name in named)

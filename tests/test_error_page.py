@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from spark_mq.cli import app
+from spark_mq.sink.live_options import live_sink_option_rows
 from spark_mq.sink.options import sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.store_conditions import condition_names
@@ -20,8 +21,19 @@ PAGE = (PROJECT / "docs" / "errors.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 # Names of the same prefix that are no conditions: properties of messages, variables of the environment.
-OTHER_NAMES = {"SPARK_MQ_QUERY", "SPARK_MQ_BATCH", "SPARK_MQ_FAILPOINT", "SPARK_MQ_FAILPOINT_PAUSE"}
-JAVA_NAMES = {"maxMessageSize", "fileReservedTime", "storePathCommitLog"}  # settings of a broker
+OTHER_NAMES = {
+    "SPARK_MQ_SINK",
+    "SPARK_MQ_SECRET_KEY",
+    "SPARK_MQ_SECURITY_TOKEN",
+    "SPARK_MQ_TLS_KEY_PASSWORD",
+    "SPARK_MQ_ROW",
+    "SPARK_MQ_QUERY",
+    "SPARK_MQ_BATCH",
+    "SPARK_MQ_FAILPOINT",
+    "SPARK_MQ_FAILPOINT_PAUSE",
+}
+JAVA_NAMES = {"maxMessageSize", "fileReservedTime", "storePathCommitLog", "regionId", "traceOn", "brokerClusterName"}
+"""Settings of a broker."""
 
 
 def rows() -> dict[str, tuple[str, str]]:
@@ -64,4 +76,4 @@ def test_commands_of_the_page_exist() -> None:
 
 def test_options_of_the_page_exist() -> None:
     named = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=\w+)?`", PAGE)) - JAVA_NAMES
-    assert named <= {row.name for row in [*option_rows(), *sink_option_rows()]}
+    assert named <= {row.name for row in [*option_rows(), *sink_option_rows(), *live_sink_option_rows()]}

@@ -43,19 +43,26 @@ ROOMS = {
     "service": "words format settings log index tables messages put facade",
     "delay": "words format files log queues tables messages facade",
     "transaction": "words format files settings queues tables messages facade",
-    "conditions": "words files",
-    "broker": "words format files settings tables messages rules facade service transaction",
-    "source": "words format files settings log queues place tables facade conditions",
-    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction conditions broker source",
+    "remoting": "words format",
+    "client": "words format messages rules remoting",
+    "conditions": "words files client",
+    "broker": "words format files settings tables messages rules facade service transaction remoting",
+    "source": "words format files settings log queues place tables rules facade remoting client conditions",
+    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction "
+    "remoting client conditions broker source",
     "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
-    "cli": "words format files settings place tables ends rows put batch recovery facade conditions source spark_mq jobs",
+    "cli": "words format files settings place tables ends rules rows put batch recovery facade "
+    "remoting client conditions source spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
 HALLS = {
     "storage": {"words": "errors names put_status epoch_times nearest_name failpoints", "facade": ""},
-    "spark_mq": {"conditions": "conditions store_conditions option_table worker_errors", "spark_mq": ""},
+    "spark_mq": {
+        "conditions": "conditions store_conditions client_conditions option_table worker_errors",
+        "spark_mq": "",
+    },
 }
 """Which modules beside the folders of a package belong to which room; the one without names has the rest."""
 
@@ -294,6 +301,42 @@ def test_nothing_unfinished_stays_behind(path: Path) -> None:
         comments = [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
     assert [(token.start[0], token.string) for token in comments if UNFINISHED.search(token.string)] == []
     assert calls_of(path.read_text(encoding="utf-8"), {"breakpoint"}) == []
+
+
+USERS_NAME_THEM = {
+    "storage.message_store.open_store",
+    "storage.message_store.MessageStore.put",
+    "spark_mq.sink.transactions.Transaction.send",
+    *(f"spark_mq.cli.{name}" for name in ("consume.consume", "messages.dump", "messages.query", "produce.produce")),
+}
+"""Functions whose parameters a user names, each for itself, in Python or on a command line."""
+MOST_PARAMETERS = 8
+
+
+def parameter_counts(tree: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
+    """Each function below a node with its number of parameters; the object or class of a method is none."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{prefix}.{node.name}" if isinstance(node, ast.ClassDef | ast.FunctionDef) else prefix
+        if isinstance(node, ast.FunctionDef):
+            given = node.args
+            names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            of_many = sum(one is not None for one in (given.vararg, given.kwarg))
+            yield name, len(names) - (names[:1] in (["self"], ["cls"])) + of_many
+        yield from parameter_counts(node, name)
+
+
+def test_a_function_of_many_parameters_takes_a_value_instead_unless_users_name_them() -> None:
+    counts = [
+        found
+        for module, path in SOURCES.items()
+        for found in parameter_counts(ast.parse(path.read_text(encoding="utf-8")), module)
+    ]
+    assert {name for name, count in counts if count > MOST_PARAMETERS} == USERS_NAME_THEM
+
+
+def test_parameters_of_every_kind_are_counted() -> None:
+    source = "class A:\n    def f(self, a, /, b, *c, d, **e):\n        def g(h): ...\n"
+    assert dict(parameter_counts(ast.parse(source), "m")) == {"m.A.f": 5, "m.A.f.g": 1}
 
 
 def test_modules_are_named_after_what_they_hold() -> None:

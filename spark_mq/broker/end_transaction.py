@@ -12,6 +12,7 @@ contradicts the first is refused; what it names must be a message of the half to
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ from storage.transaction.half_queue import half_at
 from storage.transaction.known_ends import KnownEnds
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import save_counts
+
+_LOG = logging.getLogger(__name__)
 
 
 class TransactionEnder:
@@ -97,7 +100,7 @@ class TransactionEnder:
     def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
         """Answer a request and do what it says; None = no answer, the state is unknown.
 
-        Raises StoreNotWritableError where an op message cannot be written; with RPC hooks too.
+        A rollback whose op message cannot be written is SERVICE_NOT_AVAILABLE. A commit is done without its op message, which waits.
         """
         return answer_between(
             self._rpc_hooks,
@@ -121,8 +124,14 @@ class TransactionEnder:
                 if not status.is_stored:
                     return put_answer(status, self._store.config, self._store.settings.max_message_size)
                 reach("half-committed")
-            if ending is not Ending.NOTHING:
-                self._add_ops(half, without_op, ending, now_ms)
+            try:
+                if ending is not Ending.NOTHING:
+                    self._add_ops(half, without_op, ending, now_ms)
+            except StoreNotWritableError:
+                _LOG.exception("an op message was not written; transaction %s, %s", _name_of(half), ending.name)
+                if ending is Ending.ROLLBACK:
+                    unavailable = PutStatus.SERVICE_NOT_AVAILABLE
+                    return put_answer(unavailable, self._store.config, self._store.settings.max_message_size)
         return response
 
     def write_due(self, now_ms: int) -> None:
@@ -277,8 +286,14 @@ def _name_of(half: Message) -> str:
     return half.unique_key or f"at {half.commitlog_offset}"
 
 
-def end_transaction(store: HandlerStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
-    """Answer one request; its op message is written before this returns. For many, a `TransactionEnder` writes fewer."""
+def end_transaction(store: MessageStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
+    """Answer one request; its op message is written before this returns. For many, a `TransactionEnder` writes fewer.
+
+    Raises TypeError for a `PutService`: its threads must share one `TransactionEnder`, in which requests about one transaction wait
+    for each other. With an ender a call two threads could write its commit twice.
+    """
+    if store_of(store) is not store:
+        raise TypeError("end_transaction takes an open store; the threads of a PutService share one TransactionEnder")
     ender = TransactionEnder(store, now_ms)
     response = ender.end(request, now_ms)
     ender.close(now_ms)

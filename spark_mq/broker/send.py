@@ -44,13 +44,22 @@ from spark_mq.broker.send_hooks import (
     run_before,
 )
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now, store_of
+from spark_mq.broker.store_put import (
+    HandlerStore,
+    Put,
+    at_work,
+    make_topic,
+    put_into,
+    save_entries,
+    state_now,
+    store_of,
+)
 from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.record import host_text
-from storage.messages.delays import REAL_TOPIC, Congestion
+from storage.messages.delays import REAL_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
 from storage.names import RETRY_PREFIX
@@ -98,14 +107,12 @@ class SendMessageHandler:
         put: Put | None = None,
         clock: Callable[[], int] = current_time_ms,
         choose_queue: Callable[[int], int] = random.randrange,
-        new_unique_key: Callable[[], str] | None = None,
         holds_order_lock: Callable[[str], bool] = lambda group: False,
-        is_congested: Congestion | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
     ) -> None:
         """`clock` gives milliseconds; `choose_queue` one of so many write queues; `holds_order_lock` whether an orderly consumer of
-        a group has a queue locked; `is_congested` for which times the timer takes no more (the default: as the wheel was at the
-        opening); `put` stores (the default: `put_into`).
+        a group has a queue locked; `put` stores (the default: `put_into`). For which times the timer takes no more is said by the
+        wheel as it was at the opening.
 
         Raises StoreNotWritableError of a store that is open for reading, StateFileError.
         """
@@ -122,9 +129,9 @@ class SendMessageHandler:
         self._put = put or put_into(store)
         self._clock = clock
         self._choose_queue = choose_queue
-        self._new_unique_key = new_unique_key or unique_keys()
+        self._new_unique_key = unique_keys()
         self._holds_order_lock = holds_order_lock
-        self._is_congested = is_congested or settings.full_slots
+        self._is_congested = settings.full_slots
         self._disk_use = disk_use or partial(disk_use_of, store)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()
@@ -134,6 +141,7 @@ class SendMessageHandler:
         """Store what the request brings, or say why not. A stored message is readable when this returns (a delayed one when it is
         due), and on the disk under SYNC_FLUSH.
 
+        A store that cannot be written is SERVICE_NOT_AVAILABLE.
         Raises OSError where a topic or group that the request makes cannot be saved.
         """
         if state_now(self._store, self.state).rejects_requests:
@@ -182,15 +190,16 @@ class SendMessageHandler:
     ) -> SendResponse:
         """Java: SendMessageProcessor.sendMessage, sendBatchMessage, handlePutMessageResult. Raises RequestRefusedError."""
         begin_ms = self._clock()
-        topic = self._checked_topic(request, queue_id, begin_ms)
-        if queue_id < 0:
-            queue_id = self._any_queue(topic)
-        message = requested_message(request, queue_id, properties)
-        if not request.is_batch:
-            message = self._retried(message, request)
         try:
-            plan = self._plan(request, message, topic, begin_ms)
-            outcome = self._put(plan)
+            with at_work(self._store):
+                topic = self._checked_topic(request, queue_id, begin_ms)
+                if queue_id < 0:
+                    queue_id = self._any_queue(topic)
+                message = requested_message(request, queue_id, properties)
+                if not request.is_batch:
+                    message = self._retried(message, request)
+                plan = self._plan(request, message, topic, begin_ms)
+                outcome = self._put(plan)
         except PutRefusedError as refused:
             outcome = PutOutcome(refused.status, reason=refused.reason)
         if outcome.status.is_stored and outcome.appended is not None:
@@ -210,7 +219,7 @@ class SendMessageHandler:
         checked = check_topic(
             request.topic, request.topic_wish, self._topics, self._config.send, self._rules(now_ms).address
         )
-        config = self._store.make_topic(checked.config) if checked.is_new else checked.config
+        config = make_topic(self._store, checked.config) if checked.is_new else checked.config
         check_queue(queue_id, config, request.client_address)
         if has_batch_queues(config):
             reason = f"topic[{request.topic}] has batch consume queues, which this broker does not write"

@@ -214,10 +214,14 @@ class SendBackHandler:
             broker_address=address,
             choose_queue=self._choose_queue,
         )
-        save_entries(self._store, plan.topics, plan.groups, topics)
+        unsaved: PutStatus | None = None
+        try:
+            save_entries(self._store, plan.topics, plan.groups, topics)
+        except PutRefusedError as refused:
+            unsaved = refused.status
         if plan.message is None:
             return plan.response
-        status = self._stored(plan.message, request.group, is_dead_letter=plan.is_dead_letter)
+        status = unsaved or self._stored(plan.message, request.group, is_dead_letter=plan.is_dead_letter)
         self._tell_hooks(request, plan.is_dead_letter, status)
         if status is PutStatus.PUT_OK:
             return plan.response

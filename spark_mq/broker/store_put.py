@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
-from storage.errors import LogFileNotMadeError, MessageIllegalError, StoreNotWritableError
+from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.retention import Occasion
@@ -59,9 +60,36 @@ def store_of(store: HandlerStore) -> MessageStore:
     return store.store if isinstance(store, PutService) else store
 
 
+def at_work(store: HandlerStore) -> AbstractContextManager[None]:
+    """Around what a handler computes and puts, without calls of a user's."""
+    return store.at_work() if isinstance(store, PutService) else nullcontext()
+
+
 def state_now(store: HandlerStore, state: BrokerState) -> BrokerState:
     """What a handler must know at the moment: what its broker says, and of a service what that knows of itself."""
     return state_of(store, state) if isinstance(store, PutService) else state
+
+
+@contextmanager
+def _saving(store: HandlerStore) -> Iterator[None]:
+    """Entries are saved beside other threads' work.
+
+    A store that takes no entry takes no message either: the request is answered as its put would be.
+    """
+    try:
+        with store.off_work() if isinstance(store, PutService) else nullcontext():
+            yield
+    except StoreNotWritableError as error:
+        raise PutRefusedError(PutStatus.SERVICE_NOT_AVAILABLE, str(error)) from error
+
+
+def make_topic(store: HandlerStore, topic: TopicConfig) -> TopicConfig:
+    """The topic's entry: this one, saved, where there is none; else the one that is there.
+
+    Raises PutRefusedError of a store that cannot be written, OSError.
+    """
+    with _saving(store):
+        return store.make_topic(topic)
 
 
 def save_entries(
@@ -72,15 +100,17 @@ def save_entries(
 ) -> None:
     """Save the entries that a request makes or changes, where `known` are the topics that it was judged by.
 
-    What another thread has made meanwhile stays. Raises StoreNotWritableError, OSError.
+    What another thread has made meanwhile stays. Raises PutRefusedError, OSError.
     """
     for topic in topics:
         if topic.topic in known:
-            store.save_topic(topic)
+            with _saving(store):
+                store.save_topic(topic)
         else:
-            store.make_topic(topic)
+            make_topic(store, topic)
     for group in groups:
-        store.make_group(group)
+        with store.off_work() if isinstance(store, PutService) else nullcontext():
+            store.make_group(group)
 
 
 def state_of(

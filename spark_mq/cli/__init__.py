@@ -5,7 +5,23 @@ from __future__ import annotations
 import sys
 
 try:
-    from spark_mq.cli import binding, demo, jobs, lag, messages, produce, quarantine, queues, sinks, upkeep
+    from spark_mq.cli import (
+        binding,
+        brokers,
+        consume,
+        demo,
+        groups,
+        jobs,
+        lag,
+        messages,
+        new_topic,
+        produce,
+        quarantine,
+        queues,
+        reset,
+        sinks,
+        upkeep,
+    )
     from spark_mq.cli.app import app, main
 except KeyboardInterrupt:  # the modules take a second to load
     sys.stderr.write("interrupted\n")
@@ -14,14 +30,19 @@ except KeyboardInterrupt:  # the modules take a second to load
 __all__ = [
     "app",
     "binding",
+    "brokers",
+    "consume",
     "demo",
+    "groups",
     "jobs",
     "lag",
     "main",
     "messages",
+    "new_topic",
     "produce",
     "quarantine",
     "queues",
+    "reset",
     "sinks",
     "upkeep",
 ]

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from spark_mq import __version__
+from spark_mq.client.errors import ClientError, ResponseError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.session import JavaNotFoundError
 from spark_mq.source.cluster import Cluster, find_stores
@@ -25,6 +26,7 @@ from storage.files.os_errors import from_os_error
 from storage.files.remote import only_for_reading, plain_path
 from storage.place.store_signs import no_store
 from storage.recovery.creation import is_empty_place
+from storage.rules.response_codes import ResponseCode
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
@@ -68,7 +70,7 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except (CommandError, JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
+        except (ClientError, CommandError, JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             text, hint = _describe(error)
@@ -78,12 +80,25 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
+_NOT_SUPPORTED = (
+    "is a name server there? a broker answers so to what only name servers know, and an older server to a newer request"
+)
+_TLS_HINT = (
+    "use --tls exactly where the server speaks TLS (tls.server.mode); a self-signed certificate needs --tls-ca-file, or "
+    "--tls-no-verify where that risk is taken"
+)
+
+
 def _describe(error: Exception) -> tuple[str, str | None]:
     """The cause in one sentence, and what to do."""
     match error:
         case CommandError():
             return error.text, error.hint
-        case StorageError():
+        case ResponseError(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            return error.describe(), _NOT_SUPPORTED
+        case TlsError():
+            return error.describe(), _TLS_HINT
+        case ClientError() | StorageError():
             return error.describe(), error.hint
         case SparkMqError():
             return error.describe(), "\n".join(error.details()) or None
@@ -107,7 +122,7 @@ def _print_version(asked: bool) -> None:
 
 
 _FIRST_STEPS = """\
-spark-mq reads, writes and mends the stores of Apache RocketMQ brokers.
+spark-mq reads, writes and mends stores of Apache RocketMQ, and speaks to running clusters.
 A store is the directory that holds commitlog/.
 
 First steps:
@@ -118,6 +133,9 @@ With a store of your own, also beside its running broker; nothing in it is chang
   spark-mq topics PATH                      which topics and queues it has
   spark-mq dump PATH --limit 5 --bodies     its first messages
   spark-mq lag PATH                         how far its consumers are behind
+
+With a running cluster, by the address of its name server:
+  spark-mq topics -n HOST:9876              the same commands take it in place of PATH
 
 A store to try things with:
   echo hello | spark-mq produce PATH --topic greetings

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_mq.message_line import BODY, BODY_BASE64, CORRUPT
-from spark_mq.source.options import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.epoch_times import other_unit_rule
 from storage.nearest_name import advice
 
@@ -86,9 +86,14 @@ def rows_of_objects(lines: Sequence[Line]) -> pa.RecordBatch:
 
     Other columns of the Spark source are passed over, as the Spark sink does.
     """
-    rows = [_row(line) for line in lines]
+    rows = parse_objects(lines)
     columns = {name: pa.array([row.get(name) for row in rows], kind) for name, (kind, _) in _COLUMNS.items()}
     return pa.record_batch(columns)
+
+
+def parse_objects(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """The columns that each line has, by their names. Raises LineError."""
+    return [_row(line) for line in lines]
 
 
 def _row(line: Line) -> dict[str, Any]:

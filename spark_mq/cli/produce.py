@@ -1,4 +1,4 @@
-"""Commands that put something into a store: produce, create-topic. The store's broker must be stopped."""
+"""The command produce: messages from standard input into a store, whose broker must be stopped, or to a running cluster."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import pyarrow as pa
 import typer
 
 from spark_mq.cli.app import (
-    AsJson,
     CommandError,
     Conf,
     LockTimeout,
-    OneStorePath,
     app,
     lock_timeout_ms,
     store_to_write,
 )
+from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.message_lines import Line, LineError, look_like_objects, read_lines, rows_of_bodies, rows_of_objects
-from spark_mq.cli.output import print_json, print_table, say
+from spark_mq.cli.output import print_table, say
+from spark_mq.cli.sent_lines import NewTopics, send_input
 from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
-from storage.names import validate_user_topic
-from storage.put.put import message_rules
+from storage.put.options import PutOptions, message_rules
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows
 from storage.rows.rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
-from storage.tables.broker_names import broker_names
-from storage.tables.topic_creation import create_topic as enter_topic
-from storage.tables.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
 
-_GREATEST_PERM = 7  # PermName.isValid
 _KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see
 
+OneStoreOrCluster = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/; in its place --name-server."
+    ),
+]
 StoreHost = Annotated[
     str | None,
     typer.Option(
@@ -74,8 +75,9 @@ class _Written:
 
 
 @app.command()
+@takes_connection
 def produce(
-    path: OneStorePath,
+    path: OneStoreOrCluster = None,
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="TOPIC", help="The topic; of lines that name none, with --json.")
     ] = None,
@@ -110,19 +112,30 @@ def produce(
     store_host: StoreHost = None,
     lock_timeout: LockTimeout = "10s",
     conf: Conf = None,
+    connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Append messages from standard input, a line each, and close the store cleanly. A store is made where none is.
+    """Append messages from standard input, a line each: to a store, which is closed cleanly and made where none is, or to a running
+    cluster.
 
     With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
     sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
     what `spark-mq dump --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and
-    where it is among the first of a new store, no store is made.
+    where it is among the first of a new store, no store is made. A cluster takes no retry_group, reconsume_times and origin_msg_id, and
+    its messages are born when they are sent.
     """
     if topic is None and not objects:
         raise CommandError("give --topic: a line is a body and nothing else")
+    if connection.is_chosen(path):
+        of_stores = {"--conf": conf, "--store-host": store_host, "--sync": sync, "--keep-unique-key": keep_unique_key}
+        for name, given in of_stores.items():
+            if given:
+                raise CommandError(f"{name} is for stores: leave it away with --name-server")
+        wanted = NewTopics(create_topic, DEFAULT_QUEUE_COUNT if queue_num is None else queue_num)
+        send_input(connection.settings(), topic, wanted, objects=objects)
+        return
     timeout_ms = lock_timeout_ms(lock_timeout)
-    root, is_new = store_to_write(path)
-    rules: dict[str, object] = {
+    root, is_new = store_to_write(path or "")
+    options: dict[str, Any] = {
         "topic": topic,
         "queue_count": queue_num,
         "create_topic": create_topic,
@@ -130,7 +143,7 @@ def produce(
     }
     lines = _Input(sys.stdin.buffer, objects=objects)
     if is_new:
-        _judge_first(lines, root, conf, store_host, rules)
+        _judge_first(lines, root, conf, store_host, PutOptions(**options))
         if lines.is_empty:
             say("there was no line, nothing was written")
             return
@@ -148,7 +161,7 @@ def produce(
         ) as store:
             if is_new:
                 say(f"made a new store at {root}")
-            refusal = _put_lines(store, written, rules, lines)
+            refusal = _put_lines(store, written, options, lines)
     finally:
         if written.counts:
             written.print()
@@ -191,15 +204,13 @@ class _Input:
             yield lines
 
 
-def _judge_first(
-    lines: _Input, root: str, conf: str | None, store_host: str | None, rules: Mapping[str, object]
-) -> None:
+def _judge_first(lines: _Input, root: str, conf: str | None, store_host: str | None, options: PutOptions) -> None:
     """Hold the first lines to the rules of a store that is yet to be made. Raises CommandError where one is refused."""
     files = LocalFileSystem()
     settings = put_settings(root, load_config(root, conf, read_bytes=files.read_file), files, store_host)
     try:
         rows = lines.rows(lines.first())
-        judge = MessageRows(message_rules(settings, **rules), bytes(_KEY_PREFIX_SIZE))  # type: ignore[arg-type]
+        judge = MessageRows(message_rules(settings, options), bytes(_KEY_PREFIX_SIZE))
         prepared = judge.prepare(rows, current_time_ms())
         if prepared.rejected:
             number, column, rule = prepared.rejected[0]
@@ -214,7 +225,7 @@ def _refused(lines: Sequence[Line], error: RowIllegalError) -> LineError:
 
 
 def _put_lines(
-    store: MessageStore, written: _Written, rules: Mapping[str, object], source: _Input
+    store: MessageStore, written: _Written, options: Mapping[str, Any], source: _Input
 ) -> CommandError | None:
     """Append standard input. Returns why it ended before its end, so that the store is closed before that is told.
 
@@ -226,7 +237,7 @@ def _put_lines(
             rows = source.rows(lines)
             try:
                 made = frozenset(store.writer.settings.topics.topics) - before
-                written.add(store.put_batch(rows, **rules, growing=made))
+                written.add(store.put_batch(rows, **options, growing=made))
             except RowIllegalError as error:
                 raise _refused(lines, error) from error
         except LineError as error:
@@ -238,66 +249,3 @@ def _put_lines(
             )
             return CommandError(error.describe(), hint)
     return None
-
-
-@app.command("create-topic")
-def create_topic(
-    path: OneStorePath,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Its name.")],
-    queues: Annotated[
-        int,
-        typer.Option(
-            "--queues", metavar="N", min=1, max=QUEUE_COUNT_LIMIT, help="How many queues, to read and to write."
-        ),
-    ] = DEFAULT_QUEUE_COUNT,
-    perm: Annotated[
-        int, typer.Option("--perm", metavar="N", min=0, max=_GREATEST_PERM, help="4 to read, 2 to write, 6 for both.")
-    ] = PERM_READ | PERM_WRITE,
-    lock_timeout: LockTimeout = "10s",
-    conf: Conf = None,
-    as_json: AsJson = False,
-) -> None:
-    """Enter a topic into topics.json. A topic that is there is never changed; exit code 1 if it is not as asked for.
-
-    A store is made where none is. Nothing else in a store is touched, no recovery takes place.
-    """
-    timeout_ms = lock_timeout_ms(lock_timeout)
-    root, is_new = store_to_write(path)
-    files = LocalFileSystem()
-    config = load_config(root, conf, read_bytes=files.read_file)
-    wanted = TopicConfig(topic, queues, queues, perm)
-    if is_new:  # an illegal name does not make a store
-        names = broker_names(config, TopicTable())
-        validate_user_topic(topic, broker_name=names.broker, cluster_name=names.cluster)
-        open_store(root, config=config, read_only=False, create=True, lock_timeout_ms=timeout_ms).close()
-    present = enter_topic(
-        root,
-        config,
-        wanted,
-        now_ms=current_time_ms(),
-        file_system=files,
-        lock_timeout_ms=timeout_ms,
-    )
-    entry = present or wanted
-    shape = f"{entry.read_queue_count} read queues, {entry.write_queue_count} write queues and perm {entry.perm}"
-    if present is not None and _shape(present) != _shape(wanted):
-        raise CommandError(
-            f"topic {topic} is there already, with {shape}", "nothing was changed; mqadmin updateTopic changes topics"
-        )
-    if as_json:
-        print_json(
-            {
-                "store": root,
-                "topic": topic,
-                "created": present is None,
-                "readQueueNums": entry.read_queue_count,
-                "writeQueueNums": entry.write_queue_count,
-                "perm": entry.perm,
-            }
-        )
-    else:
-        say(f"topic {topic} {'was there already' if present else 'made'}, with {shape}")
-
-
-def _shape(config: TopicConfig) -> tuple[int, int, int]:
-    return config.read_queue_count, config.write_queue_count, config.perm

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import AsJson, Conf, Everything, QueueNumber, RequiredTopic, StorePath, app, open_cluster
-from spark_mq.cli.messages import refuse_unknown_topic
+from spark_mq.cli.app import AsJson, Conf, Everything, QueueNumber, RequiredTopic, app
+from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
+from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
+from spark_mq.cli.places import refuse_unknown_topic
 from spark_mq.source.option_values import parse_time
-from storage import MessageStore
 from storage.epoch_times import current_time_ms
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicTable
+from storage.tables.topics import PERM_READ, PERM_WRITE
 
 
 @app.command()
-def topics(path: StorePath, every_topic: Everything = False, conf: Conf = None, as_json: AsJson = False) -> None:
-    """List topics and their queues: offsets, counts, and the settings that topics.json holds. RocketMQ's own are left out."""
-    cluster = open_cluster(path, conf)
-    try:
-        found = [entry for name, store in cluster.stores.items() for entry in _topics_of(name, store)]
-        listed = [entry for entry in found if every_topic or not cluster.is_system_topic(entry["topic"])]
-    finally:
-        cluster.close()
+@takes_connection
+def topics(
+    path: ReadPath = None,
+    every_topic: Everything = False,
+    conf: Conf = None,
+    as_json: AsJson = False,
+    connection: Connection = NO_CLUSTER,
+) -> None:
+    """List topics and their queues: offsets, counts, and the topic's settings. RocketMQ's own are left out."""
+    with open_place(path, conf, connection) as place:
+        found = place.topic_entries()
+        listed = [entry for entry in found if every_topic or not place.is_system_topic(entry["topic"])]
     listed.sort(key=lambda entry: (entry["topic"], entry["brokerName"]))
     if as_json:
         print_json(listed)
@@ -39,28 +43,6 @@ def topics(path: StorePath, every_topic: Everything = False, conf: Conf = None, 
         say(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
 
 
-def _topics_of(broker_name: str, store: MessageStore) -> list[dict[str, Any]]:
-    """Topics with queues and topics with settings. Of a topic with batch queues only the settings are known."""
-    table = store.state(TOPICS_FILE, TopicTable.load)
-    configs = dict(table.topics) if table is not None else {}
-    return [_topic(broker_name, store, name, configs.get(name)) for name in sorted({*store.topics(), *configs})]
-
-
-def _topic(broker_name: str, store: MessageStore, topic: str, config: TopicConfig | None) -> dict[str, Any]:
-    queues = []
-    for queue_id in () if topic in store.queues.batch_topics else store.queue_ids(topic):
-        minimum, maximum = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        queues.append({"queueId": queue_id, "minOffset": minimum, "maxOffset": maximum, "count": maximum - minimum})
-    return {
-        "topic": topic,
-        "brokerName": broker_name,
-        "readQueueNums": config.read_queue_count if config else None,
-        "writeQueueNums": config.write_queue_count if config else None,
-        "perm": config.perm if config else None,
-        "queues": queues,
-    }
-
-
 def _permission(perm: int | None) -> str | None:
     if perm is None:
         return None
@@ -68,8 +50,10 @@ def _permission(perm: int | None) -> str | None:
 
 
 @app.command("offset-by-time")
+@takes_connection
 def offset_by_time(
-    path: StorePath,
+    path: ReadPath = None,
+    *,
     topic: RequiredTopic,
     moment: Annotated[
         str, typer.Option("--time", metavar="TIME", show_default=False, help="ms since 1970, ISO-8601, or -10m.")
@@ -80,26 +64,22 @@ def offset_by_time(
     ] = False,
     conf: Conf = None,
     as_json: AsJson = False,
+    connection: Connection = NO_CLUSTER,
 ) -> None:
     """The queue offset at a time: the first message stored at or after it, the end of the queue if there is none."""
     now_ms = current_time_ms()
     time_ms = parse_time(moment, "--time").at(now_ms)
-    cluster = open_cluster(path, conf)
-    found = []
-    try:
-        refuse_unknown_topic(cluster, topic)
-        for name, store in cluster.stores.items():
-            for queue in store.queue_ids(topic):
-                if queue_id in (None, queue):
-                    offset = store.offset_in_queue_by_time(topic, queue, time_ms, upper=upper)
-                    position = store.position(topic, queue, offset)
-                    found.append((topic, name, queue, offset, position.store_time_ms if position else None))
-    finally:
-        cluster.close()
+    with open_place(path, conf, connection) as place:
+        refuse_unknown_topic(place, topic)
+        lines = [
+            (topic, found.queue.broker_name, found.queue.queue_id, found.queue_offset, found.store_time_ms)
+            for found in place.offsets_by_time(topic, time_ms, upper=upper)
+            if queue_id in (None, found.queue.queue_id)
+        ]
     if as_json:
         names = "topic", "brokerName", "queueId", "offset", "storeTimestamp"
-        print_json([{**dict(zip(names, line, strict=True)), "timestamp": time_ms} for line in found])
+        print_json([{**dict(zip(names, line, strict=True)), "timestamp": time_ms} for line in lines])
     else:
-        rows = [(*line[:-1], time_in_words(line[-1], now_ms)) for line in found]
+        rows = [(*line[:-1], time_in_words(line[-1], now_ms)) for line in lines]
         title = f"at {time_in_words(time_ms, now_ms)}"
         print_table(("topic", "broker", "queue", "offset", "stored"), rows, title=title)

@@ -6,6 +6,7 @@ The source's other columns are accepted and left, so that its rows go straight i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 from pyspark.sql.types import (
@@ -21,7 +22,8 @@ from pyspark.sql.types import (
 
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
 from spark_mq.sink.options import SinkOptions
-from spark_mq.source.options import COLUMN_NAMES
+from spark_mq.source.cluster_options import ClusterOptions
+from spark_mq.source.column_names import COLUMN_NAMES
 from storage.errors import ColumnIllegalError
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows
@@ -95,7 +97,8 @@ SINK_COLUMNS: dict[str, SinkColumn] = {
         SinkColumn("delay_level", "INT", _is_integer,
                    "deliver it later, by this level of the broker's messageDelayLevel; null or 0 = at once, above the last = the last"),
         SinkColumn("deliver_at", "TIMESTAMP", _is_time,
-                   "deliver it at this time, at most timerMaxDelaySec ahead; null or passed = at once; not beside delay_level"),
+                   "deliver it at this time, at most timerMaxDelaySec ahead; null = at once, "
+                   "passed = when the timer runs; not beside delay_level"),
         SinkColumn("retry_group", "STRING", _is_text,
                    "the row goes to this consumer group's retry topic at delay_level (null = 3 + reconsume_times), "
                    "or to its dead letters where reconsume_times is above the maximum; null = to its topic"),
@@ -149,7 +152,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
         return _columns_to_send_back(schema)
     taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
     left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
-    _check(schema, taken, left, needed="value" if kafka else "body")
+    check_types(schema, taken, left, needed="value" if kafka else "body")
     names = [name for name in schema.names if name in taken]
     if not options.keep_unique_key:
         names = [name for name in names if name != "unique_key"]
@@ -180,7 +183,9 @@ def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) ->
         raise OptionError("topic", f"{rule}; {cure}")
 
 
-_SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"}
+_SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"} | {
+    field.name.replace("_", "") for field in fields(ClusterOptions)
+}
 """Of source and sink, in lower case."""
 
 
@@ -194,11 +199,12 @@ def _columns_to_send_back(schema: StructType) -> InputColumns:
                 name, "it has no meaning with sendBack=true; there is delay_level, and the option consumerGroup"
             )
     for needed in retry_rows.NEEDED_COLUMNS:
-        _check(schema, SEND_BACK_COLUMNS, left, needed=needed)
+        check_types(schema, SEND_BACK_COLUMNS, left, needed=needed)
     return InputColumns(tuple(name for name in schema.names if name in SEND_BACK_COLUMNS))
 
 
-def _check(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:
+def check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:
+    """Raises SinkSchemaError for a column neither taken nor left, for one whose type does not fit, and without the needed one."""
     try:
         check_names(schema.names, taken, left, needed=needed)
     except ColumnIllegalError as error:

@@ -25,6 +25,7 @@ from storage import open_store
 from storage.batch.commit import abort_batch, commit_batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError
 from storage.files.local_file_system import LocalFileSystem
@@ -79,15 +80,17 @@ def commit_rows(
         _ensure_groups(store, topics)
         outcome = commit_batch(
             store.writer,
-            batch,
-            segments,
-            topics=topics,
-            grown=_most(rows.grown for rows in staged),
+            StagedBatch(
+                batch,
+                segments,
+                topics,
+                grown=_most(rows.grown for rows in staged),
+                destinations={queue for rows in staged for queue in rows.destinations},
+                dead_letters=dead_letters,
+            ),
             wish=None if options.send_back else RowWish(options.create_topic, options.queue_num),
             takeover=options.sink_takeover,
             mirrored=mirrored,
-            dead_letters=dead_letters,
-            destinations={queue for rows in staged for queue in rows.destinations},
         )
         if outcome.already_done:
             discard_staged(LocalFileSystem(), options.root, dead_letters)

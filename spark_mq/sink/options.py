@@ -25,7 +25,6 @@ from storage.tables.topics import QUEUE_COUNT_LIMIT
 OnInvalidRow = Literal["fail", "deadLetter"]
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 
-_NOT_YET = {"nameServer": "not yet: the sink writes stores, name one with the option path"}
 _SPARKS_OWN = ("checkpointlocation", "queryname")
 
 
@@ -43,11 +42,11 @@ def parse_queue_count(text: str, option: str) -> int:
 
 
 def parse_on_invalid_row(text: str, option: str) -> str:
-    return _one_of(text, option, get_args(OnInvalidRow))
+    return one_of(text, option, get_args(OnInvalidRow))
 
 
 def parse_flush_disk_type(text: str, option: str) -> str:
-    return _one_of(text, option, get_args(FlushDiskType))
+    return one_of(text, option, get_args(FlushDiskType))
 
 
 def parse_topic(text: str, option: str) -> str:
@@ -96,12 +95,32 @@ def parse_times(text: str, option: str) -> int:
     return 0 if re.fullmatch("0+", text.strip()) else values.parse_positive_int(text, option)
 
 
-def _one_of(text: str, option: str, known: tuple[str, ...]) -> str:
+def one_of(text: str, option: str, known: tuple[str, ...]) -> str:
+    """The known name that the text is, in whatever case."""
     by_lower = {name.lower(): name for name in known}
     found = by_lower.get(text.strip().lower())
     if found is None:
         raise OptionError(option, f"expected {' or '.join(known)}, found {text!r}")
     return found
+
+
+# Options of both sinks, of stores and of clusters.
+CompressBodyOver = Annotated[
+    int | None,
+    Option(values.parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
+]
+KeepUniqueKey = Annotated[
+    bool,
+    Option(values.parse_boolean, "keep the row's unique_key where it has one; else each gets a new one", shown="false"),
+]
+StrictProperties = Annotated[
+    bool,
+    Option(
+        values.parse_boolean,
+        "properties that only brokers and clients set make a row invalid; else they are dropped",
+        shown="false",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,24 +184,9 @@ class SinkOptions:
             values.parse_duration_ms, "how long to wait for a store that another writer or a broker holds", shown="60s"
         ),
     ] = 60_000
-    compress_body_over: Annotated[
-        int | None,
-        Option(values.parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
-    ] = None
-    keep_unique_key: Annotated[
-        bool,
-        Option(
-            values.parse_boolean, "keep the row's unique_key where it has one; else each gets a new one", shown="false"
-        ),
-    ] = False
-    strict_properties: Annotated[
-        bool,
-        Option(
-            values.parse_boolean,
-            "properties that only brokers and clients set make a row invalid; else they are dropped",
-            shown="false",
-        ),
-    ] = False
+    compress_body_over: CompressBodyOver = None
+    keep_unique_key: KeepUniqueKey = False
+    strict_properties: StrictProperties = False
     on_invalid_row: Annotated[
         OnInvalidRow,
         Option(parse_on_invalid_row, "fail the batch, or deadLetter: put such rows aside and go on", shown="fail"),
@@ -306,7 +310,7 @@ class SinkOptions:
                     )
 
 
-_TABLE = OptionTable(SinkOptions, _NOT_YET)
+_TABLE = OptionTable(SinkOptions, {})
 
 
 def sink_option_rows() -> list[OptionRow]:

@@ -149,9 +149,10 @@ class _PartitionWriter:
     def append(self, frame: pa.RecordBatch) -> None:
         encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
         if encoded.rejected:
-            if self._dead_letters is None:
-                shown = encoded.rejected[:_REJECTIONS_SHOWN]
-                raise InvalidRowError(self._partition, len(encoded.rejected), *shown)
+            # A dead letter stays one. If a repeated batch took the row by then, it would be another batch than the one in the log.
+            failing = encoded.rejected if self._dead_letters is None else encoded.passing
+            if self._dead_letters is None or failing:
+                raise InvalidRowError(self._partition, len(failing), *failing[:_REJECTIONS_SHOWN])
             self._dead_letters.append(frame.take(pa.array(encoded.rejected_indices)), encoded.rejected)
         self._topics |= Counter(encoded.topics)  # of each the greater number
         self._grown |= Counter(encoded.grown)

@@ -20,7 +20,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock, encode_block
 from storage.messages.retries import find_group
 from storage.put.half_ends import with_states
-from storage.put.put import message_rules
+from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings
 from storage.rows.kafka import from_kafka_columns
 from storage.rows.messages import MessageRows, RejectedRow
@@ -51,6 +51,8 @@ class EncodedRows(NamedTuple):
     """Of half messages."""
     unresolved: Mapping[str, int] = MappingProxyType({})
     """How many half messages of each topic nothing ends yet."""
+    passing: tuple[RejectedRow, ...] = ()
+    """Of `rejected`, those that may be taken at a later time, as they are."""
 
 
 class RowEncoder(Protocol):
@@ -77,6 +79,7 @@ class MessageEncoder:
             prepared.topics,
             prepared.grown,
             prepared.destinations,
+            passing=prepared.passing,
         )
         if (ends := prepared.commits) is None:
             return encoded
@@ -111,8 +114,7 @@ def row_encoder(
     """The encoder for a task. `marks` are properties that half messages get."""
     if options.send_back:
         return ReturnEncoder(_return_rules(options, config, settings, files))
-    rules = message_rules(
-        settings,
+    said = PutOptions(
         topic=options.topic,
         queue_count=options.queue_num,
         create_topic=options.create_topic,
@@ -123,15 +125,17 @@ def row_encoder(
         producer_group=options.producer_group,
         marks=marks,
         retries=_retry_rules(options, columns, config, files),
+        is_repeatable=True,
     )
-    return MessageEncoder(columns, settings, MessageRows(rules, key_prefix, round_robin_start))
+    rows = MessageRows(message_rules(settings, said), key_prefix, round_robin_start)
+    return MessageEncoder(columns, settings, rows)
 
 
 def _retry_rules(
     options: SinkOptions, columns: InputColumns, config: StoreConfig, files: LocalFileSystem
-) -> RetryRules | None:
+) -> RetryRules:
     if "retry_group" not in columns.names:
-        return None
+        return RetryRules()
     groups = read_groups(options.root, files).groups
     send = config.send
     return RetryRules(

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
-
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.conditions import SparkMqError, WriteFailedError
 from spark_mq.store_conditions import writing_conditions
@@ -27,6 +25,7 @@ from storage.files.remote import plain_path
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.put.put import PutResult
+from storage.rows.one_row import one_row
 from storage.rules.response_codes import ResponseCode
 from storage.transaction.progress import save_counts
 
@@ -64,30 +63,22 @@ class Transaction:
         flag: int | None = None,
         queue_id: int | None = None,
         sharding_key: str | None = None,
-        **rules: Any,
+        **options: Any,
     ) -> PutResult:
         """Prepare a message: its half is readable by brokers and checks when this returns, and by nobody else.
 
-        `rules` are keywords of `storage.put.put.message_rules` (`queue_count`, `create_topic` …). Raises SparkMqError; WriteFailedError
-        where the transaction has ended.
+        `options` are fields of `storage.put.options.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
+        WriteFailedError where the transaction has ended.
         """
         self._refuse_if_ended()
-        columns: dict[str, Any] = {"topic": topic, "body": body, "transaction_state": "unknown"}
-        columns |= {"tags": tags, "sharding_key": sharding_key, "flag": flag, "queue_id": queue_id}
-        columns["keys"] = keys if keys is None or isinstance(keys, str) else list(keys)
-        if properties:
-            columns["properties"] = pa.array([list(properties.items())], pa.map_(pa.string(), pa.string()))
-        arrays = {
-            name: value if isinstance(value, pa.Array) else pa.array([value])
-            for name, value in columns.items()
-            if value is not None
-        }
-        with writing_conditions(self.root), self._open() as store:
-            rows = store.put_batch(
-                pa.record_batch(arrays), transactional=True, producer_group=self.producer_group, **rules
-            )
-            save_counts(store, {topic: 1}, now_ms=self._clock())
-            store.release()
+        message = {"topic": topic, "body": body, "tags": tags, "flag": flag, "queue_id": queue_id}
+        message |= {"sharding_key": sharding_key, "transaction_state": "unknown"}
+        with writing_conditions(self.root):
+            row = one_row(message, keys=keys, properties=properties)
+            with self._open() as store:
+                rows = store.put_batch(row, transactional=True, producer_group=self.producer_group, **options)
+                save_counts(store, {topic: 1}, now_ms=self._clock())
+                store.release()
         self._halves.append(PutResult(**rows.to_pylist()[0]))
         return self._halves[-1]
 

@@ -15,13 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_mq.conditions import warn_of_losses
-from spark_mq.source.cluster import Cluster
-from spark_mq.source.key_lookup import offsets_with_key
-from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueueSplit, ShownAs, into_partitions, read_partition
+from spark_mq.source.partition_reader import Split, into_partitions, read_partition
 from spark_mq.source.pushdown import Cuts
+from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, ranges_between
+from spark_mq.source.row_batches import RowRequest
 from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
 from spark_mq.worker_errors import named_for_spark
@@ -64,7 +63,7 @@ class BatchReader(DataSourceReader):
         finally:
             cluster.close()
 
-    def _splits(self, cluster: Cluster) -> list[QueueSplit]:
+    def _splits(self, cluster: QueryCluster) -> list[Split]:
         ranges = self._ranges(cluster)
         key = self.options.key if self.options.key is not None else self.cuts.index_key
         if key is not None:
@@ -73,14 +72,15 @@ class BatchReader(DataSourceReader):
             except IndexGeometryUnknownError:
                 if self.options.key is not None:
                     raise
+        request = self._request()
         return [
-            self._split(cluster, piece.queue, ((piece.start, piece.end),), shown)
-            for piece, shown in split_shown(
+            cluster.split(piece, request)
+            for piece in split_shown(
                 cluster, ranges, self.options.min_partitions, self.options.max_records_per_partition
             )
         ]
 
-    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+    def _ranges(self, cluster: QueryCluster) -> list[QueueRange]:
         queues = select_queues(cluster, self.options)
         now_ms = current_time_ms()
         strict = self.options.fail_on_data_loss
@@ -95,22 +95,16 @@ class BatchReader(DataSourceReader):
         ranges = ranges_between(starts.offsets, ends.offsets)
         return [cut for piece in ranges if (cut := self.cuts.cut(piece, cluster)) is not None]
 
-    def _key_splits(self, cluster: Cluster, ranges: list[QueueRange], key: str) -> list[QueueSplit]:
-        splits = []
+    def _key_splits(self, cluster: QueryCluster, ranges: list[QueueRange], key: str) -> list[Split]:
+        splits, request = [], self._request()
         for piece, shown in (part for whole in ranges for part in cluster.physical(whole)):
-            found = tuple(offsets_with_key(cluster.stores[piece.queue.broker_name], piece, key))
+            found = cluster.offsets_with_key(piece, key)
             if found:
-                splits.append(self._split(cluster, piece.queue, found, shown))
+                splits.append(cluster.split(Piece(piece.queue, found, shown), request))
         return splits
 
-    def _split(
-        self, cluster: Cluster, queue: QueueId, ranges: tuple[tuple[int, int], ...], shown: ShownAs | None
-    ) -> QueueSplit:
-        store = cluster.stores[queue.broker_name]
-        request = request_of(self.options, self.column_names, nullable=self.nullable, tags=self.cuts.tags)
-        proof = cluster.proof(queue, ranges[-1][1])
-        rank = cluster.rank((queue if shown is None else shown.queue).broker_name)
-        return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
+    def _request(self) -> RowRequest:
+        return request_of(self.options, self.column_names, nullable=self.nullable, tags=self.cuts.tags)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_partition(partition)

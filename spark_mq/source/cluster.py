@@ -8,13 +8,17 @@ the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from spark_mq.conditions import OptionError, names
+from spark_mq.source.group_offsets import GroupOffsets
+from spark_mq.source.key_lookup import offsets_with_key
 from spark_mq.source.offsets import QueueId, RecordPlace
-from spark_mq.source.partition_reader import ShownAs
+from spark_mq.source.query_cluster import Piece
+from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.ranges import QueueRange
+from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.split_proof import StoreProof, proof_of
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
@@ -81,10 +85,11 @@ def _names_of(store: MessageStore) -> BrokerNames:
 
 
 class Cluster:
-    """Open stores by broker name. Answers what `starting_offsets`, `read_limits` and the readers ask."""
+    """Open stores by broker name: the QueryCluster whose data is files."""
 
-    def __init__(self, stores: Mapping[str, MessageStore]) -> None:
+    def __init__(self, stores: Mapping[str, MessageStore], place: str = "") -> None:
         self.stores = dict(sorted(stores.items()))
+        self.place = place
         self._fingerprints: dict[str, LogFingerprint | None] = {}
         self._queues: tuple[dict[str, tuple[list[tuple[str, int]], frozenset[str]]], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
@@ -111,7 +116,7 @@ class Cluster:
             if name in stores:
                 raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")
             stores[name] = store
-        return cls(stores)
+        return cls(stores, ", ".join(map(absolute_path, paths)))
 
     def tell_unread_settings(self) -> None:
         """Say in the log, once a process, which settings of the stores' brokers take no effect here."""
@@ -147,6 +152,10 @@ class Cluster:
             self._queues = names, found
         return self._queues[1]
 
+    @property
+    def topics(self) -> Sequence[str]:
+        return sorted({queue.topic for queue in self.queues()})
+
     def is_system_topic(self, topic: str) -> bool:
         return any(
             is_system_topic(topic, broker_name=name, cluster_name=cluster_name)
@@ -169,11 +178,14 @@ class Cluster:
             counts.append(1 + max(store.queue_ids(topic), default=-1))
         return max(counts)
 
-    def refuse_lost_queues(self, broker_name: str) -> None:
-        """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all."""
-        store = self.stores[broker_name]
-        if store.log_end > store.log.minimum and not store.queues.names():
-            raise StoreNotFoundError(store.root, "any queue below consumequeue/, though the log has messages,")
+    def refuse_lost_queues(self, brokers: Collection[str]) -> None:
+        """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all: a topic may be deleted, but not
+        all of them at once.
+        """
+        for name in sorted(self.stores.keys() & set(brokers)):
+            store = self.stores[name]
+            if store.log_end > store.log.minimum and not store.queues.names():
+                raise StoreNotFoundError(store.root, "any queue below consumequeue/, though the log has messages,")
 
     # Positions
 
@@ -231,6 +243,9 @@ class Cluster:
         before: Callable[[int], RecordPlace | None] = lambda offset: self.record_before(queue, offset)  # noqa: E731
         return QueueFacts(*bounds, before, store.log_end)
 
+    def group_offsets(self, group: str) -> GroupOffsets:
+        return GroupOffsets.of_stores(group, self.stores)
+
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
         """The positions as consumer groups store them."""
         return offsets
@@ -239,7 +254,16 @@ class Cluster:
         """What tasks read for a range, and as what they show it."""
         return [(piece, None)]
 
-    def proof(self, queue: QueueId, end: int) -> StoreProof:
+    def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
+        queue, ranges, shown = piece
+        store, rank = self.stores[queue.broker_name], self.rank((queue if shown is None else shown.queue).broker_name)
+        proof = self._proof(queue, ranges[-1][1])
+        return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
+
+    def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
+        return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
+
+    def _proof(self, queue: QueueId, end: int) -> StoreProof:
         """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""
         store = self.stores[queue.broker_name]
         if queue.broker_name not in self._fingerprints:
@@ -247,6 +271,10 @@ class Cluster:
         return proof_of(store, self._fingerprints[queue.broker_name], queue, end)
 
     # Sizes
+
+    @property
+    def tells_sizes(self) -> bool:
+        return True
 
     def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
         return self.stores[queue.broker_name].size_between(queue.topic, queue.queue_id, start, end)

@@ -16,11 +16,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import OptionError
 from spark_mq.source.offsets import QueueId
 from spark_mq.store_conditions import from_storage_error
 from storage.epoch_times import current_time_ms
 from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
+from storage.errors.base import DescribedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
@@ -32,19 +34,33 @@ from storage.tables.group_progress import write_group_offsets
 WRITE_INTERVAL_MS = 1000
 
 
-class GroupOffsets:
-    """Writes a query's position into the stores of its cluster, by broker name. Lives as long as the query's run."""
+WriteOffsets = Callable[[str, Mapping[tuple[str, int], int], int], object]
+"""Stores a group's next offsets by (topic, queue id) at one broker, at a time in ms.
 
-    def __init__(self, group: str, stores: Mapping[str, MessageStore], clock: Callable[[], int] | None = None) -> None:
-        """Raises OptionError for a group or a store that takes no offsets. `clock` gives milliseconds."""
+Raises StorageError, OSError, or the client's errors.
+"""
+
+
+class GroupOffsets:
+    """Writes a query's position where the tools of its brokers look, by broker name. Lives as long as the query's run."""
+
+    def __init__(self, group: str, writers: Mapping[str, WriteOffsets], clock: Callable[[], int] | None = None) -> None:
+        """Raises OptionError for a group that takes no offsets. `clock` gives milliseconds."""
         _check_group(group)
         self.group = group
         self.skipped: dict[str, str] = {}
         """Why the last write to a broker's store was not done; empty when all is stored."""
-        self._targets = {name: (store.root, _writable(store)) for name, store in stores.items()}
+        self._writers = writers
         self._clock = clock or current_time_ms
         self._stored: dict[QueueId, int] = {}
         self._tried_ms: int | None = None
+
+    @classmethod
+    def of_stores(
+        cls, group: str, stores: Mapping[str, MessageStore], clock: Callable[[], int] | None = None
+    ) -> GroupOffsets:
+        """Into the tables of the stores. Raises OptionError for a group or a store that takes no offsets."""
+        return cls(group, {name: _into(store.root, _writable(store)) for name, store in stores.items()}, clock)
 
     def store(self, positions: Mapping[QueueId, int], *, at_once: bool = False) -> None:
         """Store the next offset of each queue, unless it is stored already; at most once a second unless `at_once`.
@@ -67,12 +83,13 @@ class GroupOffsets:
         return self._tried_ms is not None and 0 <= self._clock() - self._tried_ms < WRITE_INTERVAL_MS
 
     def _write(self, broker_name: str, offsets: Mapping[QueueId, int]) -> None:
-        root, file_system = self._targets[broker_name]
         by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}
         try:
-            write_group_offsets(root, self.group, by_queue, now_ms=self._clock(), file_system=file_system)
+            self._writers[broker_name](self.group, by_queue, self._clock())
         except StorageError as error:
             self._skip(broker_name, str(from_storage_error(error)))
+        except DescribedError as error:
+            self._skip(broker_name, str(from_client_error(error)))
         except OSError as error:
             self._skip(broker_name, str(error))
         else:
@@ -83,6 +100,12 @@ class GroupOffsets:
         self.skipped[broker_name] = reason
         # Progress is written with a batch: what is skipped behind the last one would show nowhere else.
         warnings.warn(f"commitOffsets skipped at broker {broker_name}: {reason}", RuntimeWarning, stacklevel=2)
+
+
+def _into(root: str, file_system: LocalFileSystem) -> WriteOffsets:
+    return lambda group, offsets, now_ms: write_group_offsets(
+        root, group, offsets, now_ms=now_ms, file_system=file_system
+    )
 
 
 def _check_group(group: str) -> None:

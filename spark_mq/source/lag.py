@@ -137,6 +137,13 @@ class QueueSizes(Protocol):
     def bytes_between(self, queue: QueueId, start: int, end: int) -> int: ...
 
 
+def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:
+    """What `UnreadBytes.count` gives, where nobody tells sizes."""
+    return {
+        queue: Unread(starts[queue], None) for queue, end in ends.items() if queue in starts and starts[queue] < end
+    }
+
+
 class _Counted(NamedTuple):
     """`bytes` of the messages from `start` to `end`."""
 

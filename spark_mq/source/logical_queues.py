@@ -17,8 +17,8 @@ from typing import NamedTuple
 from spark_mq.conditions import names
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId, RecordPlace
-from spark_mq.source.partition_reader import ShownAs
 from spark_mq.source.ranges import QueueRange
+from spark_mq.source.row_batches import ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore
 from storage.queues.positions import QueuePosition
@@ -87,8 +87,8 @@ def links_of(topic: str, chain: Chain, brokers: Sequence[str], bounds: Bounds) -
 class LogicalCluster(Cluster):
     """A cluster whose static topics are shown by logical queues, and by these alone. Other topics are as they are."""
 
-    def __init__(self, stores: Mapping[str, MessageStore]) -> None:
-        super().__init__(stores)
+    def __init__(self, stores: Mapping[str, MessageStore], place: str = "") -> None:
+        super().__init__(stores, place)
         self._chains = self._read_chains()
         self._shown: tuple[Sequence[QueueId], dict[QueueId, Chain], list[QueueId]] | None = None
         self._warn_of_missing_stores()

@@ -16,6 +16,15 @@ from typing import Annotated, Literal
 from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
 from spark_mq.source import option_values as values
+from spark_mq.source.cluster_options import PullOptions
+from spark_mq.source.column_names import (
+    COLUMN_NAMES,
+    CORRUPT_COLUMN,
+    KAFKA_COLUMN_NAMES,
+    KAFKA_HEADERS,
+    parse_columns,
+)
+from spark_mq.source.namespaced import in_namespace
 from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, parse_assignment
 from spark_mq.source.read_limits import ReadLimits
 from spark_mq.source.starting_offsets import (
@@ -29,52 +38,10 @@ from spark_mq.source.starting_offsets import (
     TimePoint,
 )
 from spark_mq.source.subscription import Subscription
-from storage.nearest_name import advice
-
-COLUMN_NAMES = (
-    *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "unique_key", "tags", "keys", "body", "properties"),
-    *(
-        "born_timestamp",
-        "store_timestamp",
-        "born_host",
-        "store_host",
-        "flag",
-        "sys_flag",
-        "reconsume_times",
-        "body_crc",
-    ),
-    *("prepared_transaction_offset", "commitlog_offset", "store_size"),
-)
-"""What a row has unless option `columns` or a schema says otherwise."""
-EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
-"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
-KAFKA_COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-KAFKA_HEADERS = "headers"
-CORRUPT_COLUMN = "_corrupt"
-"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
-
-_NOT_YET = {"nameServer": "not yet: the source reads stores, name one with the option path"}
-
-
-def parse_columns(text: str, option: str) -> tuple[str, ...]:
-    """`kafka`, or names of our columns between commas, in the order wanted; `*` stands for COLUMN_NAMES."""
-    if text.strip().lower() == "kafka":
-        return KAFKA_COLUMN_NAMES
-    columns: list[str] = []
-    for part in text.split(","):
-        columns += COLUMN_NAMES if part.strip() == "*" else [part.strip()]
-    known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN)
-    for column in columns:
-        if column not in known:
-            instead = advice(column, known) or f"; there are {', '.join(known)}"
-            raise OptionError(option, f"there is no column {column!r}{instead}")
-    if len(set(columns)) != len(columns):
-        raise OptionError(option, f"a column is named twice in {text!r}")
-    return tuple(columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(PullOptions):
     """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
 
     path: Annotated[
@@ -266,15 +233,20 @@ class SourceOptions:
         for name in clients:
             del given[name]
         parsed = _TABLE.parse(given, mode)
-        made = cls(**parsed)
+        made = in_namespace(cls(**parsed))
         made._check()
         if mode == "batch":
             made._check_batch()
         return made
 
     def _check(self) -> None:
-        if (self.path is not None) + bool(self.paths) != 1:
-            raise OptionError("path", "give the store to read: exactly one of path and paths")
+        if (self.path is not None) + bool(self.paths) + self.is_live != 1:
+            raise OptionError(
+                "path", "give the store to read, or the cluster: exactly one of path, paths and nameServer"
+            )
+        self.check_cluster()
+        if self.is_live:
+            self._refuse_options_of_stores()
         selectors = (self.topic, self.subscribe, self.subscribe_pattern, self.assign)
         if sum(bool(selector) for selector in selectors) != 1:
             raise OptionError("topic", "give exactly one of topic, subscribe, subscribePattern and assign")
@@ -288,6 +260,23 @@ class SourceOptions:
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError("minOffsetsPerTrigger", f"{least} is greater than maxOffsetsPerTrigger, {most}")
+
+    def _refuse_options_of_stores(self) -> None:
+        for name, is_given, rule in (
+            ("conf", self.conf is not None, "a broker of a cluster knows its own settings"),
+            ("brokerName", self.broker_name is not None, "the name servers know the brokers' names"),
+            ("logical", self.logical, "static topics are read by physical queues here"),
+            (
+                "maxBytesPerTrigger",
+                self.max_bytes_per_trigger is not None,
+                "brokers do not tell sizes ahead; limit rows",
+            ),
+        ):
+            if is_given:
+                raise OptionError(name, f"is for stores (path), and has no meaning with nameServer: {rule}")
+        if self.tags is not None and self.sub_expression is not None:
+            raise OptionError("subExpression", "give one of tags and subExpression")
+        _ = self.wanted_tags  # refuses what is no list of tags
 
     def _check_batch(self) -> None:
         start, end = self.batch_start, self.batch_end
@@ -315,6 +304,13 @@ class SourceOptions:
     def stores(self) -> tuple[str, ...]:
         """`path` or `paths`."""
         return self.paths if self.path is None else (self.path,)
+
+    @property
+    def wanted_tags(self) -> tuple[str, ...] | None:
+        """The tags of `tags`, or of `subExpression`; None = all."""
+        if self.sub_expression is not None and self.expression_type == "TAG":
+            return values.parse_tags(self.sub_expression, "subExpression")
+        return self.tags
 
     @property
     def subscription(self) -> Subscription:
@@ -380,7 +376,7 @@ class SourceOptions:
         return self.mode == "PERMISSIVE"
 
 
-_TABLE = OptionTable(SourceOptions, _NOT_YET)
+_TABLE = OptionTable(SourceOptions, {})
 
 
 def option_rows() -> list[OptionRow]:

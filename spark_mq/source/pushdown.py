@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from spark_mq.source.ranges import QueueRange
 
 if TYPE_CHECKING:
-    from spark_mq.source.cluster import Cluster
+    from spark_mq.source.query_cluster import QueryCluster
 
 _LONG_MAX = 2**63 - 1
 
@@ -115,7 +115,7 @@ class Cuts:
             return self
         return replace(self, tags=given if self.tags is None else self.tags & given)
 
-    def cut(self, piece: QueueRange, cluster: Cluster) -> QueueRange | None:
+    def cut(self, piece: QueueRange, cluster: QueryCluster) -> QueueRange | None:
         """The part of a range that the filters leave, None if nothing of it."""
         queue_id = piece.queue.queue_id
         if self.queue_ids is not None and queue_id not in self.queue_ids:

@@ -10,22 +10,27 @@ from pyspark.sql.types import StructType
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
+from spark_mq.source.column_names import CORRUPT_COLUMN
 from spark_mq.source.logical_queues import LogicalCluster
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.options import CORRUPT_COLUMN, SourceOptions
-from spark_mq.source.partition_reader import RowRequest, ShownAs
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
+from spark_mq.source.row_batches import RowRequest
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
-from storage.files.remote import absolute_path
 from storage.names import names_several
 from storage.nearest_name import advice
 
 
-def open_cluster(options: SourceOptions) -> Cluster:
-    """The stores of a query, with static topics as the options show them; tells settings that take no effect.
+def open_cluster(options: SourceOptions) -> QueryCluster:
+    """The stores of a query, with static topics as the options show them, or the running cluster; tells settings that take no effect.
 
-    Raises what `Cluster.open` does.
+    Raises what `Cluster.open` and `LiveCluster` do.
     """
+    if options.is_live:
+        from spark_mq.source.live_cluster import LiveCluster  # a query over files need not load the client
+
+        return LiveCluster(options)
     kind = LogicalCluster if options.logical else Cluster
     cluster = kind.open(options.stores, conf=options.conf, broker_name=options.broker_name)
     cluster.tell_unread_settings()
@@ -33,8 +38,11 @@ def open_cluster(options: SourceOptions) -> Cluster:
 
 
 def split_shown(
-    cluster: Cluster, ranges: Sequence[QueueRange], min_partitions: int | None, max_records_per_partition: int | None
-) -> Iterator[tuple[QueueRange, ShownAs | None]]:
+    cluster: QueryCluster,
+    ranges: Sequence[QueueRange],
+    min_partitions: int | None,
+    max_records_per_partition: int | None,
+) -> Iterator[Piece]:
     """The pieces of ranges that tasks read (`split_ranges`), in physical queues, and as what each is shown."""
     parts = [part for piece in ranges for part in cluster.physical(piece)]
     parents = iter(parts)
@@ -42,10 +50,10 @@ def split_shown(
     for piece in split_ranges([part for part, _ in parts], min_partitions, max_records_per_partition):
         while parent is not None and not (parent.queue == piece.queue and parent.start <= piece.start < parent.end):
             parent, shown = next(parents, (None, None))
-        yield piece, shown
+        yield Piece(piece.queue, ((piece.start, piece.end),), shown)
 
 
-def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
+def select_queues(cluster: QueryCluster, options: SourceOptions) -> list[QueueId]:
     """The queues of a batch query, and those that a new stream starts with.
 
     Raises OptionError for a topic or queue that was named and is not there; warns of a pattern that matches no topic.
@@ -56,7 +64,7 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
     if missing:
         known = _topics_of_users(cluster)
         option = "assign" if subscription.assigned else "topic" if options.topic else "subscribe"
-        raise OptionError(option, f"{names(missing)}: not in {_stores(options)}{_advice(option, missing, known)}")
+        raise OptionError(option, f"{names(missing)}: not in {cluster.place}{_advice(option, missing, known)}")
     selected = subscription.select(queues, brokers=cluster.brokers, is_system_topic=cluster.is_system_topic)
     if not selected and subscription.topics and subscription.queue_ids:
         count = max(cluster.queue_count(topic) for topic in subscription.topics)
@@ -65,25 +73,21 @@ def select_queues(cluster: Cluster, options: SourceOptions) -> list[QueueId]:
                 "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
             )
     if not selected and subscription.pattern is not None:
-        _warn_of_no_match(subscription.pattern, _topics_of_users(cluster), _stores(options))
+        _warn_of_no_match(subscription.pattern, _topics_of_users(cluster), cluster.place)
     return selected
 
 
-def _warn_of_no_match(pattern: re.Pattern[str], topics: Sequence[str], stores: str) -> None:
+def _warn_of_no_match(pattern: re.Pattern[str], topics: Sequence[str], place: str) -> None:
     """One line, unless `queueId` is why nothing was selected. A topic that matches may be made later, so it is no error."""
     if any(map(pattern.fullmatch, topics)):
         return
     rule = "a pattern matches the whole name of a topic"
-    text = f"subscribePattern {pattern.pattern!r} matches no topic in {stores} ({rule}); there are {names(topics) or 'no topics'}"
+    text = f"subscribePattern {pattern.pattern!r} matches no topic in {place} ({rule}); there are {names(topics) or 'no topics'}"
     warnings.warn_explicit(text, RuntimeWarning, "<spark_mq>", 0)  # in <>, so that Python adds no line of a program
 
 
-def _topics_of_users(cluster: Cluster) -> list[str]:
-    return sorted({queue.topic for queue in cluster.queues() if not cluster.is_system_topic(queue.topic)})
-
-
-def _stores(options: SourceOptions) -> str:
-    return ", ".join(map(absolute_path, options.stores))
+def _topics_of_users(cluster: QueryCluster) -> list[str]:
+    return [topic for topic in cluster.topics if not cluster.is_system_topic(topic)]
 
 
 def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
@@ -103,7 +107,7 @@ def request_of(
     tags: frozenset[str] | None = None,
 ) -> RowRequest:
     """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
-    of_option = frozenset(options.tags) if options.tags is not None else None
+    of_option = frozenset(tags_asked) if (tags_asked := options.wanted_tags) is not None else None
     if tags is not None and of_option is not None:
         tags = tags & of_option
     return RowRequest(

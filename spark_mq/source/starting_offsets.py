@@ -222,7 +222,7 @@ def _group_offsets(group: str, queues: Collection[QueueId], positions: Positions
 
 _BEHIND_END = (
     "\nNo message has that offset yet: it is another queue's, or it was taken from a newer copy of the store. Correct the offset, "
-    "or look whether path leads to the right store. Set failOnDataLoss to false to go on from the offset that is named"
+    "or look whether the right store is read. Set failOnDataLoss to false to go on from the offset that is named"
 )
 
 
@@ -261,13 +261,14 @@ class Continuity(enum.Enum):
 
 class QueueFacts(NamedTuple):
     """What a store says of one queue now. `record_before(offset)` is the place of the record at `offset - 1`,
-    None if there is none to be seen; `log_end` where the log ends, if that is known.
+    None if there is none to be seen; `log_end` where the log ends, if that is known; `option` says where the data is.
     """
 
     minimum: int
     maximum: int
     record_before: Callable[[int], RecordPlace | None]
     log_end: int | None = None
+    option: str = "path"
 
 
 class Verdict(NamedTuple):
@@ -280,6 +281,12 @@ class Verdict(NamedTuple):
     loss: str | None = None
 
 
+_PLACES = {
+    "path": ("path leads to another store", "path leads to the right store"),
+    "nameServer": ("nameServer leads to another cluster", "nameServer leads to the right cluster"),
+}
+
+
 def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | None) -> Verdict:
     """Compare a position with the queue as it is now; `facts` is None if the queue is not there.
 
@@ -289,7 +296,8 @@ def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | 
     """
     if facts is None:
         return Verdict(Continuity.MISSING, None, f"queue {queue} at offset {previous.next} is gone")
-    minimum, maximum, record_before, log_end = facts
+    minimum, maximum, record_before, log_end, option = facts
+    other, right = _PLACES[option]
     again = f"Set failOnDataLoss to false to read the queue from offset {minimum} on"
     if previous.next > max(minimum, maximum):
         ends = f"queue {queue} ends at {maximum}, before offset {previous.next} of the checkpoint"
@@ -302,8 +310,8 @@ def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | 
             )
         else:
             loss = (
-                f"{ends}: its topic was deleted and made again, or its end was cut, or path leads to another store\n"
-                f"Look whether path leads to the right store. {again}"
+                f"{ends}: its topic was deleted and made again, or its end was cut, or {other}\n"
+                f"Look whether {right}. {again}"
             )
         return Verdict(Continuity.BEYOND_END, minimum, loss)
     if previous.next < minimum:
@@ -318,8 +326,8 @@ def check_continuity(queue: QueueId, previous: QueueOffset, facts: QueueFacts | 
             return Verdict(
                 Continuity.REPLACED,
                 minimum,
-                f"queue {queue} was deleted and made again, or path leads to another store: another record stands before offset "
-                f"{previous.next} than the checkpoint has noted\nLook whether path leads to the right store. {again}",
+                f"queue {queue} was deleted and made again, or {other}: another record stands before offset "
+                f"{previous.next} than the checkpoint has noted\nLook whether {right}. {again}",
             )
     return Verdict(Continuity.UNBROKEN, previous.next)
 

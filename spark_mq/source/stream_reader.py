@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.source.checkpoint_queues import loss_of, refuse_other_checkpoint
-from spark_mq.source.cluster import Cluster
 from spark_mq.source.garbage import collected_later
 from spark_mq.source.group_offsets import GroupOffsets
-from spark_mq.source.lag import UnreadBytes, latest_offset_json
+from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueueSplit, ShownAs, into_partitions, read_partition
+from spark_mq.source.partition_reader import into_partitions, read_partition
+from spark_mq.source.query_cluster import QueryCluster
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
 from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, column_names: Sequence[str], nullable: Sequence[str] = ()) -> None:
         self.options = options
         self.column_names = tuple(column_names)
-        self._cluster: Cluster | None = None
+        self._cluster: QueryCluster | None = None
         self._initial: QueueOffsets | None = None
         self._frozen: FrozenEnd | None = None
         self._last_batch_ms: int | None = None
@@ -61,12 +61,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._request = request_of(options, self.column_names, nullable=nullable)
 
     @property
-    def cluster(self) -> Cluster:
-        """The stores, opened at first use: tasks build a reader too and need none."""
+    def cluster(self) -> QueryCluster:
+        """Opened at first use: tasks build a reader too and need none."""
         if self._cluster is None:
             self._cluster = open_cluster(self.options)
             if self.options.commit_offsets and self.options.consumer_group is not None:
-                self._group = GroupOffsets(self.options.consumer_group, self._cluster.stores)
+                self._group = self._cluster.group_offsets(self.options.consumer_group)
         return self._cluster
 
     # What Spark asks of the driver's reader
@@ -109,7 +109,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._available()
         is_read_to_end = self._position.next_offsets() == ends
         self._reported = self._position if is_read_to_end else self._moved(self._reported, ends)
-        unread = self._unread.count(self._planned, ends, self.cluster)
+        if self.cluster.tells_sizes:
+            unread = self._unread.count(self._planned, ends, self.cluster)
+        else:
+            unread = unread_without_sizes(self._planned, ends)
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
     @named_for_spark()
@@ -245,20 +248,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return starts, broken
 
     def _losses_of_missing(self, start: QueueOffsets, missing: Collection[QueueId]) -> list[str]:
-        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones, and
-        StoreNotFoundError where a store has its log and not a single queue: a topic may be deleted, but not all of them at once.
+        """What to say of queues of the checkpoint that are not read. Raises where the checkpoint has no other ones, and where their
+        brokers cannot be looked at (`refuse_lost_queues`).
         """
+        missing = [queue for queue in missing if start[queue].next or not self._is_only_not_shown(queue)]
         if not missing:
             return []
-        for name in sorted({queue.broker_name for queue in missing} & self.cluster.stores.keys()):
-            self.cluster.refuse_lost_queues(name)
+        self.cluster.refuse_lost_queues({queue.broker_name for queue in missing})
         asked_for, brokers = self._asked_for(missing), self.cluster.brokers
         if len(missing) == len(start):
-            refuse_other_checkpoint(missing, asked_for, brokers)
+            refuse_other_checkpoint(missing, asked_for, brokers, self.options.place_option)
         return [
-            loss_of(queue, start[queue].next, is_asked_for=queue in asked_for, brokers=brokers)
+            loss_of(
+                queue,
+                start[queue].next,
+                is_asked_for=queue in asked_for,
+                brokers=brokers,
+                option=self.options.place_option,
+            )
             for queue in sorted(missing)
         ]
+
+    def _is_only_not_shown(self, queue: QueueId) -> bool:
+        """Whether a queue of which nothing was read is just empty: a cluster shows such queues, a store has no files of them."""
+        return queue.broker_name in self.cluster.brokers and bool(self._asked_for([queue]))
 
     def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:
         """Which of the queues the options name, whether they are there or not."""
@@ -272,7 +285,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         changed = self._refresh()
         if not self._planned:  # a batch of an earlier run, maybe of another query
-            refuse_other_checkpoint(end.keys(), self._asked_for(end.keys()), self.cluster.brokers)
+            refuse_other_checkpoint(
+                end.keys(), self._asked_for(end.keys()), self.cluster.brokers, self.options.place_option
+            )
         ends = end.next_offsets()
         before, starts = self._looked_up
         if changed or before != start or self._planned != ends or starts.keys() != ends.keys():
@@ -280,14 +295,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_ends(ends)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         limits = self.options.min_partitions, self.options.max_records_per_partition
-        splits = [self._split(piece, shown) for piece, shown in split_shown(self.cluster, ranges, *limits)]
+        splits = [self.cluster.split(piece, self._request) for piece in split_shown(self.cluster, ranges, *limits)]
         return list(into_partitions(splits, *limits))
 
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
         """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
         losses = [
             f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
-            "the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in path. "
+            f"the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in "
+            f"{self.options.place_option}. "
             "Set failOnDataLoss to false to run the batch with what is there"
             for queue, end in ends.items()
             if queue.broker_name in self.cluster.brokers
@@ -297,17 +313,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)
         warn_of_losses(losses)
-
-    def _split(self, piece: QueueRange, shown: ShownAs | None) -> QueueSplit:
-        queue, store = piece.queue, self.cluster.stores[piece.queue.broker_name]
-        ranges = ((piece.start, piece.end),)
-        return QueueSplit(
-            store.layout,
-            store.log_end,
-            queue,
-            self.cluster.rank((queue if shown is None else shown.queue).broker_name),
-            ranges,
-            self._request,
-            self.cluster.proof(queue, piece.end),
-            shown,
-        )

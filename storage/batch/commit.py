@@ -24,11 +24,11 @@ The put lock of the open store (`turn`) is held for 1 to 3, for each slice, and 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from types import MappingProxyType
 from typing import NamedTuple
 
+from storage.batch.begun import check_begun, check_halves
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
     Intent,
@@ -42,9 +42,11 @@ from storage.batch.intent import (
 from storage.batch.ledger import (
     END,
     GROUP_PREFIX,
+    OPENING,
     UNNAMED_PREFIX,
     Batch,
     LedgerMessage,
+    LedgerStatement,
     outgoing_ledger_message,
 )
 from storage.batch.redo import drop_torn_rows, first_missing
@@ -57,7 +59,8 @@ from storage.batch.sink_progress import (
     place_of_end,
     slices_left,
 )
-from storage.batch.slices import Tail, Turn, append_slices, check_contents
+from storage.batch.slices import SharedLog, Tail, Turn, append_slices
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_checks import check_queues, check_segments, open_segments, room_for
 from storage.batch.staged_segment import (
     SegmentPool,
@@ -70,7 +73,7 @@ from storage.batch.staged_segment import (
 )
 from storage.batch.stretches import runs_from
 from storage.batch.transactions import append_transactions
-from storage.errors import StorageError, StoreNotWritableError
+from storage.errors import HalvesGoneError, StorageError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun
@@ -94,31 +97,27 @@ class CommitOutcome(NamedTuple):
 
 def commit_batch(
     writer: StoreWriter,
-    batch: Batch,
-    segments: Sequence[StagedSegment],
+    staged: StagedBatch,
     *,
-    topics: Mapping[str, int],
-    grown: Mapping[str, int] = MappingProxyType({}),
     wish: RowWish | None = _NO_WISH,
     takeover: bool = False,
     mirrored: bool = True,
-    dead_letters: Sequence[tuple[str, str]] = (),
-    destinations: Collection[tuple[str, int]] = (),
     turn: Turn = nullcontext,
 ) -> CommitOutcome:
     """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
 
-    `topics` names the topics that may be made if they are missing, with their numbers of queues; `grown` those that are
-    there and get more, with how many; `wish` what the user says of both (None: rows are sent back, which no start gate holds up).
-    `mirrored`: the sink's last batch is kept as a consumer offset too. `destinations` are the queues of rows that wait elsewhere
-    first. `turn` takes the put lock, where others put into the open store meanwhile (`PutService.exclusive`).
+    `wish` is what the user says of topics that are made or get more queues (None: rows are sent back, which no start gate holds up).
+    `mirrored`: the sink's last batch is kept as a consumer offset too. `turn` takes the put lock, where others put into the open
+    store meanwhile (`PutService.exclusive`).
     Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
     `takeover`), SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
     file is not there, TopicChangedError where rows were staged for queues that are not there, SliceMismatchError where the log holds
-    slices of the batch with other rows, StoreNotWritableError where the disk is full, where staged rows have changed, where they were
-    staged without a sum that the store's records must end in by now, or where a commit of this batch is running: nothing is written
-    then. Any other error after the commit point leaves the batch to the next opening.
+    slices of the batch with other rows, HalvesGoneError where its first halves have expired, StoreNotWritableError where the disk is
+    full, where staged rows have changed, where they were staged without a sum that the store's records must end in by now, or where a
+    commit of this batch is running: nothing is written then. Any other error after the commit point leaves the batch to the next
+    opening.
     """
+    batch, segments, dead_letters = staged.batch, staged.segments, staged.dead_letters
     for name in (batch.sink_id, batch.query_id):
         validate_group(GROUP_PREFIX + name)
     with ExitStack() as resources:
@@ -128,19 +127,20 @@ def commit_batch(
                 return CommitOutcome(True, 0)
             not_published = (path for path, final in dead_letters if not writer.file_system.exists(final))
             check_staged(writer.file_system, not_published)
-            if not any(segment.rows for segment in segments):
+            if not staged.has_rows:
                 _publish(writer, dead_letters)
                 return CommitOutcome(False, 0)
             readers = open_segments(writer, segments, resources)
             if wish is not None:
                 refuse_before_start(writer.root, writer.settings, writer.clock())
-            queues = {*destinations, *(name for run in readers for name in run.columns.queues)}
-            check_queues(writer, queues, topics, grown, wish or _NO_WISH)
+            queues = {*staged.destinations, *(name for run in readers for name in run.columns.queues)}
+            check_queues(writer, queues, staged.topics, staged.grown, wish or _NO_WISH)
             check_segments(writer, readers)
             begun = slices_left(writer, batch)
-            check_contents(writer.root, begun, readers)
-            writer.ensure_topics(topics, grown)
-            writer.reserve(*room_for(readers))
+            check_begun(writer, begun, readers)
+            writer.ensure_topics(staged.topics, staged.grown)
+            room = room_for(readers)
+            writer.reserve(*room)
             settle(writer)
             intent = Intent(
                 *batch,
@@ -151,8 +151,9 @@ def commit_batch(
                 writer.clock(),
             )
             _decide(writer, intent)
+            shared = SharedLog(writer, turn, room, begun[0].commitlog_offset if begun else None)
         try:
-            end_place = _append(writer, intent, readers, begun, turn)
+            end_place = _append(writer, intent, readers, begun, shared)
             with turn():
                 _finish(writer, intent, end_place)
         except BaseException as error:
@@ -248,9 +249,16 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
-        begun = [message for message in messages_of(writer, intent.batch, intent.lower_bound) if message.kind != END]
-        writer.reserve(*room_for(readers))
-        end_place = _append(writer, intent, readers, begun)
+        begun = messages_of(writer, intent.batch, intent.lower_bound, OPENING)
+        try:
+            check_halves(writer.root, begun, readers)
+        except HalvesGoneError as error:
+            hint = f"delete {intent_path(writer.root, intent)}; what stands of the batch in the log is all there will be of it"
+            raise StoreNotWritableError(writer.root, error.describe(), hint) from error
+        room = room_for(readers)
+        writer.reserve(*room)
+        shared = SharedLog(writer, nullcontext, room, begun[0].commitlog_offset if begun else None)
+        end_place = _append(writer, intent, readers, begun, shared)
     _finish(writer, intent, end_place)
 
 
@@ -258,34 +266,35 @@ def _append(
     writer: StoreWriter,
     intent: Intent,
     readers: Sequence[RecordRun],
-    begun: Sequence[LedgerMessage] = (),
-    turn: Turn = nullcontext,
+    begun: Sequence[LedgerMessage],
+    shared: SharedLog,
 ) -> int:
     """The rows that are not there yet in their slices, dead letters, op messages, END. `begun` are slices of attempts before.
 
     Returns the place of the END.
     """
     now_ms = writer.clock()
-    with turn():
+    with shared.turn():
         log_end = writer.log_end
         there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, begun, readers)
     tail = Tail(there.lacking, log_end)  # to be completed only if nobody has put behind it since
     halves, commits = halves_and_rest(readers)
     if halves:
-        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, tail, turn)
+        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, tail, shared)
     else:
         last_place = there.last_place
         if rest := runs_from(readers, there.row_count):
-            placements = append_slices(writer, intent.batch, rest, there.row_count, turn, tail)
+            placements = append_slices(writer, intent.batch, rest, there.row_count, shared, tail)
             last_place = int(placements[-1].commitlog_offsets[-1])
-    with turn():
+    with shared.turn():
         _publish(writer, intent.dead_letters)
         if halves:
             reach("before-ops")
             writer.append(op_runs(halves, places, writer.settings, now_ms))
         reach("before-end")
         last = last_place, intent.segments[-1].last_unique_key
-        end = outgoing_ledger_message(END, intent.batch, intent.row_count, last=last, now_ms=now_ms)
+        said = LedgerStatement(END, intent.batch, intent.row_count, last=last)
+        end = outgoing_ledger_message(said, now_ms=now_ms)
         (placement,) = writer.append([writer.settings.encode(end)])
         reach("after-end")
     return int(placement.commitlog_offsets[0])
@@ -301,8 +310,8 @@ def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> No
 
 def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
     writer.ends.open_commits.discard(intent_path(writer.root, intent))
-    if writer.ends.open_slices is not None:
-        writer.ends.open_slices.get(intent.sink_id, {}).pop(intent.query_id, None)
+    if writer.ends.open_batches is not None:
+        writer.ends.open_batches.get(intent.sink_id, {}).pop(intent.query_id, None)
     if writer.ends.ledger is not None and not intent.sink_id.startswith(UNNAMED_PREFIX):
         others = writer.ends.ledger.pop(intent.sink_id, {})
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}

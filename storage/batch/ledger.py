@@ -28,14 +28,15 @@ before it, so an END in the log means that its rows are there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.ends.hint import LedgerEnds, OpenSlices
+from storage.ends.hint import LedgerEnds, OpenBatches
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import is_ext_address
 from storage.format.index import index_key
@@ -54,6 +55,9 @@ SLICE = "SLICE"
 END = "END"
 BEGIN = "BEGIN"
 """Read, and not written any more."""
+OPENING = SLICE, BEGIN
+"""What rows follow."""
+KINDS = SLICE, END, BEGIN
 GROUP_PREFIX = "CID_RMQ_SYS_SPARK_"
 UNNAMED_PREFIX = "|"
 """How the id of a sink begins that writes one batch and is never asked for again; no user's begins so."""
@@ -73,20 +77,18 @@ class Batch(NamedTuple):
     batch_id: int
 
 
-class LedgerMessage(NamedTuple):
-    """A SLICE, an END or a BEGIN, as somebody wrote it."""
+@dataclass(frozen=True, slots=True)
+class LedgerStatement:
+    """What a ledger message says of a batch: a SLICE, an END or a BEGIN."""
 
     kind: str
     batch: Batch
     row_count: int
     """Of a SLICE its rows, of the others the batch's."""
-    first_row: int
+    first_row: int = 0
     """Of a SLICE or a BEGIN: how many of the batch's rows stood in the log before it."""
-    last: tuple[int, str] | None
+    last: tuple[int, str] | None = None
     """Of an END: place and unique key of the batch's last row."""
-    commitlog_offset: int
-    end: int
-    """Where its record ends."""
     size_bytes: int = 0
     """Of a SLICE: of its rows' records, as are the checksum's."""
     checksum: int = 0
@@ -96,62 +98,50 @@ class LedgerMessage(NamedTuple):
         """Behind which row of the batch those end that follow a SLICE or a BEGIN."""
         return self.first_row + self.row_count if self.kind == SLICE else self.row_count
 
+    @property
+    def body(self) -> bytes:
+        """The body of the message that says it."""
+        document: dict[str, object] = {
+            "sink": self.batch.sink_id,
+            "query": self.batch.query_id,
+            "batch": self.batch.batch_id,
+            "rows": self.row_count,
+        }
+        if self.kind == SLICE:
+            document |= {"from": self.first_row, "bytes": self.size_bytes, "sum": self.checksum}
+        elif self.kind == BEGIN:
+            document["from"] = self.first_row
+        else:
+            document["last"] = list(self.last) if self.last is not None else None
+        return json.dumps(document, separators=(",", ":")).encode()
 
-def outgoing_ledger_message(
-    kind: str,
-    batch: Batch,
-    row_count: int,
-    *,
-    first_row: int = 0,
-    last: tuple[int, str] | None = None,
-    size_bytes: int = 0,
-    checksum: int = 0,
-    now_ms: int,
-    mark: int = MARK,
-) -> OutgoingMessages:
+
+@dataclass(frozen=True, slots=True)
+class LedgerMessage(LedgerStatement):
+    """A statement as somebody wrote it, and where its record stands in the log."""
+
+    commitlog_offset: int = field(kw_only=True)
+    end: int = field(kw_only=True)
+    """Where its record ends."""
+
+
+def outgoing_ledger_message(said: LedgerStatement, *, now_ms: int, mark: int = MARK) -> OutgoingMessages:
     """A ledger message for `encode_block`."""
-    body = ledger_body(kind, batch, row_count, first_row=first_row, last=last, size_bytes=size_bytes, checksum=checksum)
-    keys = _keys_of(batch)
-    properties = f"TAGS\x01{kind}\x02KEYS\x01{_keys_text(batch)}\x02"
+    keys = _keys_of(said.batch)
+    properties = f"TAGS\x01{said.kind}\x02KEYS\x01{_keys_text(said.batch)}\x02"
     return OutgoingMessages(
         ((TOPIC, QUEUE_ID),),
         np.zeros(1, np.int32),
-        pa.array([body], pa.binary()),
+        pa.array([said.body], pa.binary()),
         pa.array([properties.encode()], pa.binary()),
         np.zeros(1, np.int32),
         np.zeros(1, np.int32),
         np.array([now_ms], np.int64),
-        np.array([string_hash(kind)], np.int64),
+        np.array([string_hash(said.kind)], np.int64),
         np.array([len(keys)], np.int32),
         np.array([index_key_hash(index_key(TOPIC, key)) for key in keys], np.int32),
         prepared_transaction_offsets=mark,
     )
-
-
-def ledger_body(
-    kind: str,
-    batch: Batch,
-    row_count: int,
-    *,
-    first_row: int = 0,
-    last: tuple[int, str] | None = None,
-    size_bytes: int = 0,
-    checksum: int = 0,
-) -> bytes:
-    """The body of a ledger message; the fields are those of `LedgerMessage`."""
-    document: dict[str, object] = {
-        "sink": batch.sink_id,
-        "query": batch.query_id,
-        "batch": batch.batch_id,
-        "rows": row_count,
-    }
-    if kind == SLICE:
-        document |= {"from": first_row, "bytes": size_bytes, "sum": checksum}
-    elif kind == BEGIN:
-        document["from"] = first_row
-    else:
-        document["last"] = list(last) if last is not None else None
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMessage | None:
@@ -168,10 +158,10 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
             int(document["rows"]),
             int(document.get("from", 0)),
             None if last is None else (int(last[0]), str(last[1])),
-            commitlog_offset,
-            end,
             int(document["bytes"]) if kind == SLICE else 0,
             int(document["sum"]) if kind == SLICE else 0,
+            commitlog_offset=commitlog_offset,
+            end=end,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None  # anybody may send to the topic
@@ -204,17 +194,7 @@ def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarke
     message = parse_ledger_body(buffer[body_start:body_end].tobytes(), commitlog_offset, commitlog_offset + size)
     if message is None or (message.kind == SLICE and mark != MARK):  # there was a mark before there were slices
         return None
-    outgoing = outgoing_ledger_message(
-        message.kind,
-        message.batch,
-        message.row_count,
-        first_row=message.first_row,
-        last=message.last,
-        size_bytes=message.size_bytes,
-        checksum=message.checksum,
-        now_ms=int(record.column("born_time_ms")[0]),
-        mark=mark,
-    )
+    outgoing = outgoing_ledger_message(message, now_ms=int(record.column("born_time_ms")[0]), mark=mark)
     block = encode_block(outgoing, host)
     if len(block.data) != size:
         block = encode_block(outgoing.with_crc_room(), host)
@@ -268,7 +248,7 @@ class BatchLedger:
     def newest_end_messages(self) -> Iterator[LedgerMessage]:
         """The newest END that counts of every sink and query, newest first. Looks at the whole ledger, but decodes little of it."""
         found: set[str] = set()
-        for places, kinds, keys in self._slices_backwards():
+        for places, kinds, keys in self._slices_backwards((END,)):
             rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, END), False).to_numpy(zero_copy_only=False))[::-1]
             pairs = keys.take(pa.array(rows)).fill_null("").dictionary_encode()
             open_pairs = np.array([pair not in found for pair in pairs.dictionary.to_pylist()] or [False])
@@ -285,16 +265,17 @@ class BatchLedger:
                     found.add(pair)
                     open_pairs[code] = False
 
-    def open_slices(self) -> OpenSlices:
-        """For every sink and query the place of the oldest SLICE behind its newest END. Looks at the whole ledger, as that does."""
+    def open_batches(self) -> OpenBatches:
+        """For every sink and query the place of the oldest SLICE or BEGIN behind its newest END. Looks at the whole ledger, too."""
         # Not where the END itself stands: retention puts it again behind the slices of the next batch.
         ends = {
             _keys_text(message.batch): message.commitlog_offset if message.last is None else message.last[0]
             for message in self.newest_end_messages()
         }
-        found: OpenSlices = {}
-        for places, kinds, keys in self._slices_backwards():
-            rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, SLICE), False).to_numpy(zero_copy_only=False))
+        found: OpenBatches = {}
+        for places, kinds, keys in self._slices_backwards(OPENING):
+            is_opening = pc.is_in(kinds, pa.array(OPENING))
+            rows = np.flatnonzero(is_opening.to_numpy(zero_copy_only=False))
             pairs = keys.take(pa.array(rows)).fill_null("").dictionary_encode()
             codes = pairs.indices.to_numpy(zero_copy_only=False)
             for code, pair in enumerate(pairs.dictionary.to_pylist()):
@@ -303,40 +284,41 @@ class BatchLedger:
                 of_pair = places[rows[codes == code]]
                 for place in of_pair[of_pair > ends.get(pair, -1)].tolist():
                     message = self._read(place)
-                    if message is not None and message.kind == SLICE and _keys_text(message.batch) == pair:
+                    if message is not None and message.kind in OPENING and _keys_text(message.batch) == pair:
                         found.setdefault(message.batch.sink_id, {})[message.batch.query_id] = place
                         break
         return found
 
-    def messages_from(self, commitlog_offset: int, kind: str | None = None) -> Iterator[LedgerMessage]:
-        """The ledger's messages at or behind a place in the log, oldest first; of one kind, if it is given."""
+    def messages_from(self, commitlog_offset: int, kinds: Sequence[str] = KINDS) -> Iterator[LedgerMessage]:
+        """The ledger's messages of these kinds at or behind a place in the log, oldest first."""
         if self._queue is None:
             return
         first = self._queue.first_offset_at(commitlog_offset, self._end)
         for start in range(first, self._end, _SLICE_ENTRIES):
-            for place in self._places(start, min(self._end, start + _SLICE_ENTRIES), kind).tolist():
+            for place in self._places(start, min(self._end, start + _SLICE_ENTRIES), kinds).tolist():
                 message = self._read(place)
-                if message is not None and kind in (None, message.kind):
+                if message is not None and message.kind in kinds:
                     yield message
 
-    def _places(self, start: int, end: int, kind: str | None = None) -> np.ndarray:
+    def _places(self, start: int, end: int, kinds: Sequence[str]) -> np.ndarray:
+        """Where messages stand that may be of these kinds. A tags code tells, so others cost no look into the log."""
         assert self._queue is not None
         entries = self._queue.entries(start, end)
-        if kind is not None:  # others cost no look into the log
+        if kinds != KINDS:
             codes = entries["tags_code"]
-            entries = entries[(codes == string_hash(kind)) | is_ext_address(codes)]
+            entries = entries[np.isin(codes, [string_hash(kind) for kind in kinds]) | is_ext_address(codes)]
         valid = valid_entries(entries, TOPIC, QUEUE_ID, self._log, self._log_end)
         return entries["commitlog_offset"][valid].astype(np.int64)
 
-    def _slices_backwards(self) -> Iterator[tuple[np.ndarray, pa.Array, pa.Array]]:
-        """Places, TAGS and KEYS of messages: ascending within a part, the newest part first."""
+    def _slices_backwards(self, kinds: Sequence[str]) -> Iterator[tuple[np.ndarray, pa.Array, pa.Array]]:
+        """Places, TAGS and KEYS of messages that may be of these kinds: ascending within a part, the newest part first."""
         if self._queue is None:
             return
         end = self._end
         minimum = self._queue.first_file_offset
         while end > minimum:
             start = max(minimum, end - _SLICE_ENTRIES)
-            places = self._places(start, end)
+            places = self._places(start, end, kinds)
             parts = list(self._log.records(places, np.full(len(places), 4096)))  # one for each log file
             for part, records in reversed(parts):
                 rows = np.flatnonzero(self._may_be_own(records, places[part]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from storage.batch.ledger import END, LedgerMessage, outgoing_ledger_message
+from storage.batch.ledger import LedgerMessage, outgoing_ledger_message
 from storage.batch.sink_progress import ledger_of
 from storage.put.store_writer import StoreWriter
 
@@ -28,7 +28,7 @@ def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[Le
 def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> None:
     """Append these ENDs once more: same batch, rows and last row; with a mark, also where the old ones had none. The caller syncs."""
     for message in renewals:
-        end = outgoing_ledger_message(END, message.batch, message.row_count, last=message.last, now_ms=writer.clock())
+        end = outgoing_ledger_message(message, now_ms=writer.clock())
         writer.append([writer.settings.encode(end)])
 
 

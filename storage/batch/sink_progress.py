@@ -11,8 +11,20 @@ Where neither ledger nor notes know the sink (a copy without spark_mq/, with exp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from storage.batch.intent import Intent, intent_path
-from storage.batch.ledger import END, GROUP_PREFIX, QUEUE_ID, SLICE, TOPIC, Batch, BatchLedger, LedgerMessage
+from storage.batch.ledger import (
+    END,
+    GROUP_PREFIX,
+    KINDS,
+    OPENING,
+    QUEUE_ID,
+    TOPIC,
+    Batch,
+    BatchLedger,
+    LedgerMessage,
+)
 from storage.errors import SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.put.store_writer import StoreWriter
@@ -65,7 +77,7 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
     Raises StoreNotWritableError where it may have expired and only the mirror says so.
     """
     last_key = intent.segments[-1].last_unique_key
-    for message in messages_of(writer, intent.batch, intent.lower_bound, END):
+    for message in messages_of(writer, intent.batch, intent.lower_bound, (END,)):
         is_it = message.row_count == intent.row_count
         if is_it and message.last is not None and message.last[1] == last_key:
             return message.commitlog_offset
@@ -86,20 +98,20 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
     return None
 
 
-def messages_of(writer: StoreWriter, batch: Batch, start: int, kind: str | None = None) -> list[LedgerMessage]:
-    """What the ledger says of a batch behind a place in the log, oldest first; of one kind, if it is given."""
-    return [message for message in ledger_of(writer).messages_from(start, kind) if message.batch == batch]
+def messages_of(writer: StoreWriter, batch: Batch, start: int, kinds: Sequence[str] = KINDS) -> list[LedgerMessage]:
+    """What the ledger says of a batch behind a place in the log, oldest first, in messages of these kinds."""
+    return [message for message in ledger_of(writer).messages_from(start, kinds) if message.batch == batch]
 
 
 def slices_left(writer: StoreWriter, batch: Batch) -> list[LedgerMessage]:
-    """The SLICEs of a batch that has no END, where no intent tells of it, oldest first.
+    """The SLICEs and BEGINs of a batch that has no END, where no intent tells of it, oldest first.
 
     They came with the log: from the master whose replica this store was, or with a copy that has no spark_mq/.
     """
-    if writer.ends.open_slices is None:
-        writer.ends.open_slices = ledger_of(writer).open_slices()
-    start = writer.ends.open_slices.get(batch.sink_id, {}).get(batch.query_id)
-    return [] if start is None else messages_of(writer, batch, start, SLICE)
+    if writer.ends.open_batches is None:
+        writer.ends.open_batches = ledger_of(writer).open_batches()
+    start = writer.ends.open_batches.get(batch.sink_id, {}).get(batch.query_id)
+    return [] if start is None else messages_of(writer, batch, start, OPENING)
 
 
 def keep_progress(writer: StoreWriter, sink_id: str, query_id: str, batch_id: int, end_place: int) -> None:

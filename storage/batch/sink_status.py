@@ -111,7 +111,7 @@ def _open_intents(root: str, ledger: BatchLedger, file_system: LocalFileSystem) 
     found = []
     for intent in load_intents(file_system, root):
         batch = intent.batch
-        is_finished = any(message.batch == batch for message in ledger.messages_from(intent.lower_bound, END))
+        is_finished = any(message.batch == batch for message in ledger.messages_from(intent.lower_bound, (END,)))
         size = sum(segment.data_size_bytes for segment in intent.segments)
         found.append(OpenIntent(batch, intent.row_count, size, is_finished))
     return found

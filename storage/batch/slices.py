@@ -10,17 +10,16 @@ appended, or after some hundred thousand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch.ledger import SLICE, Batch, LedgerMessage, ledger_body, outgoing_ledger_message
+from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_message
 from storage.batch.stretches import RowSlice, cut_slices, runs_between, runs_from
-from storage.errors import SliceMismatchError
 from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.format.record_block import OwnBlock, RecordBlock, RecordRun, with_body
@@ -59,55 +58,97 @@ class LoadedSlice(NamedTuple):
         return sum(block.columns.row_count for block in self.blocks)
 
 
+class SharedLog:
+    """The log of a batch that gives up the put lock between its slices: what others have put there, and what room it has.
+
+    To be asked and told under the put lock alone.
+    """
+
+    def __init__(self, writer: StoreWriter, turn: Turn, room: tuple[int, int], begun_at: int | None = None) -> None:
+        """`room`: what is reserved, as `StoreWriter.reserve` takes it. `begun_at`: where an earlier attempt at the batch begins."""
+        self._writer = writer
+        self.turn = turn
+        self.is_shared = turn is not nullcontext
+        """Whether anybody else can put at all."""
+        self._own_end = writer.log_end
+        self._left, self._largest = room
+        self._lacks_room = False
+        self._stretches = [] if begun_at is None else [(begun_at, writer.log_end)]
+
+    def reserve_again(self) -> None:
+        """Reserve what is left of the room anew where others have put since, and taken some of it."""
+        self._look()
+        if self._lacks_room:
+            self._writer.reserve(self._left, self._largest)
+            self._lacks_room = False
+
+    def appended(self, size_bytes: int) -> None:
+        """What stands at the log's end now is this batch's own, rows of so many bytes."""
+        self._left = max(0, self._left - size_bytes)
+        self._own_end = self._writer.log_end
+
+    def take_stretches(self) -> list[tuple[int, int]]:
+        """Places in the log, [start, end), where others have put, each given once."""
+        self._look()
+        taken, self._stretches = self._stretches, []
+        return taken
+
+    def _look(self) -> None:
+        end = self._writer.log_end
+        if self._own_end != end:
+            self._stretches.append((self._own_end, end))
+            self._own_end, self._lacks_room = end, True
+
+
 def append_slices(
-    writer: StoreWriter, batch: Batch, runs: Sequence[RecordRun], first_row: int, turn: Turn, tail: Tail = NO_TAIL
+    writer: StoreWriter,
+    batch: Batch,
+    runs: Sequence[RecordRun],
+    first_row: int,
+    shared: SharedLog,
+    tail: Tail = NO_TAIL,
+    goes_on: Callable[[], bool] | None = None,
 ) -> list[Placement]:
     """Append all rows of the runs, of which the first is the batch's row `first_row`; returns the rows' places.
 
     On return they are readable, and on the disk under SYNC_FLUSH. The first rows complete the slice of `tail`, unless somebody has
-    put behind it meanwhile. Raises what `StoreWriter.append` does; then this writer is at its end.
+    put behind it meanwhile. Before each slice `goes_on` is asked, under the put lock: at its no only the slices before are appended.
+    With it every slice is readable when the lock is given up, so that nobody misses a row of it who could put another in its place.
+    Raises what `StoreWriter.append` does; then this writer is at its end.
     """
     placements: list[Placement] = []
     rest = cut_slices(runs_from(runs, tail.row_count), first_row + tail.row_count, SLICE_BYTES)
     slices = (
         chain([RowSlice(first_row, tuple(runs_between(runs, 0, tail.row_count)))], rest) if tail.row_count else rest
     )
-    left = _Room(writer, runs)
-    any_record = writer.settings.encode(outgoing_ledger_message(SLICE, batch, 0, now_ms=0))
+    readable_rows = 0 if goes_on is not None and shared.is_shared else _READABLE_ROWS
+    any_record = writer.settings.encode(outgoing_ledger_message(LedgerStatement(SLICE, batch, 0), now_ms=0))
     with closing(_loaded(slices)) as loaded:
         for part in loaded:
-            with turn():
-                left.reserve_again()
+            with shared.turn():
+                shared.reserve_again()
+                if goes_on is not None and not goes_on():
+                    break
                 if not placements and tail.row_count and writer.log_end == tail.log_end:
                     placements += writer.append_records(part.blocks, index_lease_ms=INDEX_LEASE_MS)
                 else:
                     placements += _append_slice(writer, batch, part, any_record)
-                left.use(part.size_bytes)
+                shared.appended(part.size_bytes)
                 reach("after-slice")
-                writer.make_readable(_READABLE_ROWS)
-    with turn():
+                writer.make_readable(readable_rows)
+    with shared.turn():
         writer.make_readable()
     return placements
 
 
-def check_contents(root: str, found: Iterable[LedgerMessage], runs: Sequence[RecordRun]) -> None:
-    """Whether rows that were staged anew are those that the log's slices of their batch hold; else SliceMismatchError."""
-    row_count = sum(run.columns.row_count for run in runs)
-    scratch = Scratch()
-    for message in found:
-        checksum = None
-        if 0 <= message.first_row <= message.end_row <= row_count:
-            rows = RowSlice(message.first_row, tuple(runs_between(runs, message.first_row, message.end_row)))
-            loaded = _load(rows, scratch)
-            checksum = loaded.checksum if loaded.size_bytes == message.size_bytes else None
-        if checksum != message.checksum:
-            raise SliceMismatchError(
-                root, *message.batch, message.first_row, message.end_row, message.commitlog_offset, row_count
-            )
+def content_of(runs: Sequence[RecordRun], first: int, last: int) -> tuple[int, int]:
+    """Bytes and checksum of rows [first, last), as a SLICE has them."""
+    loaded = _load(RowSlice(first, tuple(runs_between(runs, first, last))), Scratch())
+    return loaded.size_bytes, loaded.checksum
 
 
 def _append_slice(writer: StoreWriter, batch: Batch, part: LoadedSlice, any_record: RecordBlock) -> list[Placement]:
-    body = ledger_body(
+    said = LedgerStatement(
         SLICE,
         batch,
         part.row_count,
@@ -115,29 +156,9 @@ def _append_slice(writer: StoreWriter, batch: Batch, part: LoadedSlice, any_reco
         size_bytes=part.size_bytes,
         checksum=part.checksum,
     )
-    writer.append_records([with_body(any_record, body, writer.clock())], index_lease_ms=INDEX_LEASE_MS)
+    writer.append_records([with_body(any_record, said.body, writer.clock())], index_lease_ms=INDEX_LEASE_MS)
     reach("amid-slice")
     return writer.append_records(part.blocks, index_lease_ms=INDEX_LEASE_MS)
-
-
-class _Room:
-    """The room in the log that was reserved for the rows, as long as nobody else puts."""
-
-    def __init__(self, writer: StoreWriter, runs: Sequence[RecordRun]) -> None:
-        self._writer = writer
-        self._runs = runs
-        self._left = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in runs)
-        self._log_end: int | None = None
-
-    def reserve_again(self) -> None:
-        """Others have put since, and taken some of it: what is left is reserved anew."""
-        if self._log_end not in (None, self._writer.log_end):
-            largest = max(int(run.columns.sizes_bytes.max(initial=0)) for run in self._runs)
-            self._writer.reserve(self._left, largest)
-
-    def use(self, size_bytes: int) -> None:
-        self._left -= size_bytes
-        self._log_end = self._writer.log_end
 
 
 def _loaded(slices: Iterator[RowSlice]) -> Generator[LoadedSlice]:

@@ -22,7 +22,7 @@ from storage.log.tail import RecordIdentity
 
 LedgerEnds = dict[str, dict[str, int]]
 """Sink id → query id → its last batch id; the query that wrote last comes first."""
-OpenSlices = dict[str, dict[str, int]]
+OpenBatches = dict[str, dict[str, int]]
 """Sink id → query id → the place of its oldest SLICE behind its newest END. None but where an intent was lost, as on a replica."""
 
 
@@ -49,8 +49,8 @@ class Hint:
     """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
     indexed_from: int | None = None
     """From this place in the log on the index has every key; None = not known."""
-    open_slices: OpenSlices | None = None
-    """None = not looked for yet."""
+    open_batches: OpenBatches | None = None
+    """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
 
 
 def _path(root: str) -> str:
@@ -95,7 +95,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         checkpointed_ms=document["checkpointed_ms"],
         marked_ends=document.get("marked_ends"),
         indexed_from=document.get("indexed_from"),
-        open_slices=document.get("open_slices"),
+        open_batches=document.get("open_batches"),
     )
 
 

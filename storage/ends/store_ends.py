@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.ends.hint import LedgerEnds, OpenSlices
+from storage.ends.hint import LedgerEnds, OpenBatches
 from storage.log.tail import RecordIdentity
 from storage.tables.ledger_notes import LedgerNotes
 
@@ -23,7 +23,7 @@ class StoreEnds:
     ledger: LedgerEnds | None = None
     ledger_notes: LedgerNotes | None = None
     """None = not read yet."""
-    open_slices: OpenSlices | None = None
+    open_batches: OpenBatches | None = None
     """None = not looked for yet."""
     open_commits: set[str] = field(default_factory=set)
     """Paths of the intents of commits that run: not to be settled by others, who may put between two slices."""

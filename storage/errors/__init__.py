@@ -20,6 +20,7 @@
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
       SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
       SliceMismatchError(path, sink_id, …)          a repeated batch has other rows than its slices in the log
+      HalvesGoneError(path, sink_id, …)             a repeated batch's first halves have expired
       TopicChangedError(topic, queue_id, rule)      rows were staged for a queue that cannot be written
       StoreDamagedError(file, position, field, …)   intact records stand behind a bad one
         LogFileMissingError(file, before, behind, …)  the log lacks a file amid others
@@ -54,6 +55,7 @@ from storage.errors.of_messages import (
     TopicNotFoundError,
 )
 from storage.errors.of_sinks import (
+    HalvesGoneError,
     SinkProgressError,
     SinkTakenError,
     SliceMismatchError,
@@ -87,6 +89,7 @@ __all__ = [
     "FileFailedError",
     "FileSystemUnavailableError",
     "ForeignLogError",
+    "HalvesGoneError",
     "IndexGeometryUnknownError",
     "LogFileMissingError",
     "LogFileNotMadeError",

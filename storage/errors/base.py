@@ -1,12 +1,12 @@
-"""The root of the tree of errors."""
+"""The root of the tree of errors, and how every error of this project tells what happened."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 
-class StorageError(Exception):
-    """Base of all errors of this package.
+class DescribedError(Exception):
+    """An error that carries values, a text made of them, and advice.
 
     A subclass hands its values to `super().__init__` in the order of its own parameters (pickle builds a copy
     from them) and writes its text in `describe`.
@@ -23,6 +23,10 @@ class StorageError(Exception):
 
     def __str__(self) -> str:
         return f"{self.describe()}\n{self.hint}" if self.hint else self.describe()
+
+
+class StorageError(DescribedError):
+    """Base of all errors of this package."""
 
 
 def place_text(file: str | None, position: int) -> str:

@@ -82,8 +82,9 @@ class SliceMismatchError(StorageError):
 
     hint = (
         "a query must give the same rows in the same order when it repeats a batch: undo what was changed in it, in its sources or in "
-        "its number of partitions, and start it again; or give it a sinkId of its own, under which the batch is written anew, beside "
-        "the rows of it that the store holds"
+        "its number of partitions, in its options (compressBodyOver, queueNum), or in the settings that rows carry (regionId, traceOn, "
+        "brokerClusterName, the topic's number of queues), and start it again; or give it a sinkId of its own, under which the batch "
+        "is written anew, beside the rows of it that the store holds"
     )
 
     def __init__(
@@ -112,6 +113,35 @@ class SliceMismatchError(StorageError):
             f"store {self.path}: the log holds a part of batch {self.batch_id} of sink {self.sink_id}, and rows {self.first_row} to "
             f"{self.end_row - 1} of it (slice at {self.commitlog_offset}) are not those that were staged now, {self.row_count} in all. "
             "Nothing was written"
+        )
+
+
+class HalvesGoneError(StorageError):
+    """The log holds a part of a batch of transactions that has no END, and not its first halves: they have expired.
+
+    `first_row` is the first half that is there, `commitlog_offset` where its slice's ledger message stands.
+    """
+
+    hint = (
+        "give the query a sinkId of its own: under it the batch is written anew, whole. A broker, or the transaction check, asks the "
+        "producer about the halves that are there, and gives them up in the end"
+    )
+
+    def __init__(
+        self, path: str, sink_id: str, query_id: str, batch_id: int, first_row: int, commitlog_offset: int
+    ) -> None:
+        super().__init__(path, sink_id, query_id, batch_id, first_row, commitlog_offset)
+        self.path = path
+        self.sink_id = sink_id
+        self.query_id = query_id
+        self.batch_id = batch_id
+        self.first_row = first_row
+        self.commitlog_offset = commitlog_offset
+
+    def describe(self) -> str:
+        return (
+            f"store {self.path}: the log holds halves of batch {self.batch_id} of sink {self.sink_id} from number {self.first_row} on "
+            f"(slice at {self.commitlog_offset}). The halves before them have expired, so no commit can name them. Nothing was written"
         )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import logging
 import os
 import platform
 import re
 import stat
-import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,7 +32,7 @@ from storage.files.local_files import (
     LocalWriter,
 )
 from storage.files.lock_holder import is_held_by_broker, lock_holder
-from storage.files.turns import PATIENCE_S, Turn
+from storage.files.turns import PATIENCE_S, Turn, lock_byte
 
 _CHUNK = 1 << 20
 _MEMORY = "/dev/shm"
@@ -300,15 +298,12 @@ class LocalFileSystem:
 
 def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, yields_to_broker: bool) -> None:
     """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError."""
-    request = struct.pack("hhqqhh", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0, 0)
     start, said = time.monotonic(), False
     patience_s = min(PATIENCE_S, timeout_ms / 2_000)
     with Turn(turns, mode=FILE_MODE, patience_s=patience_s) if turns and timeout_ms else nullcontext() as turn:
         while True:
-            if turn is None or turn.has_come(descriptor):
-                with suppress(BlockingIOError, PermissionError):
-                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-                    return
+            if (turn is None or turn.has_come(descriptor)) and _lock(descriptor):
+                return
             now = time.monotonic()
             if now >= start + timeout_ms / 1_000 or (yields_to_broker and is_held_by_broker(descriptor)):
                 raise StoreLockedError(path, timeout_ms, lock_holder(descriptor))
@@ -319,6 +314,11 @@ def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, yields
                 holder = lock_holder(descriptor) or "a process that is not seen from here"
                 _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
             time.sleep(_LOCK_INTERVAL_S)
+
+
+def _lock(descriptor: int) -> bool:
+    """Take what a running broker holds: byte 0."""
+    return lock_byte(descriptor, 0)
 
 
 def _make_directories(path: str) -> None:

@@ -66,7 +66,7 @@ class Turn:
         if descriptor is None:
             return
         for _ in range(_DOOR_TRIES):
-            if _lock(descriptor, 0):
+            if lock_byte(descriptor, 0):
                 break
             time.sleep(_DOOR_INTERVAL_S)
         else:
@@ -75,7 +75,7 @@ class Turn:
             number = 1
             while (held := _held(descriptor, number, _TO_THE_END)) is not None:
                 number = max(number, held) + 1
-            if _lock(descriptor, number):
+            if lock_byte(descriptor, number):
                 self._number = number
         finally:
             _unlock(descriptor, 0)
@@ -116,7 +116,8 @@ def _held(descriptor: int, start: int, length: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else found
 
 
-def _lock(descriptor: int, byte: int) -> bool:
+def lock_byte(descriptor: int, byte: int) -> bool:
+    """Lock a byte of an open file, for that open file; returns whether nobody else has it."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     except (BlockingIOError, PermissionError):

@@ -13,6 +13,8 @@ from storage.format.sys_flag import COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSI
 
 PLAIN_BODY_LIMIT_BYTES = 64 << 20
 """What a body may grow to: sixteen times what a producer sends unless told otherwise. A few bytes of Zstandard say gigabytes."""
+COMPRESSION_LEVEL = 5
+"""Of zlib and Zstandard. Java: DefaultMQProducer.compressLevel."""
 _STEP_BYTES = 1 << 10  # of input; no step makes more than a few dozen MiB of it
 
 
@@ -21,6 +23,17 @@ class _Decompressor(Protocol):
     def eof(self) -> bool: ...
 
     def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def compress(body: bytes, compression: int, level: int = COMPRESSION_LEVEL) -> bytes:
+    """A body as a client sends it compressed; `compression` is COMPRESSION_ZLIB, _LZ4 or _ZSTD. LZ4 has no levels, as in Java."""
+    if compression == COMPRESSION_ZLIB:
+        return zlib.compress(body, level)
+    if compression == COMPRESSION_LZ4:
+        return bytes(lz4.frame.compress(body))
+    if compression == COMPRESSION_ZSTD:
+        return zstandard.ZstdCompressor(level).compress(body)
+    raise ValueError(f"{compression:#x} is no compression type")
 
 
 def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:

@@ -7,12 +7,14 @@ sum is a difference of prefix sums of s[i]·31^-i: 31 is odd, so it has an inver
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
 CRC_MASK = 0x7FFFFFFF
+Hashes = TypeVar("Hashes", int, np.ndarray)
 _INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
@@ -61,6 +63,11 @@ def _ascii_hashes(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     starts, ends = offsets[:-1], offsets[1:]
     sums = prefix[ends] - prefix[starts]
     return (sums * _powers(31, len(data))[np.maximum(ends - 1, 0)]).view(np.int32)
+
+
+def queue_of_hash(hashes: Hashes, queue_counts: Hashes) -> Hashes:
+    """Which of so many queues a hash selects, for one (int) or many (int64). Java: SelectMessageQueueByHash, |remainder|."""
+    return abs(hashes) % queue_counts
 
 
 def index_key_hash(key: str) -> int:

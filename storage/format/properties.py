@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.layout import view_at, words_of
+from storage.format.texts import is_utf8
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -329,13 +330,5 @@ def _irregular_rows(raw: pa.Array) -> np.ndarray:
     irregular[rows[wrong]] = True
     foreign = np.unique(np.searchsorted(offsets, np.flatnonzero(data >= 0x80), side="right") - 1)
     for row in foreign[~irregular[foreign]].tolist():
-        irregular[row] = not _is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())
+        irregular[row] = not is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())
     return irregular
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

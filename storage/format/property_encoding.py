@@ -21,6 +21,9 @@ from storage.format.texts import as_texts, bytes_and_offsets, is_valid
 MADE_ANEW = ("UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT")
 """What every message gets from the client that sends it or the broker that takes it."""
 
+ROW_MARK = "SPARK_MQ_ROW"
+"""Which row of which batch a message was made of, by a sink that looks for it again."""
+
 COLUMN_PROPERTIES = {"TAGS": "tags", "KEYS": "keys", "__SHARDINGKEY": "sharding_key"}
 """Properties that a row states in a column of its own."""
 
@@ -85,6 +88,8 @@ EARLIER_LIFE = {
     "INSTANCE_ID": "namespace",
     "EXTEND_UNIQ_INFO": "further unique key",
     "BUYER_ID": "older client",
+    # this package's sink
+    ROW_MARK: "row of a batch that was sent to running brokers",
 }
 """What brokers, clients and proxies note on a message on its way, and would act on if they met it again."""
 
@@ -98,12 +103,18 @@ _OF_ANOTHER_RECORD = f"((?:^|\x02))(?:{CRC_NAME}\x01[^\x02]*(?:\x02|$))+"
 
 _RESERVED = (*COLUMN_PROPERTIES, *MADE_ANEW, *EARLIER_LIFE)
 _RESERVED_NAMES = pa.array(_RESERVED, pa.large_string())
+_RESERVED_SET = frozenset(_RESERVED)
 _TRANSIENT = len(_RESERVED)
 _END = pa.scalar("", pa.large_string())
 
 
 def _piece(text: str) -> pa.Scalar:
     return pa.scalar(text, pa.large_string())
+
+
+def is_reserved_name(name: str) -> bool:
+    """Whether a name is not an application's."""
+    return name in _RESERVED_SET or name.startswith(TRANSIENT_PREFIX)
 
 
 class MapEntries:

@@ -72,7 +72,7 @@ def malformed_rows(texts: pa.Array) -> np.ndarray:
         texts.cast(pa.large_binary()).cast(pa.large_string())
     except pa.ArrowInvalid:
         foreign = np.unique(np.searchsorted(offsets, np.flatnonzero(data >= 0x80), side="right") - 1)
-        wrong = [row for row in foreign.tolist() if not _is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())]
+        wrong = [row for row in foreign.tolist() if not is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())]
         return _is_present(texts, np.array(wrong, np.int64))
     return np.empty(0, np.int64)
 
@@ -82,7 +82,8 @@ def _is_present(texts: pa.Array, rows: np.ndarray) -> np.ndarray:
     return rows[is_valid(texts)[rows]] if texts.null_count else rows
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
+    """Whether a strict decoder takes the bytes."""
     try:
         text.decode()
     except UnicodeDecodeError:

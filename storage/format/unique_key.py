@@ -17,6 +17,7 @@ from storage.format.texts import bytes_and_offsets
 PREFIX_BYTES = 10
 RANK_BYTES = 6
 UNIQUE_KEY_LENGTH = 2 * (PREFIX_BYTES + RANK_BYTES)
+RANK_DIGITS = 2 * RANK_BYTES
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _PAIRS = np.stack((np.repeat(_DIGITS, 16), np.tile(_DIGITS, 16)), axis=1).copy().view(np.uint16)[:, 0]
 _RANK_LENGTH = 2 * RANK_BYTES
@@ -44,6 +45,16 @@ class UniqueKeys:
         count = len(self._digits)
         offsets = np.arange(0, (count + 1) * UNIQUE_KEY_LENGTH, UNIQUE_KEY_LENGTH, dtype=np.int64)
         return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(self._digits))
+
+    def marked(self, prefix: str) -> pa.Array:
+        """The ranks in RANK_DIGITS hex digits behind another text, large_string."""
+        ranks = np.ascontiguousarray(self._digits[:, 2 * PREFIX_BYTES :])
+        count, begin = len(ranks), np.frombuffer(prefix.encode(), np.uint8)
+        texts = np.empty((count, len(begin) + RANK_DIGITS), np.uint8)
+        texts[:, : len(begin)] = begin
+        texts[:, len(begin) :] = ranks
+        offsets = np.arange(0, (count + 1) * texts.shape[1], texts.shape[1], dtype=np.int64)
+        return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts))
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
         """`String.hashCode` of each key behind a text with the given hash (a uint32 array of one or n), uint32."""

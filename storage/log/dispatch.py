@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.consume_queue import ENTRY
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
 from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
@@ -132,8 +132,7 @@ def _set_deliver_times(
     is_positive = pc.match_substring_regex(texts, r"^[0-9]{1,10}$")
     levels = pc.cast(pc.if_else(is_positive, texts, "0"), pa.int64()).to_numpy()
     due = levels > 0
-    delays = np.array(delays_ms, np.int64)[np.clip(levels, 1, len(delays_ms)) - 1]
-    tags_codes[rows[due]] = (store_times_ms[rows] + delays)[due]
+    tags_codes[rows[due]] = due_codes(levels[due], store_times_ms[rows[due]], delays_ms)
 
 
 def queue_entries(batch: DispatchBatch, wanted: np.ndarray | None = None) -> Iterator[QueueEntries]:

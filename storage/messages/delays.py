@@ -51,6 +51,8 @@ class Refusal(NamedTuple):
 
     status: PutStatus
     reason: str
+    passes: bool = False
+    """The timer is busy: later the same message is taken."""
 
 
 TIMER_OFF = Refusal(
@@ -59,10 +61,28 @@ TIMER_OFF = Refusal(
 )
 TOO_FAR_AHEAD = Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "its deliver time is more than timerMaxDelaySec ahead")
 NO_BODY = Refusal(PutStatus.MESSAGE_ILLEGAL, "it has no body, and a broker cannot deliver it later")
-SLOT_FULL = Refusal(PutStatus.WHEEL_TIMER_FLOW_CONTROL, "too many messages have that deliver time")
+SLOT_FULL = Refusal(PutStatus.WHEEL_TIMER_FLOW_CONTROL, "too many messages have that deliver time", True)
 NOTHING_TO_DELETE = Refusal(
     PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"it deletes a timer message ({TIMER_DELETED_KEY}), and its time has passed"
 )
+
+
+class DelayWish(NamedTuple):
+    """When messages ask to be delivered; numbers of one message, or arrays."""
+
+    levels: Numbers
+    """Below 1 it names none."""
+    asks_time: Truths
+    """Where it names no level, it names a time."""
+    deliver_ms: Numbers
+    """That time; times up to 1970 must come as 1: the wheel has no slot before that."""
+    is_empty: Truths
+    """Messages without a body."""
+    is_deletion: Truths = False
+    """Messages that take another one off the timer."""
+    parks_overdue: bool = False
+    """Also those whose time has passed go to the timer, which delivers them at once. So the clock never decides where a message
+    waits. Java puts them into their topics."""
 
 
 class Waits(NamedTuple):
@@ -88,34 +108,31 @@ class Waits(NamedTuple):
 
 
 def judge_delays(
-    levels: Numbers,
-    asks_time: Truths,
-    deliver_ms: Numbers,
-    is_empty: Truths,
+    wish: DelayWish,
     *,
     delays_ms: tuple[int, ...],
     timer: TimerConfig,
     now_ms: int,
     is_congested: Congestion | None = None,
-    is_deletion: Truths = False,
 ) -> Waits:
-    """Where messages wait that name a level, or else (`asks_time`) a time. The one rule for a request, a put and a row.
+    """Where messages wait that name a level or a time. The one rule for a request, a put and a row.
 
-    `is_congested` says for times which the timer takes nothing more for; None = it takes all. `is_deletion` are messages that
-    take another one off the timer, `is_empty` those without a body. Times before 1970 must come as 0.
+    `is_congested` says for times which the timer takes nothing more for; None = it takes all.
     """
+    levels, asks_time, deliver_ms, is_empty, is_deletion, parks_overdue = wish
     has_level, most_ms = levels > 0, timer.timer_max_delay_sec * 1_000
     is_timed = asks_time & (levels <= 0)
     is_ahead = is_timed & (deliver_ms > now_ms)
+    waits = is_timed if parks_overdue else is_ahead
     out_ms = timer_out_ms(deliver_ms, timer.timer_precision_ms)
     refusals = (
         (is_timed & (not timer.timer_wheel_enable), TIMER_OFF),
         (is_timed & (deliver_ms <= now_ms) & is_deletion, NOTHING_TO_DELETE),
         (is_ahead & (deliver_ms - now_ms > most_ms), TOO_FAR_AHEAD),
         (_congested(is_ahead & (deliver_ms - now_ms <= most_ms), out_ms, is_congested), SLOT_FULL),
-        ((has_level | is_ahead) & is_empty, NO_BODY),
+        ((has_level | waits) & is_empty, NO_BODY),
     )
-    return Waits(np.minimum(levels, len(delays_ms)) * has_level, is_ahead, out_ms, refusals)
+    return Waits(np.minimum(levels, len(delays_ms)) * has_level, waits, out_ms, refusals)
 
 
 def timer_out_ms(deliver_ms: Numbers, precision_ms: int) -> Numbers:
@@ -168,17 +185,14 @@ def route_delayed(
         asked = next((name for name in TIMES if name in message.properties), None)
     if level <= 0 and asked is None:
         return message
-    waits = judge_delays(
+    wish = DelayWish(
         level,
         asked is not None,
         0 if asked is None or not timer.timer_wheel_enable else _deliver_ms(message, asked, now_ms),
         not message.body,
-        delays_ms=delays_ms,
-        timer=timer,
-        now_ms=now_ms,
-        is_congested=is_congested,
-        is_deletion=TIMER_DELETED_KEY in message.properties,
+        TIMER_DELETED_KEY in message.properties,
     )
+    waits = judge_delays(wish, delays_ms=delays_ms, timer=timer, now_ms=now_ms, is_congested=is_congested)
     for is_refused, refusal in waits.refusals:
         if is_refused:
             raise _refused(message, refusal)

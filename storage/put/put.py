@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,10 +22,11 @@ from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.log.placement import Placement
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, with_states
+from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings, refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rows.messages import MessageRows, Prepared
-from storage.rows.rules import MessageRules, RetryRules, TransactionRules
+from storage.rows.rules import MessageRules
 from storage.rows.schema import check_columns
 from storage.tables.topics import TopicTable
 
@@ -46,56 +47,6 @@ class PutResult(NamedTuple):
     store_time_ms: int
 
 
-def message_rules(
-    settings: PutSettings,
-    *,
-    topic: str | None = None,
-    queue_count: int | None = None,
-    growing: frozenset[str] = frozenset(),
-    create_topic: bool | None = None,
-    compress_body_over: int | None = None,
-    keep_unique_key: bool = False,
-    strict_properties: bool = False,
-    transactional: bool = False,
-    producer_group: str | None = None,
-    marks: tuple[tuple[str, str], ...] = (),
-    retries: RetryRules | None = None,
-) -> MessageRules:
-    """The rules for rows that go into a store of these settings. `marks` are `TransactionRules.marks`.
-
-    Whether topics are made is said by `create_topic` (None: by `autoCreateTopicEnable`). A topic that is made gets `queue_count` queues
-    (None: its template's, which are `defaultTopicQueueNums`), or as many as its rows name. A given `queue_count` also allows a
-    topic that is there to get as many, where rows name them.
-    """
-    transaction = TransactionRules(producer_group, marks, not settings.takes_transactions) if transactional else None
-    return MessageRules(
-        topic=topic,
-        topics=settings.topics.topics,
-        create_topic=create_topic,
-        queue_count=queue_count,
-        send=settings.send,
-        mappings=settings.mappings.mappings,
-        grow_to=queue_count or 0,
-        growing=growing,
-        broker_name=settings.broker_name,
-        cluster_name=settings.cluster,
-        region=settings.region,
-        trace_on=settings.trace_on,
-        max_message_size=settings.max_message_size,
-        log_file_size=settings.log_file_size_bytes,
-        host_size=len(settings.host),
-        appends_crc=settings.appends_crc,
-        compress_body_over=compress_body_over,
-        keep_unique_key=keep_unique_key,
-        strict_properties=strict_properties,
-        delays_ms=settings.delays_ms,
-        timer=settings.timer,
-        is_congested=settings.full_slots,
-        transaction=transaction,
-        retries=retries or RetryRules(),
-    )
-
-
 class Append(Protocol):
     """`StoreWriter.append`, or what stands for it where somebody else syncs and dispatches."""
 
@@ -112,34 +63,34 @@ class Putter:
         self._rules: MessageRules | None = None
         self._rows: MessageRows | None = None
 
-    def put(self, batch: pa.RecordBatch, **rules: object) -> pa.RecordBatch:
+    def put(self, batch: pa.RecordBatch, options: PutOptions) -> pa.RecordBatch:
         """Append the rows; returns for each, in their order, the fields of `PutResult`: where they stand, wait, or are prepared.
 
-        Columns are those of `rows.columns.COLUMNS`; `rules` the options of `message_rules`.
+        Columns are those of `rows.columns.COLUMNS`.
         Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
         appended; StoreNotWritableError, OSError.
         """
-        return self.prepare(batch, **rules)()
+        return self.prepare(batch, options)()
 
-    def prepare(self, batch: pa.RecordBatch, **rules: object) -> Callable[[], pa.RecordBatch]:
+    def prepare(self, batch: pa.RecordBatch, options: PutOptions) -> Callable[[], pa.RecordBatch]:
         """The part of `put` that needs the store for itself; the rest is done on return, and may be done by many threads beside it.
 
         Raises ColumnIllegalError, RowIllegalError. So may the other part: where a topic has changed in between, it prepares again.
         """
         check_columns(batch.schema)
-        first = self._prepare(batch, rules)
+        first = self._prepare(batch, options)
 
         def append() -> pa.RecordBatch:
-            put = first if first.suits(self._writer.settings.topics) else self._prepare(batch, rules)
+            put = first if first.suits(self._writer.settings.topics) else self._prepare(batch, options)
             return put.append_to(self._writer, self._append)
 
         return append
 
-    def _prepare(self, batch: pa.RecordBatch, options: Mapping[str, object]) -> _RowPut:
+    def _prepare(self, batch: pa.RecordBatch, options: PutOptions) -> _RowPut:
         with self._lock:
             settings = self._writer.settings
             refuse_before_start(self._writer.root, settings, self._writer.clock())
-            wanted = message_rules(settings, **options)  # type: ignore[arg-type]
+            wanted = message_rules(settings, options)
             if self._rows is None or wanted != self._rules:
                 prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
                 self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))

@@ -169,7 +169,7 @@ def _opening_of_hint(hint: Hint, *, keeps_index: bool) -> Opening:
         set(hint.unsynced),
         hint.checkpointed_ms,
         hint.marked_ends,
-        open_slices=hint.open_slices,
+        open_batches=hint.open_batches,
         index_is_sound=True,
         indexed_from=(hint.log_end if hint.indexed_from is None else hint.indexed_from) if keeps_index else None,
     )
@@ -202,7 +202,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         checkpointed_ms=ends.checkpointed_ms,
         marked_ends=ends.ledger,
         indexed_from=ends.indexed_from,
-        open_slices=ends.open_slices,
+        open_batches=ends.open_batches,
     )
     try:
         save_hint(files, writer.root, hint)

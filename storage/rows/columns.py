@@ -8,7 +8,6 @@ Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessa
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -16,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.compression import compress
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_SIZE
-from storage.format.property_encoding import encoded_size, leading_properties
+from storage.format.property_encoding import ROW_MARK, encoded_size, leading_properties
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
-from storage.format.unique_key import UNIQUE_KEY_LENGTH
+from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
 from storage.messages.sizes import Limits, Sizes, excesses
@@ -33,7 +33,8 @@ from storage.rows.properties import read_properties
 from storage.rows.retries import Retries, read_retries
 from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.rows.transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
-from storage.rows.values import WORD_SEPARATORS, Rejections, read_integers, read_texts, read_times_ms
+from storage.rows.values import Rejections, read_integers, read_texts, read_times_ms
+from storage.rules.message_texts import BLANK_IN_KEY, WORD_SEPARATORS
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
@@ -45,7 +46,6 @@ COLUMNS = (
 """What is read of a row; other columns are not looked at."""
 
 UNIQUE_KEY_LIMIT = 255
-_COMPRESSION_LEVEL = 5  # DefaultMQProducer.compressLevel
 _NOT_GIVEN = -1
 _V6_HOST_SIZE = 20
 _COLUMN_OF = {"topic": "topic", "properties": "properties", "body": "body", "record": "body"}
@@ -104,14 +104,17 @@ def read_columns(
     """
     given = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
     rejections = Rejections()
-    targets, codes = _targets(given.get("topic"), len(batch), rules.topic, target, rejections)
-    retried = None
+    named, codes = _targets(given.get("topic"), len(batch), rules.topic, target)
+    targets, retried = named, None
     if "retry_group" in given and rules.transaction is None:
-        retried = read_retries(given, (targets, codes), rules, rejections)
+        retried = read_retries(given, (named, codes), rules, rejections)
     if retried is not None:
         targets, codes = retried[1]
         if "queue_id" in given:  # a queue of the topic that the row was consumed from
             given["queue_id"] = pc.if_else(pa.array(retried[0].rows), None, given["queue_id"])
+    for code, found in enumerate(named):  # of rows that go there: the topic that a retried row came from may be gone
+        if found.refusal is not None:
+            rejections.add(np.flatnonzero(codes == code), "topic", found.refusal)
     bodies, sys_flags = _bodies(given["body"], rules.compress_body_over, rejections)
     tags = read_texts("tags", given.get("tags"), CONTROL_CHARACTERS, rejections)
     keys = read_texts("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
@@ -149,10 +152,8 @@ def read_columns(
             given.get("deliver_at"),
             sizes_of(bodies),
             rejections,
-            delays_ms=rules.delays_ms,
-            timer=rules.timer,
-            now_ms=now_ms,
-            is_congested=rules.is_congested,
+            rules,
+            now_ms,
         )
     if columns.delays is not None:
         sizes += columns.delays.added_sizes(*_real_sizes(columns))
@@ -194,7 +195,6 @@ def _targets(
     count: int,
     default: str | None,
     target: Callable[[str | None], TopicTarget],
-    rejections: Rejections,
 ) -> tuple[tuple[TopicTarget, ...], np.ndarray]:
     """The distinct topics, and which of them each row names."""
     if topics is None or topics.null_count == count:
@@ -209,9 +209,6 @@ def _targets(
         # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
         targets = tuple(target(None if name is None else name.decode(errors="replace")) for name in names)
         codes = encoded.indices.to_numpy()
-    for code, found in enumerate(targets):
-        if found.refusal is not None:
-            rejections.add(np.flatnonzero(codes == code), "topic", found.refusal)
     return targets, codes
 
 
@@ -225,7 +222,7 @@ def _bodies(column: pa.Array, compress_over: int | None, rejections: Rejections)
         large = np.flatnonzero(sizes_of(bodies) >= max(compress_over, 1))
         if len(large):
             plain = bodies.take(pa.array(large)).to_pylist()
-            compressed = pa.array([zlib.compress(body, _COMPRESSION_LEVEL) for body in plain], pa.large_binary())
+            compressed = pa.array([compress(body, COMPRESSION_ZLIB) for body in plain], pa.large_binary())
             order = np.arange(len(bodies))
             order[large] = len(bodies) + np.arange(len(large))
             bodies = pa.concat_arrays([bodies, compressed]).take(pa.array(order))
@@ -240,8 +237,7 @@ def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | 
     counts = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
     elements = empty_as_null(as_texts(column.flatten()))
     rows = np.repeat(np.arange(len(column)), counts)
-    rule = "a key of the list holds a blank: a reader would take it for two keys"
-    rejections.add(np.unique(rows[rows_with(elements, b" ")]), "keys", rule)
+    rejections.add(np.unique(rows[rows_with(elements, b" ")]), "keys", BLANK_IN_KEY)
     present = is_valid(elements)
     bounds = np.concatenate(([0], np.cumsum(present)))[np.concatenate(([0], np.cumsum(counts)))]
     kept = elements.filter(pa.array(present))
@@ -282,7 +278,7 @@ def _queue_ids(
             return target.led.refusal(queue_id)
         if target.queue_limit > target.there_count or target.is_new:
             return f"{queue_id} is no queue: topic {target.topic!r} gets at most {target.queue_limit} (queueNum)"
-        cure = f" (queueNum={queue_id + 1} adds more)" if queue_id < NAMED_QUEUES_LIMIT else ""
+        cure = f" (queueNum={queue_id + 1} adds more)" if queue_id < NAMED_QUEUES_LIMIT and not target.is_fixed else ""
         return f"{queue_id} is no queue: topic {target.topic!r} has {target.there_count} queues{cure}"
 
     rejections.add(np.flatnonzero((queue_ids < 0) | (queue_ids >= limits)), "queue_id", rule)
@@ -313,6 +309,8 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
     sizes += unique_sizes + len("UNIQ_KEY") + 2
     if columns.maps is not None:
         sizes += sizes_of(columns.maps)
+    if rules.row_mark is not None:
+        sizes += len(ROW_MARK) + 2 + len(rules.row_mark) + RANK_DIGITS
     if columns.retries is not None:
         for name, texts in columns.retries.properties.items():
             sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)

@@ -1,7 +1,8 @@
 """Rows that are to be delivered later: their columns `delay_level` and `deliver_at`, judged, and where such rows wait. Pure.
 
-The rules are those of one message (`storage/messages/delays.py`). A row says at most one of the two; 0, null and a time that has passed
-mean at once.
+The rules are those of one message (`storage/messages/delays.py`). A row says at most one of the two; 0 and null mean at once. So does a
+time that has passed, unless the same rows must make the same messages at any time: then the row goes to the timer, which delivers
+it at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.record_block import DUE_IN
 from storage.format.texts import is_valid, sizes_of
 from storage.messages.delays import (
@@ -22,11 +23,11 @@ from storage.messages.delays import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
     TOO_FAR_AHEAD,
-    Congestion,
+    DelayWish,
     judge_delays,
 )
+from storage.rows.rules import MessageRules
 from storage.rows.values import Rejections, read_times_ms
-from storage.settings.nouns import TimerConfig
 
 COLUMNS = ("delay_level", "deliver_at")
 
@@ -78,11 +79,8 @@ def read_delays(
     time_column: pa.Array | None,
     body_sizes: np.ndarray,
     rejections: Rejections,
-    *,
-    delays_ms: tuple[int, ...],
-    timer: TimerConfig,
+    rules: MessageRules,
     now_ms: int,
-    is_congested: Congestion | None = None,
 ) -> Delays | None:
     """The rows' delays; None where no row asks for one. `levels` are 0 where a row asks for none."""
     count = len(body_sizes)
@@ -92,32 +90,37 @@ def read_delays(
     check_levels(levels, rejections)
     rule = "the row has a delay_level too, or a retry_group, which has one: a message waits for one or the other"
     rejections.add(np.flatnonzero((levels != 0) & is_timed), "deliver_at", rule)
-    deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 0)
+    if rules.is_sent:
+        return _asked_delays(levels, is_timed, read_times_ms(time_column, count, 0))
+    deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 1)
+    wish = DelayWish(levels, is_timed, deliver_ms, body_sizes == 0, parks_overdue=rules.is_repeatable)
     waits = judge_delays(
-        levels,
-        is_timed,
-        deliver_ms,
-        body_sizes == 0,
-        delays_ms=delays_ms,
-        timer=timer,
-        now_ms=now_ms,
-        is_congested=is_congested,
+        wish, delays_ms=rules.delays_ms, timer=rules.timer, now_ms=now_ms, is_congested=rules.is_congested
     )
     for rows, refusal in waits.refused_rows():
         for column, of_column in (("delay_level", rows[levels[rows] > 0]), ("deliver_at", rows[levels[rows] <= 0])):
             reason = refusal.reason
             if refusal is TOO_FAR_AHEAD:
-                reason += f", which is {timer.timer_max_delay_sec} s"
-            rejections.add(of_column, column, reason)
-    effective, is_ahead = np.asarray(waits.levels), np.asarray(waits.is_timed)
+                reason += f", which is {rules.timer.timer_max_delay_sec} s"
+            rejections.add(of_column, column, reason, passes=refusal.passes)
+    effective, in_timer = np.asarray(waits.levels), np.asarray(waits.is_timed)
     properties = {
         DELAY: decimal_texts(effective, effective > 0),
         TIMER_DELIVER_MS: decimal_texts(deliver_ms, is_timed & (effective == 0)),
-        TIMER_OUT_MS: decimal_texts(np.asarray(waits.out_ms), is_ahead),
+        TIMER_OUT_MS: decimal_texts(np.asarray(waits.out_ms), in_timer),
     }
-    tags_codes = np.array((0, *(DUE_IN + delay for delay in delays_ms)), np.int64)[effective]
+    tags_codes = np.zeros(count, np.int64)
+    tags_codes[effective > 0] = due_codes(effective[effective > 0], DUE_IN, rules.delays_ms)
     present = {name: values for name, values in properties.items() if values.null_count < count}
-    return Delays(np.where(is_ahead, -1, effective).astype(np.int32), present, tags_codes)
+    return Delays(np.where(in_timer, -1, effective).astype(np.int32), present, tags_codes)
+
+
+def _asked_delays(levels: np.ndarray, is_timed: np.ndarray, deliver_ms: np.ndarray) -> Delays:
+    """What rows ask a broker for. Java: Message.setDelayTimeLevel, setDeliverTimeMs."""
+    count = len(levels)
+    properties = {DELAY: decimal_texts(levels, levels > 0), TIMER_DELIVER_MS: decimal_texts(deliver_ms, is_timed)}
+    present = {name: values for name, values in properties.items() if values.null_count < count}
+    return Delays(((levels > 0) | is_timed).astype(np.int32), present, np.zeros(count, np.int64))
 
 
 def check_levels(levels: np.ndarray, rejections: Rejections) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.java_hash import string_hash, string_hashes
+from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
 from storage.format.message_keys import message_keys
-from storage.format.property_encoding import encode_columns, leading_properties
+from storage.format.property_encoding import ROW_MARK, encode_columns
 from storage.format.record_block import OutgoingMessages
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.format.texts import is_valid
@@ -27,7 +27,6 @@ from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.messages.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from storage.messages.half_messages import (
     HALF_TOPIC,
-    PREPARED,
     PRODUCER_GROUP,
     QUEUE_ID,
     committed_flags,
@@ -86,6 +85,8 @@ class Prepared(NamedTuple):
     """Topics that are there with fewer queues than rows name, and how many they get."""
     commits: Commits | None = None
     """With transactions."""
+    passing: tuple[RejectedRow, ...] = ()
+    """Of `rejected`, those that may be taken at a later time, as they are."""
 
 
 class MessageRows:
@@ -101,7 +102,7 @@ class MessageRows:
         self._turns: dict[str, int] = {}  # by topic: how many rows took the queue whose turn it was
         self._rank = 0
         self._row_count = 0
-        self._leading = _leading_of(rules)
+        self._leading = rules.leading
         self._target = lru_cache(_TOPICS_REMEMBERED)(rules.target)
 
     def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Prepared:
@@ -113,6 +114,7 @@ class MessageRows:
         if len(rejected_indices):
             columns = columns.without(rejected_indices)
         rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in rejected_indices.tolist())
+        passing = tuple(row for row in rejected if row.row - first_row in rejections.passing)
         unique = UniqueKeys(self._key_prefix, self._rank, len(columns))
         self._rank += len(columns)
         queues, queue_codes = self._queues(columns)
@@ -128,7 +130,7 @@ class MessageRows:
             for topic, target in used.items()
             if not target.is_new and named[topic] > target.there_count
         }
-        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits)
+        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits, passing)
 
     def _messages(
         self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray
@@ -140,12 +142,16 @@ class MessageRows:
             "KEYS": columns.keys,
             "__SHARDINGKEY": columns.sharding_keys,
         }
+        if self._rules.row_mark is not None:
+            properties[ROW_MARK] = unique.marked(self._rules.row_mark)
         prefixes = _prefixes(columns)
         tags_codes = _tags_codes(columns)
         delays, transactions, retries = columns.delays, columns.transactions, columns.retries
         if retries is not None:
             properties |= retries.properties
-        if delays is not None:
+        if delays is not None and self._rules.is_sent:
+            properties |= delays.properties
+        elif delays is not None:
             waiting = delays.are_waiting
             properties |= delays.properties | real_places(queues, queue_codes, waiting)
             waiting_codes = delays.codes()
@@ -232,7 +238,7 @@ class MessageRows:
         if columns.sharding_keys is not None:
             hashed = np.flatnonzero((queue_ids < 0) & is_valid(columns.sharding_keys))
             hashes = string_hashes(columns.sharding_keys.take(pa.array(hashed))).astype(np.int64)
-            queue_ids[hashed] = np.abs(hashes) % counts[codes[hashed]]  # = |Java's remainder|
+            queue_ids[hashed] = queue_of_hash(hashes, counts[codes[hashed]])
         turning = np.flatnonzero(queue_ids < 0)
         if len(turning):
             queue_ids[turning] = (self._start + self._take_turns(columns, codes[turning])) % counts[codes[turning]]
@@ -267,12 +273,6 @@ def _distinct(places: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
     renumbered = np.empty(end, np.int32)
     renumbered[used] = np.arange(len(used))
     return used, renumbered[places]
-
-
-def _leading_of(rules: MessageRules) -> dict[str, str]:
-    """The properties that all messages share, before their own."""
-    leading = leading_properties(rules.region, rules.trace_on, rules.cluster_name)
-    return leading if rules.transaction is None else leading | {PREPARED: "true"}
 
 
 def _rows_of(messages: OutgoingMessages, rows: np.ndarray) -> OutgoingMessages:

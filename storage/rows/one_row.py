@@ -8,33 +8,34 @@ import pyarrow as pa
 
 from storage.errors import ColumnIllegalError
 
+_TYPES = {
+    "topic": pa.string(),
+    "body": pa.binary(),
+    "tags": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "flag": pa.int32(),
+    "born_timestamp": pa.timestamp("ms", "UTC"),
+    "queue_id": pa.int32(),
+    "sharding_key": pa.string(),
+    "transaction_state": pa.string(),
+}
+
 
 def one_row(
+    message: Mapping[str, object],
     *,
-    topic: str,
-    body: bytes,
-    tags: str | None,
-    keys: str | Sequence[str] | None,
-    properties: Mapping[str, str] | None,
-    flag: int,
-    born_time_ms: int | None,
-    queue_id: int | None,
-    sharding_key: str | None,
+    keys: str | Sequence[str] | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> pa.RecordBatch:
-    """The columns of one message (`columns.COLUMNS`). Raises ColumnIllegalError for a value of another type."""
-    listed = None if keys is None or isinstance(keys, str) else list(keys)
-    values = {
-        "topic": (topic, pa.string()),
-        "body": (body, pa.binary()),
-        "tags": (tags, pa.string()),
-        "keys": (keys, pa.string()) if listed is None else (listed, pa.list_(pa.string())),
-        "properties": (list((properties or {}).items()), pa.map_(pa.string(), pa.string())),
-        "flag": (flag, pa.int32()),
-        "born_timestamp": (born_time_ms, pa.timestamp("ms", "UTC")),
-        "queue_id": (queue_id, pa.int32()),
-        "sharding_key": (sharding_key, pa.string()),
-    }
-    return pa.record_batch({column: _one_value(column, value, kind) for column, (value, kind) in values.items()})
+    """The columns of one message (`columns.COLUMNS`): those of `message`, by their names, with `keys` and `properties`.
+
+    Raises ColumnIllegalError for a value of another type.
+    """
+    columns = {column: _one_value(column, value, _TYPES[column]) for column, value in message.items()}
+    listed = keys if keys is None or isinstance(keys, str) else list(keys)
+    columns["keys"] = _one_value("keys", listed, pa.list_(pa.string()) if isinstance(listed, list) else pa.string())
+    columns["properties"] = _one_value("properties", list((properties or {}).items()), _TYPES["properties"])
+    return pa.record_batch(columns)
 
 
 def _one_value(column: str, value: object, kind: pa.DataType) -> pa.Array:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from storage.format.property_encoding import COLUMN_PROPERTIES, MapEntries
 from storage.format.texts import SEPARATORS, is_valid, malformed_rows, rows_with
 from storage.rows.values import Rejections
+from storage.rules.message_texts import EMPTY, NOT_UTF8, UNWANTED, of_property, reserved
 
 
 def read_properties(
@@ -45,7 +46,7 @@ def read_properties(
             names = dict(
                 zip(entries.rows[refused].tolist(), entries.names.filter(pa.array(refused)).to_pylist(), strict=True)
             )
-            rejections.add(np.unique(entries.rows[refused]), "properties", lambda row: f"{names[row]} is reserved")
+            rejections.add(np.unique(entries.rows[refused]), "properties", lambda row: reserved(names[row]))
         entries = entries.filter(keep)
     _check_entries(entries, rejections)
     return entries.encode()
@@ -56,18 +57,18 @@ def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
         if not len(texts):
             return
 
-        def reject(found: np.ndarray, rule: str) -> None:
+        def reject(found: np.ndarray, rule: str, what: str = what) -> None:
             first = dict(zip(entries.rows[found[::-1]].tolist(), found[::-1].tolist(), strict=True))
             rejections.add(
-                np.unique(entries.rows[found]), "properties", lambda row: _of_entry(entries, first[row], rule)
+                np.unique(entries.rows[found]), "properties", lambda row: _of_entry(entries, first[row], what, rule)
             )
 
-        reject(malformed_rows(texts), f"its {what} is not UTF-8")
-        reject(rows_with(texts, SEPARATORS), f"its {what} holds 0x01 or 0x02, which separate properties")
+        reject(malformed_rows(texts), NOT_UTF8)
+        reject(rows_with(texts, SEPARATORS), UNWANTED[SEPARATORS])
         if pc.min(sizes := pc.binary_length(texts)).as_py() == 0:
-            reject(np.flatnonzero(sizes.to_numpy() == 0), f"its {what} is empty: no reader would see it")
+            reject(np.flatnonzero(sizes.to_numpy() == 0), EMPTY)
 
 
-def _of_entry(entries: MapEntries, entry: int, rule: str) -> str:
+def _of_entry(entries: MapEntries, entry: int, what: str, rule: str) -> str:
     name = entries.names.slice(entry, 1).cast(pa.large_binary())[0].as_py().decode(errors="replace")
-    return f"property {name!r}: {rule}"
+    return of_property(name, what, rule)

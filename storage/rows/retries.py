@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.errors import NameIllegalError
 from storage.format.texts import SEPARATORS, as_texts, is_valid
 from storage.messages.retries import FIRST_RETRY_LEVEL, SENT_DEAD_LETTER_LEVEL, is_sent_too_often
+from storage.names import validate_topic
 from storage.rows.rules import MessageRules, TopicTarget
 from storage.rows.values import Rejections, read_integers, read_texts
 
@@ -80,12 +82,24 @@ def read_retries(
     for code in range(len(origins[0]), len(targets)):
         if (refusal := targets[code].refusal) is not None:
             rejections.add(np.flatnonzero(codes == code), "retry_group", refusal)
+    for code, origin in enumerate(origins[0]):
+        if (refusal := _refusal_of_origin(origin)) is not None:
+            rejections.add(np.flatnonzero(rows & (origins[1] == code)), "topic", refusal)
     topics = pa.array([target.topic for target in origins[0]], pa.large_string())
     properties = {RETRY_TOPIC: topics.take(pa.array(origins[1], mask=~rows))}
     origin_ids = read_texts("origin_msg_id", given.get("origin_msg_id"), SEPARATORS, rejections)
     if origin_ids is not None:
         properties[ORIGIN_MESSAGE_ID] = _where(rows, origin_ids)
     return Retries(rows, dead, times, properties), (tuple(targets), codes)
+
+
+def _refusal_of_origin(origin: TopicTarget) -> str | None:
+    """Why it can be no topic that a message was consumed from. Its name alone is asked for: a broker looks for no entry of it."""
+    try:
+        validate_topic(origin.topic)
+    except NameIllegalError as error:
+        return origin.refusal or error.describe()
+    return None
 
 
 def _where(rows: np.ndarray, texts: pa.Array) -> pa.Array:

@@ -27,6 +27,7 @@ from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMES,
+    DelayWish,
     judge_delays,
 )
 from storage.messages.inner_messages import InnerMessages
@@ -42,6 +43,7 @@ from storage.messages.sizes import topic_limit
 from storage.names import dead_letter_topic, retry_topic, validate_path_element
 from storage.rows.delays import decimal_texts
 from storage.rows.values import Rejections, read_integers, read_times_ms
+from storage.rules.message_texts import NOT_UTF8, UNWANTED
 from storage.settings.nouns import TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 
@@ -107,9 +109,8 @@ def send_back_rows(
     turns = (first_row + np.arange(count)) % max(group.retry_queue_count, 1)
     queue_ids = np.where(dead, turns % DEAD_LETTER_QUEUE_COUNT, turns)
     nothing = np.zeros(count, np.int64)
-    waits = judge_delays(
-        levels, nothing > 0, nothing, sizes_of(bodies) == 0, delays_ms=delays_ms, timer=TimerConfig(), now_ms=now_ms
-    )
+    wish = DelayWish(levels, nothing > 0, nothing, sizes_of(bodies) == 0)
+    waits = judge_delays(wish, delays_ms=delays_ms, timer=TimerConfig(), now_ms=now_ms)
     for refused, refusal in waits.refused_rows():
         rejections.add(refused, "body", refusal.reason)
     levels, is_delayed = np.asarray(waits.levels), np.asarray(waits.levels) > 0
@@ -161,7 +162,7 @@ def _topic_rule(name: bytes | None) -> str | None:
     if name is None:
         return "it is null: nobody knows where the message came from"
     if any(separator in name for separator in SEPARATORS):
-        return "it holds 0x01 or 0x02, which separate properties"
+        return UNWANTED[SEPARATORS]
     try:
         validate_path_element("topic", name.decode(errors="replace"))
     except NameIllegalError as error:
@@ -173,8 +174,8 @@ def _msg_ids(column: pa.Array, rejections: Rejections) -> pa.Array:
     texts = as_texts(column)
     if texts.null_count:
         rejections.add(np.flatnonzero(~is_valid(texts)), "msg_id", "it is null: it is the origin message's id")
-    rejections.add(malformed_rows(texts), "msg_id", "it is not UTF-8")
-    rejections.add(rows_with(texts, SEPARATORS), "msg_id", "it holds 0x01 or 0x02, which separate properties")
+    rejections.add(malformed_rows(texts), "msg_id", NOT_UTF8)
+    rejections.add(rows_with(texts, SEPARATORS), "msg_id", UNWANTED[SEPARATORS])
     return texts
 
 

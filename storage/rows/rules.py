@@ -13,13 +13,15 @@ from typing import NamedTuple
 from storage.errors import NameIllegalError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
+from storage.format.property_encoding import leading_properties
 from storage.format.sys_flag import MULTI_TAGS
 from storage.messages.delays import Congestion
+from storage.messages.half_messages import PREPARED
 from storage.messages.retries import dead_letter_topic_config, find_group, most_retries, retry_topic_config
 from storage.names import validate_group, validate_topic
 from storage.rules.message_check import queue_limit
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.row_topics import RowWish, TopicRules, check_permission, check_queue_count
+from storage.rules.row_topics import RowWish, TopicRules, check_route
 from storage.rules.static_topics import LedQueues
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
@@ -50,6 +52,8 @@ class TopicTarget(NamedTuple):
     sys_flag: int = 0
     key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
     refusal: str | None = None
+    is_fixed: bool = False
+    """No row adds a queue, and no option either."""
 
     def physical_queue(self, place: int) -> int:
         """The queue of the store that one of `queue_limit` places is: itself, but for a static topic's."""
@@ -132,9 +136,21 @@ class MessageRules:
     timer: TimerConfig = field(default_factory=TimerConfig)
     is_congested: Congestion | None = None
     """For which times the timer takes nothing more; None = it does."""
+    is_repeatable: bool = False
+    """The same rows make the same messages at any time: a row whose deliver time has passed goes to the timer, too."""
     transaction: TransactionRules | None = None
     """None = rows are ordinary messages."""
     retries: RetryRules = field(default_factory=RetryRules)
+    is_sent: bool = False
+    """A broker will judge delays and move the rows: these only say what they ask for, as a client's messages do."""
+    row_mark: str | None = None
+    """Each message gets the property ROW_MARK: this text and its rank in the task, by which it can be found again."""
+
+    @property
+    def leading(self) -> Mapping[str, str]:
+        """The properties that all messages share, before their own."""
+        leading = leading_properties(self.region, self.trace_on, self.cluster_name)
+        return leading if self.transaction is None else leading | {PREPARED: "true"}
 
     def target(self, topic: str | None) -> TopicTarget:
         """What is to be known of the topic that a row names; None where it names none."""
@@ -179,8 +195,7 @@ class MessageRules:
         except NameIllegalError as error:
             return TopicTarget(made.topic, refusal=error.describe())
         try:
-            check_permission(made)
-            check_queue_count(made)
+            check_route(made, self.send.broker_permission)
         except RequestRefusedError as refused:
             return TopicTarget(made.topic, refusal=refused.reason)
         return TopicTarget(

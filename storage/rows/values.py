@@ -8,21 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.texts import (
-    CONTROL_CHARACTERS,
-    SEPARATORS,
-    as_texts,
-    empty_as_null,
-    malformed_rows,
-    rows_with,
-)
+from storage.format.texts import as_texts, empty_as_null, malformed_rows, rows_with
+from storage.rules.message_texts import NOT_UTF8, UNWANTED
 
-WORD_SEPARATORS = CONTROL_CHARACTERS + b" "
-_UNWANTED = {
-    SEPARATORS: "it holds 0x01 or 0x02, which separate properties",
-    CONTROL_CHARACTERS: "it holds a control character",
-    WORD_SEPARATORS: "it holds a control character or a blank",
-}
 _TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 
@@ -34,13 +22,20 @@ class Rejection(NamedTuple):
 
 
 class Rejections(dict[int, Rejection]):
-    """By row, the first rule that it breaks."""
+    """By row, the first rule that it breaks; one that it breaks for ever comes before one that it breaks for a time."""
 
-    def add(self, rows: np.ndarray, column: str, rule: str | Callable[[int], str]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.passing: set[int] = set()
+        """Rows that break a rule for a time: later the same row may be taken."""
+
+    def add(self, rows: np.ndarray, column: str, rule: str | Callable[[int], str], *, passes: bool = False) -> None:
         """The rows (ascending numbers) break a rule; its text may depend on the row."""
         for row in rows.tolist():
-            if row not in self:
-                self[row] = Rejection(column, rule if isinstance(rule, str) else rule(row))
+            if row in self and (passes or row not in self.passing):
+                continue
+            self[row] = Rejection(column, rule if isinstance(rule, str) else rule(row))
+            (self.passing.add if passes else self.passing.discard)(row)
 
 
 def read_texts(name: str, column: pa.Array | None, unwanted: bytes, rejections: Rejections) -> pa.Array | None:
@@ -48,8 +43,8 @@ def read_texts(name: str, column: pa.Array | None, unwanted: bytes, rejections: 
     if column is None:
         return None
     texts = empty_as_null(as_texts(column))
-    rejections.add(malformed_rows(texts), name, "it is not UTF-8")
-    rejections.add(rows_with(texts, unwanted), name, _UNWANTED[unwanted])
+    rejections.add(malformed_rows(texts), name, NOT_UTF8)
+    rejections.add(rows_with(texts, unwanted), name, UNWANTED[unwanted])
     return None if texts.null_count == len(texts) else texts
 
 

@@ -35,6 +35,7 @@ from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_wort
 from storage.log.placement import Placement
 from storage.message_store import MessageStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.put.options import PutOptions
 from storage.put.put import NO_RESULTS, InnerPut, Putter
 from storage.put_status import PutStatus
 from storage.service.flush_service import Duty, GroupCommit
@@ -66,6 +67,8 @@ class PutService(SharedStore):
         self._group = GroupCommit()
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
+        self._processor = threading.Lock()
+        self._at_work = threading.local()
         self._held_since_ms: int | None = None
         self._is_closed = False
         self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
@@ -129,6 +132,39 @@ class PutService(SharedStore):
                 if (failure := self._writer.failure) is not None:
                     self._group.fail(failure)
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What is computed in here is computed by one thread at a time; one that waits for the disk lets others go on.
+
+        Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
+        compute at once, each call wakes another one, and a message takes twice the processor. Not to be entered twice by a thread.
+        """
+        self._processor.acquire()
+        self._at_work.is_mine = True
+        try:
+            yield
+        finally:
+            self._rest()
+
+    @contextmanager
+    def off_work(self) -> Iterator[None]:
+        """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
+        was_mine = self._rest()
+        try:
+            yield
+        finally:
+            if was_mine:
+                self._processor.acquire()
+                self._at_work.is_mine = True
+
+    def _rest(self) -> bool:
+        """Whether this thread was at work, which it is no more."""
+        was_mine = getattr(self._at_work, "is_mine", False)
+        if was_mine:
+            self._at_work.is_mine = False
+            self._processor.release()
+        return was_mine
+
     def _tell_of_failure(self) -> None:
         with self._lock:
             if (failure := self._writer.failure) is not None:
@@ -152,11 +188,11 @@ class PutService(SharedStore):
             waits = waits_for_disk(inner.properties)
         return self._answer(lambda: put.append_to(self._writer, self._append), waits)
 
-    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **rules: Any) -> PutReceipt:
+    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutReceipt:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
         if self._is_busy:
             return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
-        return self._answer(self._putter.prepare(rows, **rules), waits)
+        return self._answer(self._putter.prepare(rows, PutOptions(**options)), waits)
 
     @property
     def _is_busy(self) -> bool:
@@ -181,6 +217,7 @@ class PutService(SharedStore):
     def _wait(self, waiting: Future[None] | None) -> PutStatus:
         if waiting is None or not isinstance(self._policy, SyncFlush):
             return PutStatus.PUT_OK
+        self._rest()
         try:
             error = waiting.exception(self._policy.timeout_ms / 1_000)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Stores with what the cases of `put_cases.py` need to be there, and a handler on them."""
+"""Stores with what the cases of `put_cases/` need to be there, and a handler on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from tests.broker.put_cases import CASES, CONFS, GROUPS, PAST_MS, STATIC
+from tests.broker.put_cases import CASES
+from tests.broker.put_cases.case import CONFS, PAST_MS
+from tests.broker.put_cases.of_batches import STATIC
+from tests.broker.put_cases.of_transactions import GROUPS
 
 LOG_FILE_SIZE_BYTES = 1 << 20
 QUEUE_FILE_SIZE_BYTES = 20_000

@@ -26,7 +26,8 @@ from storage.errors import RowIllegalError
 from storage.format.record import Message
 from storage.messages.inner_messages import InnerMessage
 from storage.rows.rules import RetryRules
-from tests.broker.put_cases import CASES, KEY, PAST_MS, PutCase
+from tests.broker.put_cases import CASES
+from tests.broker.put_cases.case import KEY, PAST_MS, PutCase
 from tests.broker.put_stores import conf_text, open_case_store
 
 TYPES = {
@@ -189,7 +190,14 @@ def _records(store: MessageStore, start: int) -> Iterator[Message]:
         yield from map(store.message_by_commitlog_offset, offsets.tolist())
 
 
-def assert_as_requested(case: PutCase, requested: Outcome, found: Outcome) -> None:
+def parked(message: InnerMessage) -> InnerMessage:
+    """The same where a sink lets it wait whose deliver time has passed."""
+    out_ms = (int(message.properties["TIMER_DELIVER_MS"]) - 1) // 1_000 * 1_000
+    real = {"REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id), "TIMER_OUT_MS": str(out_ms)}
+    return replace(message, topic="rmq_sys_wheel_timer", queue_id=0, properties={**message.properties, **real})
+
+
+def assert_as_requested(case: PutCase, requested: Outcome, found: Outcome, *, by_sink: bool) -> None:
     """The row became the record that the request became, or was refused where that was, or where no producer would send it."""
     if case.code != 0:
         assert (requested, found) == (case.code.name, case.refused_column), case.name
@@ -199,6 +207,8 @@ def assert_as_requested(case: PutCase, requested: Outcome, found: Outcome) -> No
         assert found == case.refused_column, case.name
         return
     assert not isinstance(found, str), f"{case.name}: refused for column {found}"
+    if by_sink and case.waits_by_sink:
+        requested = parked(requested)
     assert without(found, case.said_by_requests_only) == without(requested, case.said_by_requests_only), case.name
 
 

@@ -24,6 +24,7 @@ from spark_mq.broker.end_transaction_rules import (
     judge_request,
     put_answer,
 )
+from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.store_put import put_into
 from storage import Message, MessageStore, StoreConfig, open_store
@@ -36,6 +37,7 @@ from storage.messages.op_messages import OP_TOPIC
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
 from storage.settings.nouns import TransactionConfig
 from storage.transaction.progress import METRICS_FILE, TransactionCounts
 from tests.support.held_check import check_half_messages
@@ -341,8 +343,27 @@ def test_a_commit_that_is_not_stored_ends_nothing(store: MessageStore) -> None:
 def test_a_rollback_whose_op_message_cannot_be_written_is_not_acknowledged(store: MessageStore) -> None:
     """Departure: Java acknowledges it, and takes no notice where its op message fails seconds later (batchSendOpMessage)."""
     ender = TransactionEnder(store, NOW_MS, put=lambda plan: PutOutcome(PutStatus.UNKNOWN_ERROR, reason="disk full"))
+    answer = EndTransactionResponse(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+    assert ender.end(rollback(prepare(store)), NOW_MS) == answer
     with pytest.raises(StoreNotWritableError, match="no op message: disk full"):
-        ender.end(rollback(prepare(store)), NOW_MS)
+        ender.close(NOW_MS)
+
+
+def test_a_commit_is_done_although_its_op_message_cannot_be_written(store: MessageStore) -> None:
+    """TransactionalMessageServiceImpl.deletePrepareMessage: the op message waits, and is written later."""
+    put, fails = put_into(store), [True]
+
+    def put_but_ops(plan: PutPlan) -> PutOutcome:
+        if plan.message.topic == OP_TOPIC and fails:
+            return PutOutcome(PutStatus.UNKNOWN_ERROR, reason="disk full")
+        return put(plan)
+
+    ender = TransactionEnder(store, 0, put=put_but_ops)  # an op message is due at once
+    assert ender.end(commit(prepare(store)), NOW_MS) == SUCCESS
+    assert bodies(store, OP_TOPIC) == []
+    fails.clear()
+    ender.close(NOW_MS)
+    assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [b"0,"])
 
 
 @pytest.mark.parametrize(
@@ -511,6 +532,16 @@ def test_a_killed_ending_is_gone_on_with(tmp_path: Path, failpoint: str, state: 
             assert end_transaction(store, request_for(half, state), NOW_MS) == SUCCESS
         assert committed(store) == ([b"K"] if state == TRANSACTION_COMMIT else [])
         assert bodies(store, OP_TOPIC) == [b"0,"]
+
+
+def test_threads_of_a_service_get_no_ender_a_call(store: MessageStore) -> None:
+    """Each would have a lock of its own, and two requests about one transaction could both write a commit."""
+    half = prepare(store)
+    end = store.log_end
+    with PutService(store, starts_duties=False) as service:
+        with pytest.raises(TypeError, match="share one TransactionEnder"):
+            end_transaction(service, commit(half), NOW_MS)  # type: ignore[arg-type]
+        assert store.log_end == end
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every rule of `put_cases.py`, over the handler of a store on disk."""
+"""Every rule of `put_cases/`, over the handler of a store on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from spark_mq.broker.send import SendMessageHandler
 from storage import MessageStore
 from storage.format.message_id import decode_offset_message_id
-from tests.broker.put_cases import CASES, CONFS, PutCase
+from tests.broker.put_cases import CASES
+from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import open_case_store
 
 

@@ -1,4 +1,4 @@
-"""The Apache broker as judge of `put_cases.py`: it answers and stores what the cases say, and its records are ours field by field.
+"""The Apache broker as judge of `put_cases/`: it answers and stores what the cases say, and its records are ours field by field.
 
 A broker of each conf gets every request over its own protocol; what it stored is read out of its log. Where a case departs, it is
 shown that the broker really does otherwise.
@@ -19,7 +19,8 @@ from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
-from tests.broker.put_cases import CASES, CONFS, PutCase
+from tests.broker.put_cases import CASES
+from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import LOG_FILE_SIZE_BYTES, QUEUE_FILE_SIZE_BYTES, open_case_store
 from tests.broker.remoting_client import Answer, ask
 from tests.support.java_broker import Oracle, RunningBroker

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.batch_body import BatchedMessage, encode_batch
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, DiskUse, PutOutcome, SendResponse
 from spark_mq.broker.send import SendMessageHandler, unique_keys
@@ -24,6 +23,7 @@ from spark_mq.broker.send_hooks import (
     namespace_of,
 )
 from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.message_id import decode_offset_message_id
@@ -36,7 +36,7 @@ from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicConfig
 from storage.transaction.progress import TransactionCounts
-from tests.broker.put_cases import KEY, PAST_MS
+from tests.broker.put_cases.case import KEY, PAST_MS
 from tests.broker.put_stores import config_of
 
 CLIENT = bytes([10, 0, 0, 9]) + (4711).to_bytes(4, "big")

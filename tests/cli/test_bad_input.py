@@ -39,7 +39,8 @@ WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "recover", "repai
 
 
 def test_every_command_is_tried_here() -> None:
-    assert set(typer.main.get_command(app).commands) - {"demo", "doctor"} == set(CALLS)
+    of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
+    assert set(typer.main.get_command(app).commands) - {"demo", "doctor"} - of_clusters == set(CALLS)
 
 
 @pytest.fixture(params=["missing", "file", "unknown scheme", "circle", "long name", "no store"])
@@ -110,7 +111,7 @@ def test_no_store_is_made_at_the_address_of_a_name_server(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = said(["localhost:9876" if word == "PATH" else word for word in CALLS[command]])
-    assert "this looks like a name server, which is not supported yet" in text[0]
+    assert "this looks like a name server" in text[0]
     assert not list(tmp_path.iterdir())
 
 

@@ -17,6 +17,8 @@ from tests.support.store_copies import make_store, picture, write_conf
 from tests.support.ways_in import GROUP, READING, WRITING
 
 READ_ONLY_COMMANDS = {"demo", "doctor", "job", "quarantine"}
+CLUSTER_COMMANDS = {"brokers", "consume", "groups", "reset-offset"}
+"""They take no path."""
 """They open no store that a configuration is given for; `demo` makes one of its own."""
 
 
@@ -122,7 +124,7 @@ def test_the_table_names_every_command_and_every_job() -> None:
     import typer.main
 
     commands = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("command ")}
-    assert commands | READ_ONLY_COMMANDS == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert commands | READ_ONLY_COMMANDS | CLUSTER_COMMANDS == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     jobs = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("job ")}
     assert jobs == set(job_names()), list(job_paths)
 

@@ -17,6 +17,7 @@ from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.intent import Intent, intent_directory, save_intent
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, list_segments, staged_directory
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
@@ -68,7 +69,7 @@ def commit(root: Path, rows: BatchRows, *, takeover: bool = False, flush: str = 
     """As a sink does: the store is let go of afterwards, not closed."""
     segments = staged(root, rows)
     with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
-        commit_batch(store.writer, rows.batch, segments, topics={"orders": 4}, takeover=takeover)
+        commit_batch(store.writer, StagedBatch(rows.batch, segments, {"orders": 4}), takeover=takeover)
         store.release()
 
 

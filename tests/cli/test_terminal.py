@@ -202,7 +202,7 @@ def interrupt() -> None:
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(pristine_store: FixtureStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_mq.cli.queues._topics_of", lambda *_: interrupt())
+    monkeypatch.setattr("spark_mq.cli.store_place._topics_of", lambda *_: interrupt())
     result = CliRunner().invoke(app, ["topics", str(pristine_store("clean").root)])
     assert (result.exit_code, result.output) == (130, "interrupted\n")
 

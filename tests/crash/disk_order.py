@@ -13,7 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tests.support.crash_file_system import CrashFileSystem, Operation
+from tests.support.crash_disk import Operation
+from tests.support.crash_file_system import CrashFileSystem
 
 _INDEX_HEADER, _INDEX_SLOTS = 40, 10
 """Bytes, and how many slots a tiny store has."""

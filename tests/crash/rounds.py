@@ -21,7 +21,7 @@ import pyspark
 
 from tests.crash.driver_chain import FAILPOINTS, ROWS_A_BATCH, Death, DriverChain, Tally, Victim, meet_death
 
-AT_FAILPOINTS = 0.64  # of the rounds: of 50, each failpoint with either victim
+AT_FAILPOINTS = 0.7  # of the rounds: of 50, each failpoint with either victim
 ROWS_AT_FAILPOINT = 300
 ROWS_AT_RANDOM = 900
 RANDOM_SECONDS = 1, 9  # after the query's start; its first batch is committed after some four

@@ -14,6 +14,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, Batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, list_segments
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
@@ -107,11 +108,8 @@ class SinkStore:
         with self.open() as store:
             outcome = commit_batch(
                 store.writer,
-                rows.batch,
-                staged,
-                topics=dict.fromkeys(rows.topics, QUEUE_COUNT),
+                StagedBatch(rows.batch, staged, dict.fromkeys(rows.topics, QUEUE_COUNT), dead_letters=dead_letters),
                 takeover=takeover,
-                dead_letters=dead_letters,
             )
             store.release()
         return outcome

@@ -17,6 +17,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker
@@ -55,7 +56,7 @@ def test_what_a_broker_stored_behind_an_open_intent_is_kept_however_often_the_st
     for _ in range(3):
         segments = store.stage(others)
         with pytest.raises(SinkTakenError), store.open() as opened:  # the opening's `abort` is ours now
-            commit_batch(opened.writer, others.batch, segments, topics={})
+            commit_batch(opened.writer, StagedBatch(others.batch, segments))
         for segment in segments:
             store.file_system.unlink(f"{store.root}/spark_mq/staged/{segment.path}")
         if starts_again:
@@ -106,7 +107,7 @@ def test_a_write_without_a_mirror_that_has_expired_is_not_written_again(store: S
     segments = store.stage(rows)
     with store.open() as opened:
         topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
-        commit_batch(opened.writer, rows.batch, segments, topics=topics, mirrored=False)
+        commit_batch(opened.writer, StagedBatch(rows.batch, segments, topics), mirrored=False)
         end = opened.log_end
         opened.release()
     run_broker(store, BatchRows(Batch("broker", "broker", 0), (200,)), days=4)

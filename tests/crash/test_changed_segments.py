@@ -12,7 +12,8 @@ import storage.batch.commit
 from storage.batch.intent import load_intents
 from storage.batch.staged_segment import staged_directory
 from storage.errors import StagedRowsGoneError, StoreNotWritableError
-from tests.crash.order_stories import ROOMY, Killed, Life, commit, kill, killed_at
+from tests.crash.stories.life import ROOMY, Killed, Life, kill, killed_at
+from tests.crash.stories.of_batches import commit
 
 pytestmark = pytest.mark.crash
 

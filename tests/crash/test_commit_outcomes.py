@@ -24,7 +24,8 @@ import storage.put.store_writer
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch, commit_batch
 from storage.batch.intent import load_intents
-from storage.batch.ledger import END, QUEUE_ID, TOPIC, Batch, outgoing_ledger_message
+from storage.batch.ledger import END, QUEUE_ID, TOPIC, Batch, LedgerStatement, outgoing_ledger_message
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment
 from storage.errors import (
     CorruptRecordError,
@@ -100,9 +101,9 @@ def test_who_keeps_the_store_open_after_a_failed_commit_cannot_forget_the_batch(
         with pytest.MonkeyPatch.context() as patch:
             kill_at(patch, failpoint)
             with pytest.raises(Killed):
-                commit_batch(opened.writer, rows.batch, segments, topics=topics)
+                commit_batch(opened.writer, StagedBatch(rows.batch, segments, topics))
         with pytest.raises(StoreNotWritableError):
-            commit_batch(opened.writer, rows.batch, segments, topics=topics)
+            commit_batch(opened.writer, StagedBatch(rows.batch, segments, topics))
     assert store.open_intents == 1
     store.close()
     assert_holds_exactly(store.root, [rows])
@@ -145,7 +146,7 @@ def test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written(store: SinkS
 
 def test_an_empty_batch_leaves_nothing_and_its_id_may_come_again(store: SinkStore) -> None:
     with store.open() as opened:
-        assert commit_batch(opened.writer, Batch("sink", "query", 0), [], topics={}) == CommitOutcome(False, 0)
+        assert commit_batch(opened.writer, StagedBatch(Batch("sink", "query", 0), [])) == CommitOutcome(False, 0)
         assert opened.log_end == 0
     assert store.open_intents == 0
     assert store.commit(rows_of(0)) == CommitOutcome(False, 10)
@@ -234,7 +235,7 @@ def test_a_given_sink_id_whose_ledger_has_expired_knows_its_last_batch_still(sto
 def send_to_ledger(store: SinkStore, **claim: object) -> None:
     """What anybody may send to the ledger's topic: an END that says what he likes, under the keys of "sink" and "query"."""
     document = {"sink": "sink", "query": "query", "rows": 10, "last": None, **claim}
-    message = outgoing_ledger_message(END, Batch("sink", "query", 0), 0, now_ms=store.now_ms())
+    message = outgoing_ledger_message(LedgerStatement(END, Batch("sink", "query", 0), 0), now_ms=store.now_ms())
     message = message._replace(bodies=pa.array([json.dumps(document).encode()], pa.binary()))
     with pytest.MonkeyPatch.context() as patch:  # by a broker, which knows no intents
         patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
@@ -328,9 +329,9 @@ def test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written(s
     segments = store.stage(new_topic)
     with store.open() as opened:
         with pytest.raises(TopicChangedError, match="unknown"):
-            commit_batch(opened.writer, new_topic.batch, segments, topics={})
+            commit_batch(opened.writer, StagedBatch(new_topic.batch, segments))
         with pytest.raises(TopicChangedError, match="unknown"):
-            commit_batch(opened.writer, new_topic.batch, segments, topics={"unknown": 1})
+            commit_batch(opened.writer, StagedBatch(new_topic.batch, segments, {"unknown": 1}))
         assert opened.log_end == end
         opened.release()
     assert "unknown" not in Path(store.root, "config/topics.json").read_text()
@@ -470,7 +471,7 @@ def test_a_locked_store_is_waited_for_and_then_left_as_it_is(store: SinkStore) -
         assert process.stdin is not None
         threading.Timer(0.2, process.stdin.close).start()
         with store.open(lock_timeout_ms=60_000) as opened:
-            commit_batch(opened.writer, rows_of(1).batch, segments, topics={})
+            commit_batch(opened.writer, StagedBatch(rows_of(1).batch, segments))
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
 
 

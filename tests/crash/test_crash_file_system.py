@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crash_file_system import PAGE_BYTES, CrashFileSystem
+from tests.support.crash_disk import PAGE_BYTES
+from tests.support.crash_file_system import CrashFileSystem
 
 pytestmark = pytest.mark.crash
 

@@ -17,7 +17,7 @@ import pytest
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import CommitOutcome
-from storage.batch.ledger import END, Batch, outgoing_ledger_message
+from storage.batch.ledger import END, Batch, LedgerStatement, outgoing_ledger_message
 from storage.batch.ledger_upkeep import newest_ends
 from storage.errors import SinkTakenError
 from storage.files.local_file_system import LocalFileSystem
@@ -25,7 +25,8 @@ from storage.format.record_block import encode_block
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig
 from tests.crash.sink_store import SinkStore, rows_of
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 
 pytestmark = pytest.mark.crash
 
@@ -93,7 +94,9 @@ def test_nothing_that_was_to_stay_is_lost(crash: Callable[[Disk, int], Disk], tm
     root = tmp_path / "store"
     with opened(root, LocalFileSystem()) as store:
         row = store.put("A", b"the sink's row", queue_id=0)
-        end = outgoing_ledger_message(END, SINK, 1, last=(row.commitlog_offset, row.unique_key), now_ms=NOW_MS)
+        end = outgoing_ledger_message(
+            LedgerStatement(END, SINK, 1, last=(row.commitlog_offset, row.unique_key)), now_ms=NOW_MS
+        )
         store.writer.append([encode_block(end, store.writer.settings.host)])
         append(store, 0, 150)
         closed = messages(store)

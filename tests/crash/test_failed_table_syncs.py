@@ -12,7 +12,8 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
-from tests.support.crash_file_system import EXTREMES, CrashFileSystem
+from tests.support.crash_disk import EXTREMES
+from tests.support.crash_file_system import CrashFileSystem
 
 pytestmark = pytest.mark.crash
 

@@ -1,6 +1,6 @@
 """Each operation tells the disk what storage/README.md says, in that order: a step that is missing, or comes too early, is seen.
 
-`disk_orders.txt` has the order of each story of `order_stories.py`, a word a line. Where an operation changes on purpose, compare the
+`disk_orders.txt` has the order of each story of `stories/`, a word a line. Where an operation changes on purpose, compare the
 new order with storage/README.md first; `python -m tests.crash.test_orders` writes the file.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.order_stories import STORIES
+from tests.crash.stories import STORIES
 from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash

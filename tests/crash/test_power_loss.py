@@ -24,7 +24,8 @@ from storage.format.consume_queue import decode_entries, is_ext_address
 from storage.put.store_writer import StoreWriter
 from tests.crash.sink_store import SETTINGS, SinkStore
 from tests.crash.workload import check, run
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 
 pytestmark = pytest.mark.crash
 

@@ -18,6 +18,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import GROUP_PREFIX
 from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.batch.staged_batch import StagedBatch
 from storage.errors import StoreNotWritableError
 from storage.message_store import MessageStore
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -92,7 +93,7 @@ def test_two_hosts_that_take_turns_finish_nothing_that_is_done(tmp_path: Path) -
         segments = host.stage(rows)
         with host.open() as opened:
             assert (opened.log_end, opened.finished_batches) == (log_end, 0)
-            commit_batch(opened.writer, rows.batch, segments, topics=dict.fromkeys(rows.topics, QUEUE_COUNT))
+            commit_batch(opened.writer, StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, QUEUE_COUNT)))
             log_end = opened.log_end
             opened.release()
     hosts[0].close()
@@ -107,7 +108,7 @@ def test_what_was_put_beside_a_batch_in_one_opening_is_kept(
     segments = store.stage(rows)
     with store.open() as opened:
         opened.put("orders", b"before")
-        commit_batch(opened.writer, rows.batch, segments, topics=dict.fromkeys(rows.topics, QUEUE_COUNT))
+        commit_batch(opened.writer, StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, QUEUE_COUNT)))
         for number in range(20):
             opened.put("bills", b"behind %d" % number)
         if is_flushed:

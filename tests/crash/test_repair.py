@@ -18,7 +18,8 @@ from storage.errors import StoreDamagedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.quarantine import list_quarantines, read_quarantine
 from tests.oracle.damage import stale
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.message_builder import StoreBuilder
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

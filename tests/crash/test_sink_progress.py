@@ -14,7 +14,17 @@ import pytest
 import storage.message_store
 from storage import MessageStore, open_store
 from storage.batch.commit import CommitOutcome
-from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC, UNMARKED, Batch, outgoing_ledger_message
+from storage.batch.ledger import (
+    END,
+    GROUP_PREFIX,
+    MARK,
+    QUEUE_ID,
+    TOPIC,
+    UNMARKED,
+    Batch,
+    LedgerStatement,
+    outgoing_ledger_message,
+)
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.batch.sink_progress import confirm_progress
 from storage.errors import SinkProgressError, SinkTakenError, StoreNotWritableError
@@ -69,7 +79,9 @@ def forge_end(store: SinkStore, number: int, mark: int) -> None:
     def write(opened: MessageStore) -> None:
         row = opened.get("orders", opened.queue_ids("orders")[0], 0, 1).messages[0]
         last = row.commitlog_offset, row.unique_key or ""
-        message = outgoing_ledger_message(END, Batch("sink", "query", number), 1, last=last, now_ms=1, mark=mark)
+        message = outgoing_ledger_message(
+            LedgerStatement(END, Batch("sink", "query", number), 1, last=last), now_ms=1, mark=mark
+        )
         opened.writer.append([opened.writer.settings.encode(message)])
 
     write_as_a_broker(store, write)

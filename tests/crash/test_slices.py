@@ -23,11 +23,13 @@ import storage.log.writer
 import storage.message_store
 import storage.put.store_writer
 import tests.support.stage_rows
+from spark_mq.conditions import SparkMqError
 from storage import MessageStore, open_store
 from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import END, QUEUE_ID, SLICE, TOPIC, Batch, BatchLedger, LedgerMessage
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.batch.sink_progress import slices_left
+from storage.batch.staged_batch import StagedBatch
 from storage.errors import SliceMismatchError, StoreNotWritableError
 from storage.service.put_service import PutService
 from tests.crash import test_killed_transactions as transactions
@@ -133,7 +135,7 @@ def test_others_put_between_two_slices(tmp_path: Path, store: SinkStore, sync_fl
             next(put)
 
         topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
-        assert commit_batch(opened.writer, ROWS.batch, store.stage(ROWS), topics=topics, turn=turn) == WRITTEN
+        assert commit_batch(opened.writer, StagedBatch(ROWS.batch, store.stage(ROWS), topics), turn=turn) == WRITTEN
         for _ in put:
             pass
         found = messages(opened)
@@ -141,6 +143,32 @@ def test_others_put_between_two_slices(tmp_path: Path, store: SinkStore, sync_fl
         between = sum(one.end + one.size_bytes < following.commitlog_offset for one, following in pairwise(found))
         assert between == len(found) - 1, "somebody else's message stands between any two"
     assert_holds_exactly(store.root, [ROWS], [STRANGERS])
+
+
+@pytest.mark.parametrize("gap", [0, 1, 4])
+def test_room_that_others_take_is_reserved_again(store: SinkStore, monkeypatch: pytest.MonkeyPatch, gap: int) -> None:
+    """Also before the first slice: else a disk that is full by then ends the batch amid a slice."""
+    with store.open() as opened:
+        writer, given_up, asked = opened.writer, 0, []
+        put = stranger(store, opened)
+        reserve = writer.reserve
+        monkeypatch.setattr(
+            writer, "reserve", lambda size, largest: asked.append((given_up, size)) or reserve(size, largest)
+        )
+
+        @contextmanager
+        def turn() -> Iterator[None]:
+            nonlocal given_up
+            yield
+            if given_up == gap:
+                next(put)
+            given_up += 1
+
+        topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
+        assert commit_batch(writer, StagedBatch(ROWS.batch, store.stage(ROWS), topics), turn=turn) == WRITTEN
+    (_, at_first), (when, again) = asked
+    assert when == max(gap + 1, 2), "under the next hold of the lock that appends rows"
+    assert (again < at_first) == (gap > 1)
 
 
 def test_threads_put_through_a_service_while_a_batch_is_committed(store: SinkStore) -> None:
@@ -166,7 +194,7 @@ def test_threads_put_through_a_service_while_a_batch_is_committed(store: SinkSto
         for thread in threads:
             thread.start()
         topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
-        assert commit_batch(opened.writer, ROWS.batch, segments, topics=topics, turn=service.exclusive) == WRITTEN
+        assert commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics), turn=service.exclusive) == WRITTEN
         goes_on.set()
         for thread in threads:
             thread.join()
@@ -186,14 +214,14 @@ def test_another_commit_between_two_slices_leaves_the_intent_alone(store: SinkSt
             yield
             if (rows := next(others, None)) is not None:
                 topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
-                commit_batch(opened.writer, rows.batch, store.stage(rows), topics=topics)
+                commit_batch(opened.writer, StagedBatch(rows.batch, store.stage(rows), topics))
                 assert store.open_intents >= 2
                 with pytest.raises(StoreNotWritableError, match="batch 1 of sink sink is being committed"):
-                    commit_batch(opened.writer, ROWS.batch, store.stage(ROWS), topics=topics)
+                    commit_batch(opened.writer, StagedBatch(ROWS.batch, store.stage(ROWS), topics))
 
         topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
         segments = store.stage(ROWS)
-        commit_batch(opened.writer, ROWS.batch, segments, topics=topics, turn=turn)
+        commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics), turn=turn)
         with open_store(store.root) as reading:
             assert is_whole(found_rows(reading), ROWS)
 
@@ -255,7 +283,7 @@ def _die_among_others(store: SinkStore, point: str, time: int) -> None:
             patch.setattr(module, "reach", reach)
         patch.setattr(storage.log.writer, "SLICE_BYTES", 700)
         with pytest.raises(Killed):
-            commit_batch(opened.writer, ROWS.batch, segments, topics=topics, turn=turn)
+            commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics), turn=turn)
         opened.release()
 
 
@@ -356,7 +384,7 @@ def test_a_replica_that_is_killed_while_it_goes_on_is_made_whole_by_its_own_inte
         assert_holds_exactly(held.root, [rows_of(0), ROWS])
 
 
-def test_what_is_known_of_open_slices_outlives_the_hint(store: SinkStore) -> None:
+def test_what_is_known_of_open_batches_outlives_the_hint(store: SinkStore) -> None:
     store.commit(rows_of(0))
     commit_and_die(store, ROWS, "after-slice", 2)
     replica = promoted(store)
@@ -467,3 +495,74 @@ def test_transactions_go_on_without_an_intent(tmp_path: Path, monkeypatch: pytes
         transactions.commit_rows(options, staged, 3, mirrored=True)
         open_store(replica, read_only=False).close()
         transactions.check(replica)
+
+
+def without_first_files(root: str, until: int) -> None:
+    """What retention does to a log: its files go up to the one that holds a place."""
+    for path in sorted(Path(root, "commitlog").iterdir()):
+        if int(path.name) + path.stat().st_size <= until:
+            path.unlink()
+
+
+def transactions_without_their_first_halves(tmp_path: Path) -> tuple[SinkStore, LedgerMessage]:
+    """A store whose batch of transactions was killed amid its slices; the first of them has expired. With the first that is left."""
+    store = SinkStore(SinkStore.make_place(tmp_path))
+    options = transactions.options_of(Path(store.root))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)
+        transactions.stop_at(patch, "after-slice", 4)
+        staged = [transactions.stage(options, 0), transactions.stage(options, 1)]
+        with pytest.raises(transactions.KilledError):
+            transactions.commit_rows(options, staged, 3, mirrored=True)
+    with promoted(store, "whole").open() as opened:
+        slices = slices_left(opened.writer, Batch("sink", "query", 3))
+    without_first_files(store.root, slices[-1].commitlog_offset)
+    left = next(one for one in slices if one.commitlog_offset >= int(min(Path(store.root, "commitlog").iterdir()).name))
+    assert left.first_row
+    return store, left
+
+
+def test_transactions_whose_first_halves_have_expired_are_refused_by_name(tmp_path: Path) -> None:
+    store, left = transactions_without_their_first_halves(tmp_path)
+    replica = promoted(store)
+    options = transactions.options_of(Path(replica.root))
+    staged = [transactions.stage(options, 0), transactions.stage(options, 1)]
+    replica.open().close()
+    end = replica.log_end
+    with pytest.raises(SparkMqError, match=rf"\[SPARK_MQ_HALVES_GONE\] .*from number {left.first_row} on"):
+        transactions.commit_rows(options, staged, 3, mirrored=True)
+    assert (replica.log_end, replica.open_intents) == (end, 0), "nothing was written"
+    replica.open().close()
+
+
+def test_an_opening_says_what_to_do_where_a_decided_batch_has_lost_halves(tmp_path: Path) -> None:
+    """A broker ran on the store for longer than it keeps its files, and knows nothing of intents."""
+    store, left = transactions_without_their_first_halves(tmp_path)
+    for _ in range(2):
+        with pytest.raises(StoreNotWritableError, match=f"from number {left.first_row} on") as caught:
+            store.open()
+    (intent,) = Path(store.root, "spark_mq", "intents").iterdir()
+    assert f"delete {intent}" in str(caught.value)
+    intent.unlink()
+    store.open().close()
+
+
+NAMED_BY_ROWS = ["regionId=elsewhere", "traceOn=false", "brokerClusterName=other", "compressBodyOver"]
+
+
+@pytest.mark.parametrize("setting", NAMED_BY_ROWS)
+def test_a_setting_that_rows_carry_is_named_as_a_cause_of_other_rows(tmp_path: Path, setting: str) -> None:
+    """A master and its replica have a broker.conf each."""
+    store = SinkStore(SinkStore.make_place(tmp_path))
+    options = transactions.options_of(Path(store.root))
+    with pytest.MonkeyPatch.context() as patch:
+        transactions.stop_at(patch, "before-end", 1)
+        with pytest.raises(transactions.KilledError):
+            transactions.commit_rows(options, [transactions.stage(options, 0)], 3, mirrored=True)
+    replica = promoted(store)
+    name, _, value = setting.partition("=")
+    with Path(replica.root).parent.joinpath("broker.conf").open("a") as conf:
+        conf.write(f"{setting}\n" if value else "")
+    options = transactions.options_of(Path(replica.root), **({} if value else {name: "1"}))
+    with pytest.raises(SparkMqError, match=rf"\[SPARK_MQ_SLICE_MISMATCH\](.|\n)*{name}"):
+        transactions.commit_rows(options, [transactions.stage(options, 0)], 3, mirrored=True)

@@ -23,7 +23,8 @@ from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.gated_disk import PATIENCE_S, Gate
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

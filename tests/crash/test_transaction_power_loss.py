@@ -16,6 +16,7 @@ from storage import MessageStore
 from storage.batch.commit import commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.format.record import Message
 from storage.format.record_block import RecordBlock, encode_block
@@ -24,7 +25,8 @@ from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows
 from storage.rows.rules import MessageRules, TransactionRules
 from tests.crash.sink_store import SinkStore
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -76,7 +78,7 @@ def commit(store: SinkStore, batch: int) -> bool:
     """Whether the store held the batch already."""
     segments = stage(store, batch)
     with store.open() as opened:
-        outcome = commit_batch(opened.writer, Batch("sink", "query", batch), segments, topics=TOPICS)
+        outcome = commit_batch(opened.writer, StagedBatch(Batch("sink", "query", batch), segments, TOPICS))
         opened.release()
     return outcome.already_done
 

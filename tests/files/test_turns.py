@@ -9,15 +9,17 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import storage.files.turns
 from storage.errors import StoreLockedError
 from storage.files.local_file_system import _LOCK_INTERVAL_S, FILE_MODE, LocalFileSystem
-from storage.files.turns import PATIENCE_S, Turn
+from storage.files.turns import PATIENCE_S, Turn, lock_byte
 from tests.support.places import PROJECT
 
 FILES = LocalFileSystem()
@@ -60,6 +62,14 @@ def has_ticket(path: str) -> bool:
         os.close(descriptor)
 
 
+def wait_for_ticket(path: str) -> None:
+    """Returns when somebody waits."""
+    given_up_s = time.monotonic() + 10
+    while not has_ticket(path):
+        assert time.monotonic() < given_up_s, "nobody takes a ticket"
+        time.sleep(0.001)
+
+
 def test_turns_come_in_the_order_of_tickets_and_a_newcomer_waits_behind_all(turns: str, lock: int) -> None:
     with turn(turns) as first, turn(turns) as second, turn(turns) as newcomer:
         first.queue_up()
@@ -71,6 +81,32 @@ def test_turns_come_in_the_order_of_tickets_and_a_newcomer_waits_behind_all(turn
         newcomer.queue_up()
         second.__exit__(None, None, None)
         assert newcomer.has_come(lock)
+
+
+def test_nobody_takes_a_ticket_while_another_does(turns: str, lock: int) -> None:
+    with turn(turns) as ours, turn(turns) as other:
+        door = os.open(turns, os.O_RDWR | os.O_CREAT)
+        assert lock_byte(door, 0)
+        ours.queue_up()
+        assert not has_ticket(turns)
+        os.close(door)
+        ours.queue_up()
+        assert not other.has_come(lock), "with the next look it has one"
+
+
+def test_the_ticket_is_there_before_the_door_opens(turns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the next one that comes takes another one."""
+    open_door, were_there = storage.files.turns._unlock, []
+
+    def opened(descriptor: int, byte: int) -> None:
+        were_there.append(has_ticket(turns))
+        open_door(descriptor, byte)
+
+    with turn(turns) as ours:
+        with monkeypatch.context() as patched:
+            patched.setattr(storage.files.turns, "_unlock", opened)
+            ours.queue_up()
+        assert were_there == [True]
 
 
 def test_without_anybody_waiting_no_file_is_made(turns: str, tmp_path: Path) -> None:
@@ -160,12 +196,35 @@ def test_one_that_waits_gets_the_lock_before_one_that_comes_again_at_once(turns:
         order.append("commit")
         thread.start()
         waits.wait()
-        while not has_ticket(turns):
-            pass
+        wait_for_ticket(turns)
     with FILES.locked(lock, 60_000, turns=turns):
         order.append("commit")
     thread.join()
     assert order == ["commit", "job", "commit"]
+
+
+def test_a_lock_that_another_has_is_not_got_without_it(turns: str, tmp_path: Path) -> None:
+    with (
+        held(str(tmp_path / "lock")),
+        pytest.raises(StoreLockedError),
+        FILES.locked(str(tmp_path / "lock"), 100, turns=turns),
+    ):
+        pass
+
+
+def test_who_has_the_lock_has_no_ticket_any_more(turns: str, tmp_path: Path) -> None:
+    lock, had = str(tmp_path / "lock"), []
+
+    def job() -> None:
+        with FILES.locked(lock, 60_000, turns=turns):
+            had.append(has_ticket(turns))
+
+    thread = threading.Thread(target=job)
+    with held(lock):
+        thread.start()
+        wait_for_ticket(turns)
+    thread.join()
+    assert had == [False]
 
 
 @pytest.mark.parametrize("kind", ["broker", "ours"])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecordError
-from storage.format.compression import PLAIN_BODY_LIMIT_BYTES, decompress
+from storage.format.compression import PLAIN_BODY_LIMIT_BYTES, compress, decompress
 from storage.format.record import Message, decode_record
 from tests.support.fixture_stores import Fixture, golden_lines
 
@@ -88,3 +88,16 @@ def test_a_body_that_grows_beyond_the_limit_is_corrupt_before_it_has_grown(kind:
 def test_a_body_of_many_steps_comes_out_whole_and_what_stands_behind_it_is_passed_over(kind: int) -> None:
     plain = Random(5).randbytes(40_000)
     assert decompress(COMPRESSORS[kind](plain) + b"behind", kind | 1) == plain
+
+
+@pytest.mark.parametrize("compression", [0x100, 0x200, 0x300])
+def test_what_a_client_compresses_is_read_again(compression: int) -> None:
+    body = b"a body that is long enough " * 200
+    compressed = compress(body, compression)
+    assert len(compressed) < len(body)
+    assert decompress(compressed, 1 | compression) == body
+
+
+def test_there_are_three_ways_to_compress() -> None:
+    with pytest.raises(ValueError, match="0x400 is no compression type"):
+        compress(b"body", 0x400)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -17,7 +18,7 @@ import pytest
 from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
-from jobs.replay_dead_letters import LEFT, LOCK, bursts, main, replay_letters, settle_open_plans
+from jobs.replay_dead_letters import LEFT, LOCK, Pace, main, replay_letters, settle_open_plans
 from spark_mq import replay as replaying
 from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
@@ -257,9 +258,9 @@ def test_every_letter_is_replayed_and_noted(path: str) -> None:
     audit = NotedAudit()
     with opened(path) as store:
         letters = letters_of(store)
-    assert replay_letters(path, GROUP, letters, audit) == {"replayed": 7}
+    assert replay_letters(path, GROUP, letters, audit).results == {"replayed": 7}
     assert audit.results() == ["replayed"] * 7
-    assert replay_letters(path, GROUP, [], audit) == {}
+    assert replay_letters(path, GROUP, [], audit).results == {}
 
 
 def test_a_run_that_is_killed_before_it_noted_anything_is_found_in_the_log(path: str) -> None:
@@ -346,9 +347,10 @@ def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
 
     with opened(path) as store:
         letters = letters_of(store)
-    results = replay_letters(path, GROUP, letters, audit, rate=3.0, clock=lambda: 0.0, sleep=sleep)
+    pace = Pace(3.0, clock=lambda: 0.0, sleep=sleep)
+    replayed = replay_letters(path, GROUP, letters, audit, pace=pace)
     others[0].close()
-    assert results == {"replayed": 3, LEFT: 4}
+    assert replayed.results == {"replayed": 3, LEFT: 4}
     assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
     assert settle_open_plans(path, GROUP, audit) == 4
     assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
@@ -404,14 +406,14 @@ def test_bursts_keep_the_rate(path: str) -> None:
 
     with opened(path) as store:
         letters = letters_of(store)
-    replay_letters(path, GROUP, letters, NotedAudit(), rate=2.0, clock=lambda: now, sleep=sleep)
+    replay_letters(path, GROUP, letters, NotedAudit(), pace=Pace(2.0, clock=lambda: now, sleep=sleep))
     assert slept == [0.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("rate", "sizes"), [(None, [500, 500, 200]), (0.1, [1] * 1_200), (999, [500, 500, 200])])
 def test_a_burst_is_what_a_second_may_have(rate: float | None, sizes: list[int]) -> None:
     letters = [DeadLetter(0, number, "", None, "Orders") for number in range(1_200)]
-    assert [len(burst) for burst in bursts(letters, rate)] == sizes
+    assert [len(burst) for burst in Pace(rate, sleep=lambda seconds: None).bursts(letters)] == sizes
 
 
 def test_two_runs_exclude_each_other(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -563,6 +565,11 @@ assert {{(row.new_msg_id, row.dead_letter_msg_id) for row in rows}} == {{tuple(r
     told = [line for line in ran.stdout.splitlines() if not line.startswith("RUN")]
     said = [line for line in told if "(queue 0 offset" not in line]
     assert len(told) - len(said) == 4 + 3, "a dry run lists each letter"
+    assert [re.sub(" of .*", "", line) for line in said if line.startswith("put ")][:2] == [
+        "put 1 messages",
+        "put 3 messages",
+    ]
+    said = [line for line in said if not line.startswith("put ")]
     assert said[:6] == [
         "would replay 4 to TopicRetry",
         "1 replayed",

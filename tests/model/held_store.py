@@ -12,7 +12,8 @@ from random import Random
 from storage import GetStatus, MessageStore, open_store
 from storage.format.record import Message
 from storage.settings.load import StoreConfig
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 
 START_MS = 1_795_000_000_000
 PowerLoss = tuple[Random, str]

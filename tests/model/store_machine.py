@@ -20,6 +20,7 @@ from spark_mq.broker.end_transaction import end_transaction, request_for
 from storage import GetStatus, Message, MessageStore, retention
 from storage.batch import commit as batch_commit
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.delay import schedule
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
@@ -35,7 +36,7 @@ from tests.model.checked_store import (
     as_asked,
 )
 from tests.model.store_model import Asked, Half, Parked, Stored
-from tests.support.crash_file_system import EXTREMES
+from tests.support.crash_disk import EXTREMES
 from tests.support.held_check import check_half_messages
 from tests.support.stage_rows import BatchRows, stage
 
@@ -140,7 +141,9 @@ class StoreMachine(CheckedStore):
 
     def _commit(self, store: MessageStore, rows: BatchRows) -> batch_commit.CommitOutcome:
         staged = stage(self.held.files, self.held.root, store.config, rows, queue_count=QUEUE_COUNT)
-        return batch_commit.commit_batch(store.writer, rows.batch, staged, topics=dict.fromkeys(TOPICS, QUEUE_COUNT))
+        return batch_commit.commit_batch(
+            store.writer, StagedBatch(rows.batch, staged, dict.fromkeys(TOPICS, QUEUE_COUNT))
+        )
 
     # Transactions
 

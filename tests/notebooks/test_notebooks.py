@@ -6,9 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
-from notebooks.execute import NOTEBOOKS, execute
+from notebooks.execute import LIVE, NOTEBOOKS, execute
+from spark_mq.client import Admin, ClientSettings
+from tests.support.java_broker import Oracle, wait_until
 
 PLACES = re.compile(r"(?<![\w.:/])/(?:tmp|home|root|work|usr|var|private|Users|opt)/")
 KIB = 1024
@@ -16,9 +19,32 @@ KIB = 1024
 
 @pytest.mark.notebook
 @pytest.mark.spark
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in LIVE], ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
-    executed = execute(path, tmp_path)
+    shows_plots(execute(path, tmp_path))
+
+
+@pytest.mark.notebook
+@pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.long
+@pytest.mark.parametrize("path", LIVE, ids=lambda path: path.stem)
+def test_a_notebook_runs_with_the_real_broker(path: Path, tmp_path: Path) -> None:
+    reason = Oracle.available()
+    if reason is not None:
+        pytest.skip(reason)
+    oracle = Oracle(tmp_path / "oracle")
+    with oracle.namesrv() as name_server, oracle.broker(tmp_path / "store", name_server):
+        with Admin(ClientSettings((name_server,))) as admin:
+            wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        executed = execute(path, tmp_path, name_server)
+    shows_plots(executed)
+    shown = json.dumps([cell.get("outputs", ()) for cell in executed.cells])
+    assert "5000|  5000|  5000|" in shown  # each message once, over a restart
+
+
+def shows_plots(executed: nbformat.NotebookNode) -> None:
+    """At least three of them."""
     plots = [
         output for cell in executed.cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})
     ]

@@ -29,7 +29,7 @@ from spark_mq.sink.columns import (
     refuse_view_for_reading,
 )
 from spark_mq.sink.options import SinkOptions
-from spark_mq.source.options import COLUMN_NAMES
+from spark_mq.source.column_names import COLUMN_NAMES
 from storage.rows import columns as message_columns
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows

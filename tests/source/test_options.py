@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
+from spark_mq.source.column_names import COLUMN_NAMES, KAFKA_COLUMN_NAMES
 from spark_mq.source.offsets import NamedQueue
-from spark_mq.source.options import COLUMN_NAMES, KAFKA_COLUMN_NAMES, Mode, SourceOptions, option_rows
+from spark_mq.source.options import Mode, SourceOptions, option_rows
 from spark_mq.source.read_limits import ReadLimits
 from spark_mq.source.starting_offsets import AtGroup, AtOffsets, AtTime, AtTimes, Edge, NoMatch, TimePoint
 
@@ -159,7 +160,7 @@ def test_values_are_parsed(name: str, text: str, field: str, value: Any) -> None
         ("endingOffsets", "group"),
         ("startingOffsetsByTimestampStrategy", "earliest"),
         ("subscribePattern", "a("),
-        ("nameServer", "127.0.0.1:9876"),
+        ("pullTimeout", "soon"),
     ],
 )
 def test_wrong_values_are_refused_by_the_options_name(name: str, text: str) -> None:
@@ -234,8 +235,8 @@ def test_exactly_one_way_to_choose_topics_is_taken(options: dict[str, str]) -> N
 def test_exactly_one_place_is_taken() -> None:
     assert SourceOptions.parse({"paths": '["/a", "/b"]', "topic": "T"}).stores == ("/a", "/b")
     assert parse().stores == ("/store",)
-    for wrong in ({}, {"path": "/a", "paths": '["/b"]'}):
-        with pytest.raises(OptionError, match="exactly one of path and paths"):
+    for wrong in ({}, {"path": "/a", "paths": '["/b"]'}, {"path": "/a", "nameServer": "a:9876"}):
+        with pytest.raises(OptionError, match="exactly one of path, paths and nameServer"):
             SourceOptions.parse({"topic": "T", **wrong})
     for text in ("[]", "[1]", '"/a"', '[""]'):
         with pytest.raises(OptionError, match="JSON list of paths"):

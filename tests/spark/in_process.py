@@ -13,7 +13,8 @@ from pyspark.sql.datasource import Filter
 
 from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueuePartition, QueueSplit, read_split
+from spark_mq.source.partition_reader import QueuePartition, Split
+from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.stream_reader import StreamReader
 
 Position = dict[str, Any]
@@ -27,19 +28,20 @@ def plan_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -
     parsed = SourceOptions.parse({**_where(path), "pushDown": "true", **options}, "batch")
     reader = BatchReader(parsed, parsed.column_names)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark evaluates every filter again"
-    return [split for part in reader.partitions() if isinstance(part, QueuePartition) for split in part.splits]
+    splits = [split for part in reader.partitions() if isinstance(part, QueuePartition) for split in part.splits]
+    return [split for split in splits if isinstance(split, QueueSplit)]
 
 
-def rows_of(splits: Sequence[QueueSplit]) -> list[dict[str, Any]]:
+def rows_of(splits: Sequence[Split]) -> list[dict[str, Any]]:
     """What the tasks of these splits yield."""
-    return [row for split in splits for batch in read_split(split) for row in _rows(batch)]
+    return [row for split in splits for batch in split.read() for row in _rows(batch)]
 
 
 def read_batch(path: Paths, *, filters: Sequence[Filter] = (), **options: str) -> list[dict[str, Any]]:
     return rows_of(plan_batch(path, filters=filters, **options))
 
 
-def planned_size(splits: Sequence[QueueSplit]) -> int:
+def planned_size(splits: Sequence[Split]) -> int:
     """How many queue offsets the splits look at."""
     return sum(end - start for split in splits for start, end in split.ranges)
 

@@ -22,7 +22,6 @@ from pyspark.sql.types import (
 from spark_mq.conditions import OptionError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.source import rows
-from spark_mq.source.partition_reader import read_split
 from spark_mq.store_conditions import StoreConditionError
 from storage.format.sys_flag import COMPRESSED
 from tests.support.fixture_stores import Fixture, golden_lines
@@ -144,9 +143,9 @@ def test_bodies_that_grow_come_in_several_batches(
 ) -> None:
     store = pristine_store("clean")
     splits = plan_batch(store.root, topic="TopicBig")
-    whole = [batch.num_rows for split in splits for batch in read_split(split)]
+    whole = [batch.num_rows for split in splits for batch in split.read()]
     monkeypatch.setattr(rows, "PLAIN_BYTES", 1)
-    batches = [batch for split in splits for batch in read_split(split)]
+    batches = [batch for split in splits for batch in split.read()]
     compressed = [row for row in golden_rows(store, "TopicBig") if row["sys_flag"] & COMPRESSED]
     assert len(whole) < len(compressed) <= len(batches)
     assert hashed(rows_of(splits)) == golden_rows(store, "TopicBig")

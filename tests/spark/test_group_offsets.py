@@ -75,7 +75,7 @@ def closing() -> Iterator[ExitStack]:
 @pytest.fixture
 def opened(closing: ExitStack) -> Callable[..., GroupOffsets]:
     def open_offsets(store: Fixture, clock: Clock, group: str = GROUP) -> GroupOffsets:
-        return GroupOffsets(group, {"broker-lab": closing.enter_context(open_store(store.root))}, clock)
+        return GroupOffsets.of_stores(group, {"broker-lab": closing.enter_context(open_store(store.root))}, clock)
 
     return open_offsets
 
@@ -154,7 +154,7 @@ def test_one_locked_store_of_a_cluster_does_not_keep_the_others_from_theirs(
         "broker-a": closing.enter_context(open_store(free.root)),
         "broker-b": closing.enter_context(open_store(held.root)),
     }
-    offsets = GroupOffsets(GROUP, stores, Clock())
+    offsets = GroupOffsets.of_stores(GROUP, stores, Clock())
     positions = {QueueId("TopicOne", name, 0): 7 for name in stores}
     with LocalFileSystem().locked(str(held.root / "lock")), pytest.warns(RuntimeWarning, match="broker-b"):
         offsets.store(positions)
@@ -202,7 +202,7 @@ def test_a_remote_store_is_refused(fixture_store: Callable[[str], Fixture], clos
     try:
         remote = closing.enter_context(open_store("memory://group-offsets/store"))
         with pytest.raises(OptionError, match=r"commitOffsets: store memory://.* is remote"):
-            GroupOffsets(GROUP, {"broker-lab": remote})
+            GroupOffsets.of_stores(GROUP, {"broker-lab": remote})
     finally:
         memory.rm("/group-offsets", recursive=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 from spark_mq.conditions import DataLossError, SparkMqError
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.partition_reader import QueueSplit
+from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.split_proof import QueueMark, QueueSight, StoreProof, queue_difference
 from tests.support.store_builder import StoreBuilder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.broker.put_cases import CONFS
+from tests.broker.put_cases.case import CONFS
 from tests.broker.put_ways import ROW_CASES, assert_as_requested, by_request, by_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -20,4 +20,4 @@ def test_the_sink_in_spark_does_what_the_handler_does(spark: SparkSession, tmp_p
     cases = [case for case in ROW_CASES if case.conf == conf]
     assert set(requested) == set(found) == {case.name for case in cases}
     for case in cases:
-        assert_as_requested(case, requested[case.name], found[case.name])
+        assert_as_requested(case, requested[case.name], found[case.name], by_sink=True)

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.partition_reader import QueueSplit, RowRequest, read_split
+from spark_mq.source.queue_split import QueueSplit
+from spark_mq.source.row_batches import RowRequest
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalFileInMemory
@@ -81,7 +82,7 @@ def of_task(store: MessageStore, topic: str) -> Iterator[bytes]:
         ((0, store.max_offset(topic, 0)),),
         RowRequest(("queue_offset", "body", "keys", "properties"), verify_crc=True),
     )
-    for batch in read_split(split):
+    for batch in split.read():
         for body in batch.column("body"):
             yield body.as_py()
 

@@ -16,6 +16,7 @@ from storage.errors import (
     FileFailedError,
     FileSystemUnavailableError,
     ForeignLogError,
+    HalvesGoneError,
     IndexGeometryUnknownError,
     LogFileMissingError,
     LogFileNotMadeError,
@@ -83,6 +84,20 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (
         SliceMismatchError("/s", "sink-1", "query-a", 7, 100, 250, 4096, 900),
         ["/s", "sink-1", "batch 7", "rows 100 to 249", "slice at 4096", "900 in all", "Nothing was written", "sinkId"],
+        False,
+    ),
+    (
+        HalvesGoneError("/s", "sink-1", "query-a", 7, 100, 4096),
+        [
+            "/s",
+            "sink-1",
+            "batch 7",
+            "from number 100 on",
+            "slice at 4096",
+            "have expired",
+            "Nothing was written",
+            "sinkId",
+        ],
         False,
     ),
     (

@@ -18,7 +18,7 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, outgoing_ledger_message
+from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, LedgerStatement, outgoing_ledger_message
 from storage.batch.ledger_upkeep import newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
@@ -431,7 +431,7 @@ def test_extension_files_go_that_end_before_the_first_messages_unit(tmp_path: Pa
 
 def append_end(store: MessageStore, batch: Batch, last: tuple[int, str]) -> None:
     for kind in (BEGIN, END):
-        message = outgoing_ledger_message(kind, batch, 1, last=last, now_ms=NOW_MS)
+        message = outgoing_ledger_message(LedgerStatement(kind, batch, 1, last=last), now_ms=NOW_MS)
         store.writer.append([encode_block(message, store.writer.settings.host)])
 
 
@@ -441,7 +441,7 @@ def commit(store: MessageStore, batch: Batch) -> None:
 
 
 def ledger_message(sink: str, query: str, number: int, place: int) -> LedgerMessage:
-    return LedgerMessage(END, Batch(sink, query, number), 1, 0, (0, "key"), place, place + 100)
+    return LedgerMessage(END, Batch(sink, query, number), 1, last=(0, "key"), commitlog_offset=place, end=place + 100)
 
 
 def test_the_newest_end_of_each_sink_is_renewed_and_no_older_one() -> None:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.broker.batch_body import BatchedMessage, encode_batch
 from spark_mq.broker.retry import CURRENT_VERSION
+from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage.messages.inner_messages import encode_properties
 
 SEND, SEND_BACK, END_TRANSACTION = 10, 36, 37

@@ -57,6 +57,10 @@ class Query:
     master: str = "local[1]"
     """Or TWO_HOSTS."""
     config: Mapping[str, str] = field(default_factory=dict, hash=False)
+    source_options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of the source, besides; `source` is "" where they name a cluster."""
+    sink_options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of the sink, besides; `sink` is "" where they name a cluster."""
 
 
 def run(query: Query, ready: Path) -> None:
@@ -86,13 +90,15 @@ def _run(query: Query, master: str, ready: Path) -> SparkSession:
     }
     session = build_session("a driver to be killed", master=master, config=config)
     source = session.readStream.format("spark_mq").option("topic", query.topic).option("startingOffsets", "earliest")
-    rows = source.option("maxOffsetsPerTrigger", str(query.rows_a_batch)).load(query.source)
-    writer = rows.writeStream.format("spark_mq").option("flushDiskType", query.flush_disk_type).outputMode("append")
+    source = source.options(**query.source_options)
+    rows = source.option("maxOffsetsPerTrigger", str(query.rows_a_batch)).load(query.source or None)
+    writer = rows.writeStream.format("spark_mq").outputMode("append").options(**query.sink_options)
+    writer = writer.option("flushDiskType", query.flush_disk_type) if query.sink else writer
     trigger = {"availableNow": True} if query.trigger == "availableNow" else {"processingTime": query.trigger}
     writer = writer.trigger(**trigger).option("checkpointLocation", query.checkpoint)
     ready.touch()
     sys.stdin.read()
-    writer.start(query.sink).awaitTermination()
+    writer.start(query.sink or None).awaitTermination()
     return session
 
 

@@ -28,7 +28,8 @@ import numpy as np
 
 from storage.files.file_system import DirectoryEntry, Scratch
 from storage.files.local_files import LocalFile, LocalSmallReads, LocalWriter
-from tests.support.crash_file_system import PAGE_BYTES, CrashFileSystem, Operation, RecordingWriter
+from tests.support.crash_disk import PAGE_BYTES, Operation
+from tests.support.crash_file_system import CrashFileSystem, RecordingWriter
 
 
 class Step(Enum):

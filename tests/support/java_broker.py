@@ -105,11 +105,17 @@ class JavaClient:
 
 
 class Oracle:
-    """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings)."""
+    """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings).
 
-    def __init__(self, directory: Path, home: Path | None = None, version: str = "5.3.3") -> None:
+    `java_properties` are given to every process, each as `-Dname=value`.
+    """
+
+    def __init__(
+        self, directory: Path, home: Path | None = None, version: str = "5.3.3", java_properties: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
         self.version = version
+        self.java_properties = tuple(java_properties)
         default = os.environ.get("ORACLE_HOME") or Path.home() / ".cache" / "rocketmq-oracle"
         self.home = home if home is not None else Path(default)
 
@@ -326,7 +332,9 @@ class Oracle:
             "ORACLE_HOME": str(self.home),
             "ROCKETMQ_VERSION": self.version,
             "TMPDIR": str(workspace),
-            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={workspace} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JDK_JAVA_OPTIONS": " ".join(
+                (f"-Djava.io.tmpdir={workspace}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *self.java_properties)
+            ),
         }
 
     @staticmethod

@@ -21,7 +21,6 @@ from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.source.cluster import Cluster
-from spark_mq.source.group_offsets import GroupOffsets
 from storage import open_store
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedSegment
@@ -101,7 +100,7 @@ def _transaction(root: str, conf: str) -> None:
 def _commit_offsets(root: str, conf: str) -> None:
     cluster = Cluster.open([root], conf=conf)
     try:
-        GroupOffsets(GROUP, cluster.stores)
+        cluster.group_offsets(GROUP)
     finally:
         cluster.close()
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.files.local_file_system import LocalFileSystem
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
@@ -241,7 +242,7 @@ class _Life:
         self._say(batch=number)
         ends = {(topic, queue_id): store.max_offset(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)}
         staged = stage(LocalFileSystem(), self._plan.root, store.config, rows, queue_count=QUEUES)
-        outcome = commit_batch(store.writer, rows.batch, staged, topics=dict.fromkeys(TOPICS, QUEUES))
+        outcome = commit_batch(store.writer, StagedBatch(rows.batch, staged, dict.fromkeys(TOPICS, QUEUES)))
         self._next_batch += 1
         places = []
         for (topic, queue_id), end in ends.items() if not outcome.already_done else ():

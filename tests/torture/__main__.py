@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which kinds, between commas")
     parser.add_argument("--mutant", choices=sorted(mutants.MUTANTS), help="plant this fault first")
+    parser.add_argument(
+        "--no-steps", action="store_true", help="plant no faults by step, and leave the page's part about them"
+    )
     parser.add_argument("--json", action="store_true", help="the outcome as one line")
     return parser
 
@@ -78,14 +81,17 @@ def _torture(options: argparse.Namespace, seed: int) -> int:
     _note(f"seed {seed}")
     kinds = {name: KINDS[name] for name in options.kinds.split(",") if name}
     killed = mutants.plant_all(options.jobs, note=_note)
-    outcomes = step_faults.plant_all(options.jobs, note=_note)
+    outcomes = {} if options.no_steps else step_faults.plant_all(options.jobs, note=_note)
     records = rounds.run(kinds, seed, options.minutes, jobs=options.jobs, note=_note)
     text = page.torture(records, killed, KINDS, seed, options.minutes, _version())
-    steps = "\n".join(step_faults.report(outcomes))
-    print(text, steps, sep="\n\n")
+    print(text)
     if options.what is not None:
         page.write_into(Path(options.what), text)
-        page.write_into(Path(options.what), steps, page.STEPS_BEGIN, page.STEPS_END)
+    if outcomes:
+        steps = "\n".join(step_faults.report(outcomes))
+        print("", steps, sep="\n")
+        if options.what is not None:
+            page.write_into(Path(options.what), steps, page.STEPS_BEGIN, page.STEPS_END)
     found = any(record.outcome.failures or page.is_toothless(kinds[name], record) for name, record in records.items())
     return int(found or None in killed.values() or step_faults.Outcome.MISSED in outcomes.values())
 

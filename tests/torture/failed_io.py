@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from errno import EDQUOT, EINTR, EIO, EMFILE, ENOLCK, ENOSPC, EROFS
@@ -19,7 +19,8 @@ from random import Random
 
 from storage import open_store
 from storage.errors import StorageError
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
 from tests.support.queue_history import judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
@@ -104,7 +105,9 @@ class FailingWorkload(MarkedWorkload):
         self.wrong: list[str] = []
         """What breaks a rule that a history does not know of."""
         self._met = 0
-        self._choices[self._read] = 2
+
+    def _weights(self) -> Mapping[Callable[[], None], int]:
+        return {**super()._weights(), self._read: 2}
 
     def _read(self) -> None:
         if (self.root / "commitlog").is_dir():

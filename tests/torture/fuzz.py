@@ -25,6 +25,7 @@ from tests.torture.own_decoders import OWN_DECODERS
 from tests.torture.record_decoders import RECORD_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.state_decoders import STATE_DECODERS
+from tests.torture.wire_decoders import WIRE_DECODERS
 
 DECODERS: tuple[Decoder, ...] = (
     *RECORD_DECODERS,
@@ -32,6 +33,7 @@ DECODERS: tuple[Decoder, ...] = (
     *FILE_DECODERS,
     *STATE_DECODERS,
     *OWN_DECODERS,
+    *WIRE_DECODERS,
 )
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.broker import batch_body, put_plan
+from spark_mq.broker import put_plan
 from spark_mq.broker.put_plan import PutRules
 from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting import batch_body
 from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
 from storage.delay import delivery_plan, timer_records
@@ -159,16 +160,7 @@ def _read_ledger(content: bytes, directory: Path) -> bool:
     found = batch_ledger.parse_ledger_body(content, 0, len(content))
     if found is None:
         return False
-    outgoing = batch_ledger.outgoing_ledger_message(
-        found.kind,
-        found.batch,
-        found.row_count,
-        first_row=found.first_row,
-        last=found.last,
-        size_bytes=found.size_bytes,
-        checksum=found.checksum,
-        now_ms=_NOW_MS,
-    )
+    outgoing = batch_ledger.outgoing_ledger_message(found, now_ms=_NOW_MS)
     again = batch_ledger.parse_ledger_body(outgoing.bodies[0].as_py(), 0, len(content))
     assert again == found
     return True

@@ -8,6 +8,7 @@ their recovery included, ends in a crash too.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,8 @@ from storage import StoreConfig, open_store
 from storage.errors import StorageError, StoreNotFoundError
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
-from tests.support.crash_file_system import EXTREMES, CrashFileSystem, Disk
+from tests.support.crash_disk import EXTREMES, Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.queue_history import History, Seen, Violation, judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
 from tests.support.reproducible import reproducible
@@ -91,9 +93,8 @@ class Lives:
                     self._live_on(self._left(files, number, disk, way), died, self._consumed(disk))
                 except StorageError as error:  # a store that does not open has lost everything
                     self._fail(where, [repr(error)])
-                except Exception as error:
-                    error.add_note(where)
-                    raise
+                except Exception:  # what was found before it counts, too
+                    self._fail(where, [traceback.format_exc()])
 
     def _left(self, files: CrashFileSystem, number: int, disk: Disk, way: str) -> Disk:
         """What the next process finds."""

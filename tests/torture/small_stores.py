@@ -14,6 +14,7 @@ import pyarrow as pa
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.delay.schedule import deliver_due
 from storage.files.local_files import LocalWriter
 from storage.messages.inner_messages import InnerMessage
@@ -146,7 +147,7 @@ def _make_released(root: Path, config: StoreConfig) -> None:
         store = open_store(root, config=config, read_only=False, create=True, file_system=files, clock=clock)
         store.put("orders", b"before", keys="k1", tags="a", queue_id=0, queue_count=QUEUES)
         segments = stage(files, str(root), config, rows, queue_count=QUEUES)
-        commit_batch(store.writer, rows.batch, segments, topics=dict.fromkeys(rows.topics, QUEUES))
+        commit_batch(store.writer, StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, QUEUES)))
         store.release()
 
 

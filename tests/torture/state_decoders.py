@@ -167,6 +167,7 @@ STATE_DECODERS: Sequence[Decoder] = (
         inputs=400,
         words=JSON_WORDS,
         bombs=lambda: JSON_BOMBS,
+        memory_bytes=96 << 20,  # what is no plain JSON becomes a list of its tokens
     ),
     _state(
         "topics.json",

@@ -10,13 +10,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from enum import Enum
+from pathlib import Path
+from queue import SimpleQueue
 from types import MappingProxyType
 
 from tests.support.places import PROJECT
+from tests.torture.judge_process import JudgeProcess
 from tests.torture.orders import ORDERS
 from tests.torture.orders.verdicts import VERDICTS, Harmless
 from tests.torture.steps import StepFault, faults_of
@@ -26,9 +31,9 @@ STEP_FAULTS: Mapping[str, StepFault] = MappingProxyType(
 )
 ENVIRONMENT = "SPARK_MQ_MUTANT"
 MET = "planted fault met "
-_PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
+_ARGUMENTS = ("-q", "-x", "-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
 _STORY = "tests/crash/test_orders.py::test_the_disk_is_told_the_order"
-_PATIENCE_S = 120
+_PATIENCE_S, _PATIENCE_WITH_ALL_S = 120, 1_200
 _BLUNDER = re.compile(r"^E\s+(TypeError|AttributeError|NameError|UnboundLocalError)\b", re.MULTILINE)
 """What a fault shows that is planted wrongly: it counts for nothing."""
 
@@ -55,11 +60,26 @@ def plant_all(
     """What became of each fault. Raises RuntimeError where a judge fails in the sound engine."""
     faults = [STEP_FAULTS[name] for name in names]
     judges = sorted({judge for fault in faults for judge in judges_of(fault)})
-    sound = _run(judges)
-    if sound.returncode:
-        raise RuntimeError(f"the judges do not pass on the sound engine:\n{sound.stdout}")
-    with ThreadPoolExecutor(jobs) as pool:
-        outcomes = dict(zip((fault.name for fault in faults), pool.map(outcome_of, faults), strict=True))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="judges-")))
+        processes = SimpleQueue[JudgeProcess]()
+        for number in range(jobs):
+            processes.put(stack.enter_context(JudgeProcess(directory, number)))
+
+        def ask(judges: Iterable[str], fault: StepFault | None) -> subprocess.CompletedProcess[str]:
+            process = processes.get()
+            try:
+                patience_s = _PATIENCE_S if fault is not None else _PATIENCE_WITH_ALL_S
+                return process.run([*_ARGUMENTS, *judges], _environment(fault), patience_s)
+            finally:
+                processes.put(process)
+
+        sound = ask(judges, None)
+        if sound.returncode:
+            raise RuntimeError(f"the judges do not pass on the sound engine:\n{sound.stdout}")
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        found = pool.map(lambda fault: _outcome(fault, ask(judges_of(fault), fault)), faults)
+        outcomes = dict(zip((fault.name for fault in faults), found, strict=True))
     for name, outcome in outcomes.items():
         if outcome is Outcome.MISSED:
             note(f"step fault: {name}: {outcome.value}")
@@ -67,8 +87,24 @@ def plant_all(
 
 
 def outcome_of(fault: StepFault) -> Outcome:
-    """Plant it, and ask its judges."""
-    ended = _run(judges_of(fault), fault.name)
+    """Plant it, and ask its judges, in a process of their own."""
+    arguments = [sys.executable, "-m", "pytest", *_ARGUMENTS, *judges_of(fault)]
+    environment = {**os.environ, **_environment(fault)}
+    try:
+        ended = subprocess.run(
+            arguments, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome.MISSED
+    return _outcome(fault, ended)
+
+
+def _environment(fault: StepFault | None) -> dict[str, str]:
+    return {} if fault is None else {ENVIRONMENT: fault.name}
+
+
+def _outcome(fault: StepFault, ended: subprocess.CompletedProcess[str]) -> Outcome:
+    """What its judges have shown. Who takes too long has noticed nothing."""
     met = re.search(rf"{MET}(\d+) times", ended.stdout)
     if met is None or met[1] == "0":
         return Outcome.MISSED
@@ -101,16 +137,3 @@ def report(outcomes: Mapping[str, Outcome]) -> list[str]:
             lines.append(f"| {name} | {verdict.reason} |")
     lines += [f"- FAILED, not noticed: {name}" for name, outcome in outcomes.items() if outcome is Outcome.MISSED]
     return lines
-
-
-def _run(judges: Iterable[str], fault: str | None = None) -> subprocess.CompletedProcess[str]:
-    """What takes too long has noticed nothing."""
-    arguments = [sys.executable, "-m", "pytest", "-q", "-x", *_PLUGINS, *judges]
-    environment = os.environ if fault is None else {**os.environ, ENVIRONMENT: fault}
-    patience_s = _PATIENCE_S if fault is not None else 10 * _PATIENCE_S
-    try:
-        return subprocess.run(
-            arguments, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=patience_s
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(arguments, -1, "", "")

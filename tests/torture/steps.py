@@ -46,7 +46,7 @@ class Order:
     """Callables, as in `Step.calls`: only what they call is meant. "" = whoever calls."""
     steps: tuple[Step, ...]
     stories: tuple[str, ...] = ()
-    """Of tests/crash/order_stories.py: one of them notices each fault for which `orders/verdicts.py` names no other judge."""
+    """Of tests/crash/stories: one of them notices each fault for which `orders/verdicts.py` names no other judge."""
     title: str = "Order"
 
     @property
@@ -235,6 +235,16 @@ def _replaced(target: str, wrap: Wrap) -> Iterator[None]:
 def path_ends(*ends: str) -> Callable[..., bool]:
     """Calls that name a path with such an end."""
     return lambda *arguments, **named: any(isinstance(value, str) and value.endswith(ends) for value in arguments)
+
+
+def is_file(*arguments: Any, **named: Any) -> bool:
+    """Calls whose last argument is a file of the log, of a queue or of its units: such a name is a number of twenty digits."""
+    return str(arguments[-1])[-20:].isdigit()
+
+
+def is_directory(*arguments: Any, **named: Any) -> bool:
+    """Calls that name a directory of such files."""
+    return not is_file(*arguments)
 
 
 def path_has(part: str) -> Callable[..., bool]:

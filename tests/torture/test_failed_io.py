@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.support.crash_file_system import PAGE_BYTES, CrashFileSystem
+from tests.support.crash_disk import PAGE_BYTES
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
 from tests.torture.failed_io import FAILED_SYNC, TELLING, Mode, Sweep
 from tests.torture.faults import failed_sync_is_success, writer_goes_on_after_a_failure

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.files.local_file_system import LocalFileSystem
-from tests.crash.order_stories import STORIES
+from tests.crash.stories import STORIES
 from tests.support.places import PROJECT
 from tests.torture.orders import ORDERS
 from tests.torture.orders.verdicts import VERDICTS, Harmless
@@ -118,6 +118,12 @@ def test_a_fault_touches_its_step_within_its_operation_only(tmp_path: Path, numb
 @pytest.mark.parametrize("name", QUICK)
 def test_a_fault_of_a_step_is_noticed_or_harmless(name: str) -> None:
     assert outcome_of(STEP_FAULTS[name]) is not Outcome.MISSED
+
+
+@pytest.mark.slow
+def test_many_faults_are_judged_in_forks_of_one_process() -> None:
+    outcomes = plant_all(1, names=QUICK[2:4])
+    assert list(outcomes.values()) == [Outcome.NOTICED, Outcome.HARMLESS]
 
 
 def test_a_page_counts_and_tells_why() -> None:

@@ -10,26 +10,21 @@ the `Random` given, if `reproducible` is around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from storage import Message, MessageStore, StoreConfig, open_store
+from storage import Message, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.delay.schedule import deliver_due
 from storage.errors import (
-    ColumnIllegalError,
     CorruptRecordError,
-    MessageIllegalError,
     OffsetOutOfRangeError,
-    PutRefusedError,
-    RowIllegalError,
-    StorageError,
 )
 from storage.files.atomic_file import read_with_backup
 from storage.files.local_file_system import LocalFileSystem
@@ -43,61 +38,24 @@ from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.group_progress import write_group_offsets
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicTable
 from tests.support.held_check import check_half_messages
-from tests.support.queue_history import Answer, History, Seen, Sent, Violation, judge, see
+from tests.support.queue_history import Answer, History, Seen, Sent, see
 from tests.support.stage_rows import BatchRows, stage
+from tests.torture.store_life import DAY_MS, QUEUES, TOPICS, StoreLife
 
-FIRST_MS = 1_795_000_000_000
-DAY_MS = 86_400_000
-TOPICS, QUEUES = ("orders", "bills"), 2
-SINKS, PRODUCERS = ("first", "second"), ("p", "q")
+SINKS = ("first", "second")
 GROUP, PRODUCER_GROUP = "readers", "payers"
 FULL_DISK = Occasion(("the disk is full",), whatever_age=True)
-REFUSALS = (ColumnIllegalError, RowIllegalError, MessageIllegalError, PutRefusedError)
-"""Errors that promise that nothing was stored."""
 _DELAY_LEVELS = (1, 2, 3)
 _FATES = {"committed": "commit", "rolled back": "rollback", "prepared": "unknown"}
 
 
-class StoreWorkload:
-    """Does one random thing after the other to the store at `root`, which it makes.
+class StoreWorkload(StoreLife):
+    """All durable operations, by chance."""
 
-    A StorageError or OSError of a step ends that step: what it asked for stays unknown (or is refused, where the error promises
-    that), the error is kept in `errors`, the store is let go of, and the next step opens it again.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        file_system: LocalFileSystem,
-        random: Random,
-        *,
-        sync_flush: bool,
-        history: History | None = None,
-        config: StoreConfig | None = None,
-        days: int = 0,
-    ) -> None:
-        """`history` is that of what the store holds already; `days` is how much later than another one's this clock begins."""
-        self.root = root
-        self.file_system = file_system
-        self.random = random
-        self.sync_flush = sync_flush
-        """The flush type of the next opening."""
-        self.is_mixed = False
-        """Each opening chooses its flush type anew."""
-        self.history = history or History()
-        self.config = config or StoreConfig.tiny()
-        self.now_ms = FIRST_MS + days * DAY_MS
-        self.mark: Callable[[str], object] = lambda text: None
-        """Hears of each step when it begins, and of what was promised besides messages."""
-        self.log_minimum = 0
-        """Before this place in the log everything may have expired."""
-        self.errors: list[BaseException] = []
-        self.steps: list[str] = []
-        self._store: MessageStore | None = None
-        self._positions: dict[tuple[str, int], int] = {}
-        self._choices: dict[Callable[[], None], int] = {
+    def _weights(self) -> Mapping[Callable[[], None], int]:
+        return {
             self._put: 6,
             self._put_batch: 5,
             self._put_inner: 1,
@@ -119,64 +77,6 @@ class StoreWorkload:
             self._pass_time: 1,
         }
 
-    def clock(self) -> int:
-        """Goes on with each look."""
-        self.now_ms += 1
-        return self.now_ms
-
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
-
-    def step(self) -> None:
-        """One thing of those that the module names."""
-        (action,) = self.random.choices(list(self._choices), list(self._choices.values()))
-        self.do(action)
-
-    def do(self, action: Callable[[], None]) -> None:
-        """This thing, a step."""
-        self.steps.append(action.__name__.strip("_"))
-        self.mark(f"step {len(self.steps)} {self.steps[-1]}")
-        try:
-            action()
-        except (StorageError, OSError) as error:
-            self.errors.append(error)
-            self._let_go(error)
-
-    @property
-    def store(self) -> MessageStore:
-        """Open for writing."""
-        if self._store is None:
-            if self.is_mixed:
-                self.sync_flush = self.random.random() < 0.5
-            self._store = open_store(
-                self.root,
-                config=self.config,
-                read_only=False,
-                create=True,
-                flush_disk_type="SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH",
-                file_system=self.file_system,
-                clock=self.clock,
-            )
-        return self._store
-
-    def let_go(self) -> None:
-        """Release the store, if it is open, and let others have it."""
-        if self._store is not None:
-            self._release()
-
-    def close(self) -> None:
-        """Open it, if it is not, and close it cleanly."""
-        self._close()
-
-    def seen(self) -> list[Seen]:
-        """What the open store serves."""
-        return see(self.store)
-
-    def judged(self) -> list[Violation]:
-        """Where the store contradicts the history."""
-        return judge(self.history, self.seen(), log_minimum=self.log_minimum)
-
     def finish(self) -> None:
         """Deliver what waits, whenever it is due: every delayed message that is acknowledged has to be in its topic then."""
         self.now_ms += DAY_MS
@@ -187,32 +87,6 @@ class StoreWorkload:
         self.history.promise()
 
     # Messages
-
-    def _ask(self, topic: str, queue_id: int | None, **kind: object) -> Sent:
-        number = len(self.history.sent)
-        body = self.random.randbytes(self.random.choice((0, 8, 60, 300, 900, 2_000)))
-        key = f"m{number}-{self.now_ms}"
-        producer = self.random.choice(PRODUCERS)
-        return self.history.ask(key, topic, queue_id, key.encode() + body, producer, **kind)  # type: ignore[arg-type]
-
-    def _queue(self) -> tuple[str, int]:
-        return self.random.choice(TOPICS), self.random.randrange(QUEUES)
-
-    @contextmanager
-    def _asking(self, *asked: Sent) -> Iterator[None]:
-        try:
-            yield
-        except REFUSALS:
-            for sent in asked:
-                self.history.refuse(sent)
-            raise
-        if self.sync_flush:  # also what others have left that promised nothing: records are synced in their order
-            self.history.promise()
-
-    def _acknowledge(self, asked: Sequence[Sent], places: pa.RecordBatch) -> None:
-        for sent, place in zip(asked, places.to_pylist(), strict=True):
-            self.history.acknowledge(sent, place["queue_offset"], place["commitlog_offset"], place["queue_id"])
-            self.mark(f"topic {sent.topic}")
 
     def _put(self) -> None:
         topic, queue_id = self._queue()
@@ -363,7 +237,7 @@ class StoreWorkload:
                 for row in rows.of_partition(partition)
             ]
         segments = stage(self.file_system, str(self.root), self.config, rows, queue_count=QUEUES)
-        outcome = commit_batch(self.store.writer, rows.batch, segments, topics=dict.fromkeys(rows.topics, QUEUES))
+        outcome = commit_batch(self.store.writer, StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, QUEUES)))
         assert outcome.already_done or not is_done, f"{rows.batch} was committed, and is taken for new"
         for sent in asked:
             self.history.acknowledge(sent, is_durable=True)
@@ -374,21 +248,6 @@ class StoreWorkload:
     def _flush(self) -> None:
         self.store.flush()
         self.history.promise()
-
-    def _release(self) -> None:
-        store, self._store = self.store, None
-        store.release()
-
-    def _close(self) -> None:
-        store, self._store = self.store, None
-        store.close()
-        self.history.promise()
-
-    def _let_go(self, error: BaseException) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            with suppress(StorageError, OSError):
-                store.__exit__(type(error), error, None)
 
     def _expire(self) -> None:
         """The oldest of many log files go."""
@@ -407,12 +266,6 @@ class StoreWorkload:
 
     def _make_topic(self) -> None:
         self._make_topics(f"made-{self.now_ms}")
-
-    def _make_topics(self, *topics: str) -> None:
-        """Before what makes none by itself."""
-        for topic in topics:
-            self.store.save_topic(TopicConfig(topic, QUEUES, QUEUES))
-            self.mark(f"topic {topic}")
 
     def _save_offsets(self) -> None:
         """Ever greater ones."""

@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.batch.ledger import BEGIN, Batch, LedgerMessage, outgoing_ledger_message, parse_ledger_body
+from storage.batch.ledger import (
+    BEGIN,
+    Batch,
+    LedgerMessage,
+    LedgerStatement,
+    outgoing_ledger_message,
+    parse_ledger_body,
+)
 from storage.batch.redo import Progress, commit_places, first_missing
 from storage.batch.stretches import runs_between, runs_from, stretches_of
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun, encode_block
@@ -60,7 +67,7 @@ def staged(*parts: int) -> list[RecordBlock]:
 
 
 def begin(store: MessageStore, first_row: int = 0) -> LedgerMessage:
-    message = outgoing_ledger_message(BEGIN, BATCH, ROWS, first_row=first_row, now_ms=0)
+    message = outgoing_ledger_message(LedgerStatement(BEGIN, BATCH, ROWS, first_row=first_row), now_ms=0)
     block = encode_block(message, bytes(8))
     start = append(store, block)[0]
     parsed = parse_ledger_body(message.bodies[0].as_py(), start, start + len(block.data))

@@ -25,7 +25,8 @@ from storage.failpoints import ENVIRONMENT
 from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, FlushConfig
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash

@@ -15,7 +15,8 @@ import pytest
 from storage.delay import timer_recovery, timer_slots, timer_store, timer_wheel
 from storage.delay.timer_store import TIMER
 from tests.storage.delay.test_timer_recovery import java_start
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.timed_store import NOW, TimedStore
 
 pytestmark = pytest.mark.crash

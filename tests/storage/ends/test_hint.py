@@ -142,6 +142,15 @@ def test_ends_that_a_version_before_the_mark_knew_are_looked_up_again(tmp_path: 
     assert load_hint(FILES, str(tmp_path)) == replace(HINT, marked_ends=None)
 
 
+def test_open_batches_are_looked_up_again_after_a_version_that_knew_no_begins_among_them(tmp_path: Path) -> None:
+    document = asdict(HINT) | {"open_slices": {"sink": {"query": 5}}}
+    del document["open_batches"]
+    content = json.dumps(document).encode()
+    (tmp_path / "spark_mq").mkdir()
+    (tmp_path / "spark_mq/hint.json").write_bytes(b"%08x" % zlib.crc32(content) + content)
+    assert load_hint(FILES, str(tmp_path)) == HINT
+
+
 def test_half_a_hint_is_none(tmp_path: Path) -> None:
     save_hint(FILES, str(tmp_path), HINT)
     path = tmp_path / "spark_mq" / "hint.json"

@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import PutRefusedError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.messages.delays import Congestion, Waits, is_slot_full, judge_delays, route_delayed
+from storage.messages.delays import Congestion, DelayWish, Waits, is_slot_full, judge_delays, route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.settings.load import parse_config
@@ -304,16 +304,13 @@ CASES: list[tuple[int | None, int | None]] = [
 def judged_rows(
     timer: TimerConfig = TIMER, empty: Collection[int] = (), is_congested: Congestion | None = None
 ) -> Waits:
-    return judge_delays(
+    wish = DelayWish(
         np.array([level or 0 for level, _ in CASES]),
         np.array([time is not None for _, time in CASES]),
         np.array([time or 0 for _, time in CASES], np.int64),
         np.isin(np.arange(len(CASES)), list(empty)),
-        delays_ms=DELAYS_MS,
-        timer=timer,
-        now_ms=NOW_MS,
-        is_congested=is_congested,
     )
+    return judge_delays(wish, delays_ms=DELAYS_MS, timer=timer, now_ms=NOW_MS, is_congested=is_congested)
 
 
 def full_from(start_ms: int) -> Congestion:
@@ -361,16 +358,9 @@ def test_each_time_of_many_rows_is_asked_about_once() -> None:
         asked.append(times.tolist())
         return times == NOW_MS + 2_500
 
-    waits = judge_delays(
-        np.zeros(4, np.int64),
-        np.ones(4, bool),
-        NOW_MS + np.array([3_000, 3_100, 0, 60_000]),
-        np.zeros(4, bool),
-        delays_ms=DELAYS_MS,
-        timer=TIMER,
-        now_ms=NOW_MS,
-        is_congested=is_congested,
-    )
+    times = NOW_MS + np.array([3_000, 3_100, 0, 60_000])
+    wish = DelayWish(np.zeros(4, np.int64), np.ones(4, bool), times, np.zeros(4, bool))
+    waits = judge_delays(wish, delays_ms=DELAYS_MS, timer=TIMER, now_ms=NOW_MS, is_congested=is_congested)
     assert asked == [[NOW_MS + 2_500, NOW_MS + 59_500]]
     assert [(rows.tolist(), why.status) for rows, why in waits.refused_rows()] == [
         ([0, 1], PutStatus.WHEEL_TIMER_FLOW_CONTROL)

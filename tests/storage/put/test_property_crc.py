@@ -20,6 +20,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.audit.verify import Kind
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
@@ -36,7 +37,7 @@ from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
 from storage.messages.half_messages import TransactionState
 from storage.messages.inner_messages import InnerMessage, encode_properties
-from storage.put.put import message_rules
+from storage.put.options import PutOptions, message_rules
 from storage.put_status import PutStatus
 from storage.queues.scan import scan_queue
 from storage.rows.messages import MessageRows
@@ -102,7 +103,7 @@ def table(bodies: list[bytes], **columns: object) -> pa.Table:
 
 def staged(store: MessageStore, batch: Batch, bodies: list[bytes], name: str, **columns: object) -> StagedSegment:
     settings = store.writer.settings
-    rows = MessageRows(message_rules(settings), bytes([batch.batch_id]) * 10)
+    rows = MessageRows(message_rules(settings, PutOptions()), bytes([batch.batch_id]) * 10)
     prepared = rows.prepare(table(bodies, **columns).combine_chunks().to_batches()[0], 1)
     writer = SegmentWriter(LocalFileSystem(), store.root, sink_digest(*batch[:2]).hex(), name)
     writer.append(settings.encode(prepared.messages))
@@ -117,7 +118,7 @@ def commit(store: MessageStore, batch_id: int, bodies: list[bytes]) -> None:
     segments = [
         staged(store, batch, part, f"{batch_id}-{n}-0") for n, part in enumerate((bodies[:half], bodies[half:]))
     ]
-    commit_batch(store.writer, batch, segments, topics={"T": DEFAULT_QUEUE_COUNT})
+    commit_batch(store.writer, StagedBatch(batch, segments, {"T": DEFAULT_QUEUE_COUNT}))
 
 
 BODIES = [b"", b"x", *(b"body %d " % n * (1 + n % 30) for n in range(60))]
@@ -391,7 +392,7 @@ def test_rows_that_were_staged_without_sums_are_not_committed(root: Path) -> Non
     with writing(root) as store:
         end = store.log_end
         with pytest.raises(StoreNotWritableError, match=SUM):
-            commit_batch(store.writer, batch, [segment], topics={"T": DEFAULT_QUEUE_COUNT})
+            commit_batch(store.writer, StagedBatch(batch, [segment], {"T": DEFAULT_QUEUE_COUNT}))
         assert store.log_end == end
     assert not list((root / "spark_mq").glob("intents/*"))
 
@@ -409,7 +410,7 @@ def decide_and_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         segment = staged(store, Batch("sink", "query", 0), BODIES, "0-0-0")
         patched.setattr("storage.batch.commit.reach", reach)
         with pytest.raises(Stopped):
-            commit_batch(store.writer, Batch("sink", "query", 0), [segment], topics={"T": DEFAULT_QUEUE_COUNT})
+            commit_batch(store.writer, StagedBatch(Batch("sink", "query", 0), [segment], {"T": DEFAULT_QUEUE_COUNT}))
 
 
 def served(root: Path) -> list[bytes]:
@@ -443,7 +444,7 @@ def test_rows_that_were_staged_with_sums_keep_them_where_none_are_asked_for(
             segment = staged(store, Batch("sink", "query", 0), BODIES, "0-0-0")
         conf_in(root.parent, brokerIP1="127.0.0.1")
         with writing(root) as store:
-            commit_batch(store.writer, Batch("sink", "query", 0), [segment], topics={"T": DEFAULT_QUEUE_COUNT})
+            commit_batch(store.writer, StagedBatch(Batch("sink", "query", 0), [segment], {"T": DEFAULT_QUEUE_COUNT}))
     assert sorted(served(root)) == sorted(BODIES)
     for _, records in all_records(root):
         assert records.property_crc_agrees(required=False).all()

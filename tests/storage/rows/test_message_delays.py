@@ -25,6 +25,7 @@ from storage.messages.inner_messages import InnerMessage
 from storage.names import is_retry_or_dead_letter_topic
 from storage.rows.messages import MessageRows, Prepared, RejectedRow
 from storage.rows.rules import MessageRules
+from storage.rows.values import Rejections
 from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
@@ -254,3 +255,54 @@ def test_one_message_with_a_level_and_a_time_would_lose_its_time() -> None:
     assert "TIMER_DELIVER_MS" not in parked.properties
     with pytest.raises(PutRefusedError):
         route_delayed(replace(message, body=b""), delays_ms=(1_000,), timer=TimerConfig(), now_ms=NOW_MS)
+
+
+# At any time the same
+
+
+def test_a_repeatable_row_waits_although_its_time_has_passed() -> None:
+    at_any_time = rules(is_repeatable=True)
+    passed, first = NOW_MS - 86_400_000, -5
+    assert written({"body": b"x", "deliver_at": at(passed)}).topic == "T"
+    for ms, out_ms in ((passed, passed - 1_000), (passed + 1, passed), (first, 0), (NOW_MS, NOW_MS - 1_000)):
+        waiting = written({"body": b"x", "deliver_at": at(ms)}, at_any_time)
+        assert (waiting.topic, waiting.properties["TIMER_OUT_MS"]) == (TIMER, str(out_ms))
+        assert waiting.properties["TIMER_DELIVER_MS"] == str(max(ms, 1))
+    assert refusal({"body": b"", "deliver_at": at(passed)}, at_any_time).rule.startswith("it has no body")
+
+
+def test_rows_that_may_be_taken_later_are_told_from_those_that_may_not() -> None:
+    too_far = {"body": b"x", "deliver_at": at(NOW_MS + 10 * 86_400_000)}
+    full = {"body": b"x", "deliver_at": at(NOW_MS + 5_000)}
+    used = rules(is_congested=lambda out_ms: out_ms == NOW_MS + 4_000)
+    prepared = prepare([{**too_far, "queue_id": -1}, too_far, {"body": None}, full], used)
+    assert [row.row for row in prepared.rejected] == [0, 1, 2, 3]
+    assert [row.row for row in prepared.passing] == [3]
+    assert all(row in prepared.rejected for row in prepared.passing)
+
+
+def test_a_reason_that_stays_comes_before_one_that_passes() -> None:
+    found = Rejections()
+    row = np.array([3])
+    found.add(row, "deliver_at", "later", passes=True)
+    found.add(row, "deliver_at", "later still", passes=True)
+    assert (found[3].rule, found.passing) == ("later", {3})
+    for column in ("body", "topic"):
+        found.add(row, column, "never")
+    found.add(row, "deliver_at", "later", passes=True)
+    assert (found[3].column, found.passing) == ("body", set())
+
+
+def test_rows_that_are_sent_say_what_they_ask_for_and_keep_their_queue() -> None:
+    """Message.setDelayTimeLevel and setDeliverTimeMs: the broker moves the message."""
+    rules = MessageRules(topics={"T": TopicConfig("T", write_queue_count=1)}, topic="T", is_sent=True)
+    rows = pa.record_batch(
+        {"body": [b"a", b"b", b"c"], "delay_level": [None, 99, None], "deliver_at": [None, None, 1 << 50]}
+    )
+    prepared = MessageRows(rules, b"0123456789").prepare(rows, 0)
+    assert prepared.rejected == ()
+    assert prepared.messages.queues == (("T", 0),)
+    strings = [value.as_py() for value in prepared.messages.properties]
+    assert [b"DELAY\x0199\x02" in text for text in strings] == [False, True, False]
+    assert [b"TIMER_DELIVER_MS\x01%d\x02" % (1 << 50) in text for text in strings] == [False, False, True]
+    assert not any(b"REAL_TOPIC" in text or b"TIMER_OUT_MS" in text for text in strings)

@@ -271,3 +271,32 @@ def test_numbers_of_rows_go_on_from_batch_to_batch() -> None:
     assert [row for row, _, _ in second.rejected] == [3]
     (part,) = second.parts
     assert [message.properties["REAL_QID"] for message in records(part)] == ["2"]
+
+
+NO_CREATION = SendConfig(auto_create_topic_enable=False)
+
+
+def test_the_topic_that_a_row_came_from_may_be_gone() -> None:
+    """AbstractSendMessageProcessor.consumerSendMsgBack asks for the retry topic's entry, and for none of the message's own."""
+    there = {"%RETRY%g": TopicConfig("%RETRY%g", 3, 3)}
+    rows = [
+        {"body": b"a", "topic": "Gone", "retry_group": "g"},
+        {"body": b"b", "topic": "Gone", "retry_group": None},
+        {"body": b"c", "topic": "no/topic", "retry_group": "g"},
+        {"body": b"d", "topic": None, "retry_group": "g"},
+        {"body": b"e", "topic": "%RETRY%other", "retry_group": "g"},
+    ]
+    prepared = prepare(rows, rules(topic=None, topics=there, send=NO_CREATION))
+    assert [message.properties["RETRY_TOPIC"] for message in records(prepared.messages)] == ["Gone", "%RETRY%other"]
+    assert [(row.row, row.column) for row in prepared.rejected] == [(1, "topic"), (2, "topic"), (3, "topic")]
+    assert "autoCreateTopicEnable=false" in prepared.rejected[0].rule
+    assert prepared.rejected[2].rule.startswith("it is null")
+    assert set(prepared.topics) == {"%RETRY%g"}
+
+
+@pytest.mark.parametrize("times", [0, 17])
+def test_a_broker_that_takes_no_writes_takes_no_retries(times: int) -> None:
+    """BrokerController.registerBrokerAll takes brokerPermission off each route; consumerSendMsgBack: NO_PERMISSION."""
+    row = {"body": b"a", "topic": "T", "retry_group": "g", "reconsume_times": times}
+    (rejected,) = prepare([row], rules(send=SendConfig(broker_permission=4))).rejected
+    assert (rejected.column, "brokerPermission=4" in rejected.rule) == ("retry_group", True)

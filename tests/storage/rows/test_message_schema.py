@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.source.options import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.column_names import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
 from storage.errors import ColumnIllegalError
 from storage.rows.columns import COLUMNS
 from storage.rows.messages import MessageRows

@@ -1,4 +1,4 @@
-"""Who may send where: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor.preSend. More of it is in `put_cases.py`."""
+"""Who may send where: AbstractSendMessageProcessor.msgCheck, SendMessageProcessor.preSend. More of it is in `put_cases/`."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ REQUEST, SEND, SEND_BACK, END, RETRY = (
 DELAYS, HALVES, INNER, RETRIES, SIZES = (
     f"storage.messages.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
 )
+CLIENT = "spark_mq.client.outgoing_messages"
 COLUMNS, ROW_DELAYS, ROWS, ROW_RETRIES, RETURNED, RETURNS, ROW_RULES, ROW_TRANSACTIONS = (
     f"storage.rows.{name}"
     for name in ("columns", "delays", "messages", "retries", "retry_rows", "returns", "rules", "transactions")
@@ -48,16 +49,16 @@ RULES = [
     Rule("flow control of the timer", DELAYS, "is_slot_full", "storage.put.full_slots"),
     Rule("flow control as the wheel says", "storage.put.full_slots", "full_slots", SETTINGS),
     # How large
-    Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS}"),
+    Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
     Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", INNER),
     Rule("a record that the timer can read", SIZES, "timer_record_limit", f"{SIZES} storage.delay.timer_records"),
     Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {RETURNED}"),
     # Transactions
     Rule("rejection of transactions", HALVES, "takes_transactions", f"{REQUEST} {SETTINGS}"),
-    Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS}"),
+    Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS} {CLIENT}"),
     Rule("what a half says", HALVES, "half_properties", f"{HALVES} {ROWS} {ROW_TRANSACTIONS}"),
-    Rule("what a client says of a half", HALVES, "client_properties", f"{HALVES} {ROW_TRANSACTIONS}"),
+    Rule("what a client says of a half", HALVES, "client_properties", f"{HALVES} {ROW_TRANSACTIONS} {CLIENT}"),
     Rule("flags of what is committed", HALVES, "committed_flags", f"{HALVES} {ROWS}"),
     Rule("what a commit makes visible", HALVES, "committed_messages", f"{END} {CHECK}"),
     Rule("where a half belongs", HALVES, "real_queues", f"{HALVES} storage.transaction.half_queue"),
@@ -77,6 +78,12 @@ RULES = [
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {ROW_TOPICS}"),
     # What a record says to queues and index
     Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.runs"),
+    Rule(
+        "when a delayed message is due",
+        "storage.format.delay_level",
+        "due_codes",
+        f"storage.format.delay_level storage.log.dispatch {ROW_DELAYS}",
+    ),
     Rule("keys in the index", "storage.format.message_keys", "message_keys", f"storage.log.dispatch {ROWS}"),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -140,6 +141,34 @@ def test_one_sync_serves_all_that_wait(make: Callable[..., Served], monkeypatch:
         assert put.result(PATIENCE_S).status is PutStatus.PUT_OK
     assert store.disk.log_syncs - before == 2
     assert store.read() == store.read_beside() == {f"n{number}" for number in range(12)}
+
+
+def test_one_thread_computes_at_a_time_and_one_that_waits_for_the_disk_lets_others_go_on(
+    make: Callable[..., Served],
+) -> None:
+    store = make(SYNC, log_file_size=1 << 20)
+    computing, most = Counter[str](), 0
+
+    def put(name: str) -> PutReceipt:
+        nonlocal most
+        with store.service.at_work():
+            computing["now"] += 1
+            most = max(most, computing["now"])
+            time.sleep(0.001)
+            computing["now"] -= 1
+            return store.put(name)
+
+    store.disk.syncs.close()
+    with ThreadPoolExecutor(12) as threads:
+        puts = [threads.submit(put, f"n{number}") for number in range(12)]
+        while appended(store) < 12:  # though nobody has an answer
+            pass
+        assert not any(each.done() for each in puts)
+        store.disk.syncs.open()
+        assert {each.result(PATIENCE_S).status for each in puts} == {PutStatus.PUT_OK}
+    assert most == 1
+    with store.service.at_work(), store.service.off_work(), ThreadPoolExecutor(1) as other:
+        assert other.submit(put, "beside").result(PATIENCE_S).status is PutStatus.PUT_OK
 
 
 def appended(store: Served) -> int:

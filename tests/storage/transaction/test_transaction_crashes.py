@@ -30,7 +30,8 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.transaction import check
 from storage.transaction.discard import redrive
 from storage.transaction.progress import TransactionProgress, read_progress
-from tests.support.crash_file_system import CrashFileSystem, Disk
+from tests.support.crash_disk import Disk
+from tests.support.crash_file_system import CrashFileSystem
 from tests.support.held_check import check_half_messages
 from tests.support.places import PROJECT
 

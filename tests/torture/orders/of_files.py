@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
-from tests.torture.steps import Order, Step, path_ends
+from tests.torture.steps import Order, Step, is_directory, is_file, path_ends, path_has
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _QUEUE = "storage.queues.writer:ConsumeQueueWriter"
 _EXT = "storage.queues.ext_writer:ConsumeQueueExtWriter"
 _INDEX = "storage.index.writer"
+_SYNC = "storage.derived.sync:DerivedSync.run"
 _PROGRESS = "storage.tables.group_progress:write_group_offsets"
-
-
-def _is_file(*arguments: object, **named: object) -> bool:
-    return str(arguments[-1])[-20:].isdigit()
-
-
-def _is_directory(*arguments: object, **named: object) -> bool:
-    return not _is_file(*arguments)
 
 
 def _is_index_file(*arguments: object, **named: object) -> bool:
@@ -37,13 +31,18 @@ def _is_no_temporary(*arguments: object, **named: object) -> bool:
     return not _is_temporary(*arguments)
 
 
+def _of(directory: str, kind: Callable[..., bool]) -> Callable[..., bool]:
+    """Paths of that kind that lie in the directory under ROOT, or are it."""
+    return lambda *arguments, **named: f"/{directory}/" in f"{arguments[-1]}/" and kind(*arguments)
+
+
 ORDERS = (
     Order(
         "Appending to a queue, cutting it",
         f"{_QUEUE}._write",
         (
-            Step("a full file synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=_is_file),
-            Step("its directory synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=_is_directory),
+            Step("a full file synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=is_file),
+            Step("its directory synced", f"{_FILES}.sync", within=f"{_QUEUE}._keep_file", when=is_directory),
             Step("a new file made at full length, sparse", f"{_FILES}.create_file"),
             Step("entries by position", f"{_FILES}.write"),
         ),
@@ -64,13 +63,37 @@ ORDERS = (
         "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
         f"{_QUEUE}._append",
         (
-            Step("a full file synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=_is_file),
-            Step("its directory synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=_is_directory),
+            Step("a full file synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=is_file),
+            Step("its directory synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=is_directory),
             Step("a new file made at full length", f"{_FILES}.create_file", within=f"{_EXT}._write"),
             Step("units, with empty bit maps", f"{_FILES}.write", within=f"{_EXT}._write"),
             Step("the entries that name them", f"{_QUEUE}._write"),
         ),
         stories=("putting with extension units",),
+    ),
+    Order(
+        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        _SYNC,
+        (
+            Step("files of units", f"{_FILES}.sync", when=_of("consumequeue_ext", is_file)),
+            Step("their directories", f"{_FILES}.sync", when=_of("consumequeue_ext", is_directory)),
+            Step("files of entries", f"{_FILES}.sync", when=_of("consumequeue", is_file)),
+            Step("directories of these", f"{_FILES}.sync", when=_of("consumequeue", is_directory)),
+            Step("after a new file of units ROOT", f"{_FILES}.sync", when=path_ends("/store")),
+        ),
+        title="Order of syncing",
+        stories=("syncing extension units",),
+    ),
+    Order(
+        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        f"{_QUEUE}.truncate",
+        (
+            Step("the queue cut, as above", f"{_FILES}.unlink {_FILES}.zero", when=path_has("/consumequeue/")),
+            Step("later files deleted, the last first", f"{_FILES}.unlink", when=path_has("/consumequeue_ext/")),
+            Step("rest of the last one zeroed", f"{_FILES}.zero", when=path_has("/consumequeue_ext/")),
+        ),
+        title="Order of cutting",
+        stories=("opening with a bad record amid others, with extension units",),
     ),
     Order(
         "Index files",

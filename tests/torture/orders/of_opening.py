@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tests.torture.steps import Order, Step, path_ends, path_has
+from tests.torture.steps import Order, Step, is_file, path_ends, path_has
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _WRITER = "storage.put.store_writer:StoreWriter"
@@ -15,10 +15,6 @@ _STORE = "storage.message_store:MessageStore"
 
 def _is_root(*arguments: object, **named: object) -> bool:
     return str(arguments[-1]).endswith("store")
-
-
-def _is_file(*arguments: object, **named: object) -> bool:
-    return str(arguments[-1])[-20:].isdigit()
 
 
 ORDERS = (
@@ -125,7 +121,7 @@ ORDERS = (
         (
             Step("later files deleted, the last first", f"{_FILES}.unlink"),
             Step("zeros from the end of the log on", f"{_FILES}.zero"),
-            Step("synced", f"{_FILES}.sync", when=_is_file),
+            Step("synced", f"{_FILES}.sync", when=is_file),
             Step("directories synced", f"{_FILES}.sync_all"),
         ),
         stories=(

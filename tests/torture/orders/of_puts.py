@@ -11,11 +11,12 @@ from storage.derived.sync import DerivedSync
 from storage.files.sync_gate import SyncGate
 from storage.log.writer import LogSync
 from storage.put.store_writer import RunningSync, StoreWriter
-from tests.torture.steps import Order, Step
+from tests.torture.steps import Order, Step, is_directory, is_file
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _WRITER = "storage.put.store_writer:StoreWriter"
 _LOG = "storage.log.writer:CommitLogWriter"
+_AHEAD = "storage.log.next_file:NextFile"
 _SERVICE = "storage.service.put_service:PutService"
 _PUT = "storage.put.put:_RowPut.append_to storage.put.put:InnerPut.append_to"
 
@@ -77,15 +78,8 @@ ORDERS = (
         "",
         (
             Step("made at its full length", f"{_FILES}.create_file", within=f"{_LOG}._write {_LOG}.reserve"),
-            Step(
-                "synced", f"{_FILES}.sync", within=f"{_LOG}._keep", when=lambda *found: str(found[-1])[-20:].isdigit()
-            ),
-            Step(
-                "directory synced",
-                f"{_FILES}.sync",
-                within=f"{_LOG}._keep",
-                when=lambda *found: not str(found[-1])[-20:].isdigit(),
-            ),
+            Step("synced", f"{_FILES}.sync", within=f"{_LOG}._keep", when=is_file),
+            Step("directory synced", f"{_FILES}.sync", within=f"{_LOG}._keep", when=is_directory),
             Step("first record", f"{_LOG}._write"),
         ),
         title="Order of a new log file",
@@ -168,6 +162,32 @@ ORDERS = (
             "the queues' turn",
             "putting beside a sync of the queues",
         ),
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        "",
+        (
+            Step("made at its full length, beside the puts", f"{_AHEAD}._create", gives=lambda *_: True),
+            Step("synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_file),
+            Step("directory synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_directory),
+            Step("whoever waits for it told", "concurrent.futures:Future.set_result", within=f"{_AHEAD}.make"),
+            Step("first record", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
+        ),
+        title="Order of the next log file",
+        stories=("making the log's next file ahead",),
+    ),
+    Order(
+        "Putting by many threads (`put_service.py`, `flush.py`)",
+        f"{_SERVICE}.close",
+        (
+            Step("no put taken any more"),
+            Step("duties stopped", "storage.service.flush_service:Duty.stop"),
+            Step("what was put synced, dispatched and answered", f"{_SERVICE}.flush"),
+            Step("a next log file that was not begun deleted, as Java does", f"{_WRITER}.drop_next_file"),
+            Step('the store closed ("Closing")', "storage.message_store:MessageStore.close"),
+        ),
+        title="Order of closing",
+        stories=("closing a service",),
     ),
     Order(
         "The index time",

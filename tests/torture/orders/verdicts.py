@@ -27,6 +27,21 @@ _FINISH, _MEND, _BIND = (
     f"{_BATCH} of mending torn rows: ",
     "Binding a log (`log_bind.py`): ",
 )
+_TURNS = "tests/files/test_turns.py::"
+_WAITING, _TICKET = (
+    "Waiting for the lock (`files/turns.py`): ",
+    "Waiting for the lock (`files/turns.py`) of taking a ticket: ",
+)
+_BEFORE, _TRIED = "those that came before looked for", "lock tried"
+_TAKEN, _GIVEN = "where that was not ours to take, a ticket taken", "with the lock, the ticket given back"
+_FIRST_COME = f"{_TURNS}test_one_that_waits_gets_the_lock_before_one_that_comes_again_at_once"
+_IN_ORDER = f"{_TURNS}test_turns_come_in_the_order_of_tickets_and_a_newcomer_waits_behind_all"
+_HELD = f"{_TURNS}test_a_lock_that_another_has_is_not_got_without_it"
+_DOOR = f"{_TURNS}test_nobody_takes_a_ticket_while_another_does"
+_LEFT = f"{_TURNS}test_who_has_the_lock_has_no_ticket_any_more"
+_AHEAD = f"{_TURNS}test_the_ticket_is_there_before_the_door_opens"
+_ENDED = "tests/storage/service/test_duties_end.py::test_a_closed_service_has_no_thread_left"
+_SERVICE = "Putting by many threads (`put_service.py`, `flush.py`) of closing: "
 _CHAINS, _INDEX_WRITER = "Index files of mending chains: ", "tests/storage/index/test_index_writer.py"
 _NO_HINT = "An opening has deleted the hint before anything was written, so none is there."
 _ONLY_LOOK = "Both only look, and nothing is written before the second."
@@ -36,6 +51,25 @@ _UNDECIDED = "What was not renamed is never read, and the next intent of that na
 
 VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
     {
+        f'{_WAITING}"{_BEFORE}" is left out': _FIRST_COME,
+        f'{_WAITING}"{_BEFORE}" after "{_TRIED}"': _FIRST_COME,
+        f'{_WAITING}"{_TRIED}" is left out': _HELD,
+        f'{_WAITING}"{_TRIED}" after "{_TAKEN}"': _HELD,
+        f'{_WAITING}"{_TAKEN}" is left out': _FIRST_COME,
+        f'{_WAITING}"{_TAKEN}" after "{_GIVEN}"': _FIRST_COME,
+        f'{_WAITING}"{_GIVEN}" is left out': _LEFT,
+        f'{_TICKET}"door (byte 0) shut" is left out': _DOOR,
+        f'{_TICKET}"door (byte 0) shut" after "the greatest ticket that is held looked for"': _DOOR,
+        f'{_TICKET}"the greatest ticket that is held looked for" is left out': _IN_ORDER,
+        f'{_TICKET}"the greatest ticket that is held looked for" after "the next one locked"': _IN_ORDER,
+        f'{_TICKET}"the next one locked" is left out': _IN_ORDER,
+        f'{_TICKET}"the next one locked" after "door opened"': _AHEAD,
+        f'{_TICKET}"door opened" is left out': _IN_ORDER,
+        f'{_SERVICE}"duties stopped" is left out': _ENDED,
+        f'{_SERVICE}"duties stopped" after "what was put synced, dispatched and answered"': Harmless(
+            "No put is taken any more, so a turn beside the flush finds nothing that the flush does not bring to the disk.",
+            _ENDED,
+        ),
         f'{_OPENING}"what is to be cut and may hold messages copied ("Quarantine")" after "hint deleted"': Harmless(
             "Both come before anything is cut.", _story("opening with a bad record amid others")
         ),

@@ -1,0 +1,193 @@
+"""The options that name a running cluster, and say how it is reached. No secret stands on a command line.
+
+A secret key comes from a file or from the environment; other users of a machine see the command lines of its processes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from spark_mq.cli.app import CommandError
+from spark_mq.client.settings import ClientSettings
+from spark_mq.source.cluster_options import ClusterOptions, parse_name_servers, parse_namespace
+from spark_mq.source.option_values import parse_duration_ms
+
+SECRET_KEY = "SPARK_MQ_SECRET_KEY"
+SECURITY_TOKEN = "SPARK_MQ_SECURITY_TOKEN"
+TLS_KEY_PASSWORD = "SPARK_MQ_TLS_KEY_PASSWORD"
+"""Variables of the environment that hold secrets."""
+
+_PANEL = "A running cluster"
+_TLS = ("tls_no_verify", "tls_ca_file", "tls_cert_file", "tls_key_file", "tls_server_name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What a command line says of a running cluster. Without `name_server` none is meant."""
+
+    name_server: Annotated[
+        str | None,
+        typer.Option("--name-server", "-n", metavar="HOST:PORT[,…]", help="Its name servers.", rich_help_panel=_PANEL),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Stands before topics and groups there: NAME%topic.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    access_key: Annotated[
+        str | None,
+        typer.Option(
+            "--access-key",
+            metavar="USER",
+            help=f"The user who signs requests (ACL). The secret is in --secret-key-file or in {SECRET_KEY}.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    secret_key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--secret-key-file", metavar="FILE", help="Its only line is that user's secret.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS.", rich_help_panel=_PANEL)] = False
+    tls_no_verify: Annotated[
+        bool,
+        typer.Option("--tls-no-verify", help="Take any server for the right one.", rich_help_panel=_PANEL),
+    ] = False
+    tls_ca_file: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca-file", metavar="PEM", help="The authorities to trust, not the system's.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    tls_cert_file: Annotated[
+        str | None,
+        typer.Option("--tls-cert-file", metavar="PEM", help="The client's certificate.", rich_help_panel=_PANEL),
+    ] = None
+    tls_key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-key-file", metavar="PEM", help=f"Its key; a password in {TLS_KEY_PASSWORD}.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    tls_server_name: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-server-name", metavar="NAME", help="The name in the servers' certificates.", rich_help_panel=_PANEL
+        ),
+    ] = None
+    request_timeout: Annotated[
+        str,
+        typer.Option("--request-timeout", metavar="TIME", help="How long an answer may take.", rich_help_panel=_PANEL),
+    ] = "3s"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a running cluster is meant."""
+        return self.name_server is not None
+
+    def is_chosen(self, path: str | None) -> bool:
+        """Whether a command goes to the cluster, not to the stores at PATH. Raises BadParameter unless exactly one is named."""
+        if self.is_given == (path is not None):
+            told = "give one, not both" if self.is_given else "give one of them"
+            raise typer.BadParameter(f"{told}: stores, or a running cluster", param_hint="PATH / --name-server")
+        if not self.is_given:
+            self._refuse_without_name_server()
+        return self.is_given
+
+    def check_given(self) -> None:
+        """For commands that only a running cluster has. Raises BadParameter."""
+        if not self.is_given:
+            raise typer.BadParameter("give the address of a name server, host:port", param_hint="--name-server")
+
+    def settings(self, environment: Mapping[str, str] | None = None) -> ClientSettings:
+        """What the client is told. Raises OptionError, CommandError, TlsError."""
+        self.check_given()
+        variables = os.environ if environment is None else environment
+        secret_key = self._secret_key(variables)
+        if not self.tls and any(getattr(self, name) for name in _TLS):
+            raise CommandError("options that begin with --tls- need --tls")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise CommandError("give --tls-cert-file and --tls-key-file together")
+        timeout_ms = parse_duration_ms(self.request_timeout, "--request-timeout")
+        if timeout_ms <= 0:
+            raise CommandError("--request-timeout must be longer than 0")
+        options = ClusterOptions(
+            name_server=parse_name_servers(self.name_server or "", "--name-server"),
+            namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
+            access_key=self.access_key,
+            secret_key=secret_key,
+            security_token=variables.get(SECURITY_TOKEN) or None if secret_key else None,
+            tls=self.tls,
+            tls_verify=not self.tls_no_verify,
+            tls_ca_file=self.tls_ca_file,
+            tls_cert_file=self.tls_cert_file,
+            tls_key_file=self.tls_key_file,
+            tls_key_password=variables.get(TLS_KEY_PASSWORD) or None,
+            tls_server_name=self.tls_server_name,
+        )
+        return replace(options.client_settings(), request_timeout_ms=timeout_ms, connect_timeout_ms=timeout_ms)
+
+    def _secret_key(self, variables: Mapping[str, str]) -> str | None:
+        """The user's secret; None without a user."""
+        if self.access_key is None:
+            if self.secret_key_file is not None:
+                raise CommandError("--secret-key-file needs --access-key, the user whose secret it is")
+            return None
+        if self.secret_key_file is not None:
+            secret = Path(self.secret_key_file).read_text("utf-8").strip()
+            if not secret:
+                raise CommandError(f"--secret-key-file {self.secret_key_file} is empty")
+            return secret
+        if secret := variables.get(SECRET_KEY, ""):
+            return secret
+        hint = "other users of this machine see command lines, so no option takes it"
+        raise CommandError(f"--access-key needs its secret: in --secret-key-file or in the variable {SECRET_KEY}", hint)
+
+    def _refuse_without_name_server(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) != each.default:
+                raise CommandError(f"--{each.name.replace('_', '-')} belongs to --name-server, and stores are named")
+
+
+NO_CLUSTER = Connection()
+"""What a command line says that names no cluster."""
+
+
+def takes_connection(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `Connection` in place of its parameter `connection`."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "connection"
+    ]
+    option_hints = get_type_hints(Connection, include_extras=True)
+    options = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=option_hints[each.name]
+        )
+        for each in fields(Connection)
+    ]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        connection = Connection(**{each.name: given.pop(each.name) for each in options})
+        command(connection=connection, **given)
+
+    parameters = [*own, *options]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called

@@ -1,0 +1,278 @@
+"""A running cluster, as commands read it: through the requests of an operator (`spark_mq/client/async_admin.py`).
+
+Nothing is written: pulls store no offset, and their group is the one that Apache's tools have, which every broker knows.
+Not supported: queues of static topics and of batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
+from spark_mq.client.async_admin import AsyncAdmin
+from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.event_loop import run, spawn
+from spark_mq.client.message import MessageQueue, decode_records
+from spark_mq.client.namespaces import with_namespace, without_namespace
+from spark_mq.client.pulls import Pull, PullResult, PullStatus
+from spark_mq.client.routes import TopicRoute
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.subscriptions import Subscription, subscription
+from spark_mq.message_line import Unreadable, message_line
+from spark_mq.remoting.admin_bodies import OffsetWrapper, TopicOffset
+from spark_mq.source.offsets import QueueId
+from storage import Message
+from storage.format.message_id import decode_offset_message_id
+from storage.names import is_system_topic
+from storage.rules.response_codes import ResponseCode
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""Java: MixAll.TOOLS_CONSUMER_GROUP."""
+_AT_A_TIME = 32
+"""Requests in flight; a broker refuses more than it has room for."""
+_NOT_FOUND = "can not find message"
+
+T = TypeVar("T")
+
+
+class LivePlace:
+    """The place whose data brokers give. Topics and groups are named without the namespace, and others are not shown."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._namespace = settings.namespace
+        self.admin = AsyncAdmin(settings)
+        self._stats: dict[str, dict[QueueId, TopicOffset]] = {}
+        """Of the topics that were looked at since the last refresh, by their names here."""
+        self._clusters: Mapping[str, Sequence[str]] | None = None
+
+    def refresh(self) -> None:
+        self._stats.clear()
+
+    def close(self) -> None:
+        run(self.admin.close())
+
+    # Names
+
+    def known_topics(self) -> list[str]:
+        return self._shown(run(self.admin.topics()))
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Brokers and clusters have topics of their own names."""
+        if self._clusters is None:
+            self._clusters = run(self.admin.cluster_info()).cluster_address_table
+        return any(
+            is_system_topic(topic, broker_name=broker, cluster_name=cluster)
+            for cluster, brokers in self._clusters.items()
+            for broker in brokers
+        )
+
+    def at_brokers(self, name: str) -> str:
+        """A topic or group as brokers know it."""
+        return with_namespace(self._namespace, name)
+
+    def here(self, name: str) -> str:
+        """A topic or group as this place shows it."""
+        return without_namespace(self._namespace, name)
+
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        """Those of the namespace, if there is one, without it."""
+        shown = ((self.here(name), name) for name in names)
+        return sorted(here for here, name in shown if self._namespace is None or here != name)
+
+    # Topics and queues
+
+    def topic_entries(self) -> list[dict[str, Any]]:
+        topics = self.known_topics()
+        self._look_at(topics)
+        entries = []
+        for topic in topics:
+            route = self._known_route(topic)
+            for queues in () if route is None else sorted(route.data.queue_datas, key=lambda each: each.broker_name):
+                bounds = {
+                    queue.queue_id: (found.min_offset, found.max_offset)
+                    for queue, found in self._stats[topic].items()
+                    if queue.broker_name == queues.broker_name
+                }
+                settings = queues.read_queue_count, queues.write_queue_count, queues.perm
+                entries.append(topic_entry(topic, queues.broker_name, settings, bounds))
+        return entries
+
+    def queues(self, topic: str | None) -> list[QueueId]:
+        topics = self.known_topics() if topic is None else [topic]
+        self._look_at(topics)
+        return sorted(queue for name in topics for queue in self._stats[name])
+
+    def queue_count(self, topic: str) -> int:
+        route = run(self.admin.instance.route(self.at_brokers(topic)))
+        counts = (max(each.read_queue_count, each.write_queue_count) for each in route.data.queue_datas)
+        return max(counts, default=0)
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        self._look_at([queue.topic])
+        found = self._stats[queue.topic].get(queue)
+        return (0, 0) if found is None else (found.min_offset, found.max_offset)
+
+    def _look_at(self, topics: Iterable[str]) -> None:
+        """Ask for the queues of those that were not looked at. A topic that has gone meanwhile has none."""
+        unseen = [topic for topic in topics if topic not in self._stats]
+        found = together([partial(self._stats_of, topic) for topic in unseen])
+        self._stats.update(zip(unseen, found, strict=True))
+
+    async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
+        try:
+            found = await self.admin.topic_stats(self.at_brokers(topic))
+        except TopicRouteNotFoundError:
+            return {}
+        except ResponseError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return {}
+        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+
+    def _known_route(self, topic: str) -> TopicRoute | None:
+        return self.admin.instance.known_route(self.at_brokers(topic))
+
+    # Messages
+
+    def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
+        for message in self.messages(queue, start, end):
+            yield self.describe(FoundMessage(queue.broker_name, message), bodies=bodies)
+
+    def describe(self, found: FoundMessage, *, bodies: bool) -> dict[str, Any]:
+        line = message_line(found.message, broker_name=found.broker_name, body=bodies)
+        return line | {"topic": self.here(found.message.topic)}
+
+    def messages(self, queue: QueueId, start: int, end: int) -> Iterator[Message]:
+        """The messages at the offsets [start, end) that are there. While some are taken, the next ones are on their way."""
+        offset = max(start, self.bounds(queue)[0])
+        pulling = self._pull(queue, offset) if offset < end else None
+        while pulling is not None:
+            result = pulling.result()
+            found = decode_records(result.records) if result.status is PullStatus.FOUND else []
+            goes_on = offset < result.next_offset < end and result.status is not PullStatus.NO_NEW_MESSAGE
+            offset = result.next_offset
+            pulling = self._pull(queue, offset) if goes_on else None
+            yield from (message for message in found if start <= message.queue_offset < end)
+
+    def _pull(self, queue: QueueId, offset: int, limit: int = 32) -> Future[PullResult]:
+        return spawn(self._pulled(queue, offset, limit))
+
+    async def _pulled(self, queue: QueueId, offset: int, limit: int) -> PullResult:
+        topic = self.at_brokers(queue.topic)
+        pull = Pull(
+            MessageQueue(topic, queue.broker_name, queue.queue_id),
+            offset,
+            _all_of(topic),
+            limit,
+            suspend_ms=0,
+            sends_subscription=True,
+        )
+        return await self.admin.pull(pull, TOOLS_GROUP)
+
+    def by_key(self, search: KeySearch) -> list[FoundMessage]:
+        topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
+        if search.is_unique:
+            call = self.admin.query_by_unique_key(topic, search.key, begin_ms=begin_ms)
+        else:
+            call = self.admin.query_by_key(
+                topic, search.key, limit=search.limit, begin_ms=begin_ms, end_ms=search.end_ms
+            )
+        try:
+            found = run(call).messages
+        except TopicRouteNotFoundError:
+            return []
+        return [
+            FoundMessage(each.broker_name, each.record)
+            for each in found
+            if begin_ms <= each.store_time_ms <= search.end_ms
+        ]
+
+    def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
+        decode_offset_message_id(msg_id)
+        run(self.admin.cluster_info())  # a name server that is away is told before the broker that the id names
+        try:
+            found = run(self.admin.view_message(msg_id, None if topic is None else self.at_brokers(topic)))
+        except MalformedResponseError:  # no message begins there
+            return []
+        except ResponseError as error:
+            if _NOT_FOUND not in (error.remark or ""):
+                raise
+            return []
+        return [FoundMessage(found.broker_name, found.record)] if found.record.msg_id == msg_id.upper() else []
+
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
+        return together([partial(self._offset_by_time, queue, time_ms, upper=upper) for queue in self.queues(topic)])
+
+    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool) -> FoundOffset:
+        place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
+        offset = await self.admin.search_offset(place, time_ms, upper=upper)
+        result = await self._pulled(queue, offset, 1)
+        found = decode_records(result.records) if result.status is PullStatus.FOUND else []
+        times = [message.store_time_ms for message in found if message.queue_offset == offset]
+        return FoundOffset(queue, offset, times[0] if times else None)
+
+    # Groups
+
+    def groups(self) -> list[str]:
+        return self._shown(run(self.admin.groups()))
+
+    def group_lags(self, group: str | None) -> Iterator[dict[str, Any]]:
+        groups = self.groups() if group is None else [group]
+        stats = together([partial(self._consume_stats, name) for name in groups])
+        self._look_at(dict.fromkeys(queue.topic for found in stats for queue in found))
+        for name, found in zip(groups, stats, strict=True):
+            for queue, (stored, told) in found.items():
+                ends = self._stats[queue.topic].get(queue)
+                newest_ms = None if ends is None or not ends.max_offset else ends.last_update_time_ms
+                yield lag_entry(name, queue, stored, told.broker_offset, behind(stored, told, newest_ms))
+
+    async def _consume_stats(self, group: str) -> dict[QueueId, tuple[int | None, OffsetWrapper]]:
+        """What the group has stored in each queue of its topics. Brokers say 0 also where nothing is stored, so 0 is asked again."""
+        at_brokers = self.at_brokers(group)
+        found = {}
+        for queue, told in (await self.admin.consume_stats(at_brokers)).items():
+            stored: int | None = told.consumer_offset
+            if stored == 0:
+                stored = await self.admin.group_offset(at_brokers, queue)
+            found[QueueId(self.here(queue.topic), queue.broker_name, queue.queue_id)] = stored, told
+        return found
+
+
+def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results of calls on the client's loop, so many at a time. Raises the first error; the other calls are given up."""
+    return run(_gathered(calls))
+
+
+async def _gathered(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    room = asyncio.Semaphore(_AT_A_TIME)
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        async with room:
+            return await call()
+
+    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def behind(stored: int | None, told: OffsetWrapper, newest_ms: int | None) -> tuple[int | None, int | None, int | None]:
+    """Rows, bytes and ms from where a group goes on to the queue's end. Brokers tell no bytes. An offset behind the end is of another
+    life of the topic. `newest_ms` is when the queue's newest message was stored.
+    """
+    if stored is None or stored > told.broker_offset:
+        return None, None, None
+    if stored == told.broker_offset:
+        return 0, 0, 0
+    is_known = newest_ms is not None and told.last_time_ms > 0
+    return told.broker_offset - stored, None, newest_ms - told.last_time_ms if is_known and newest_ms else None
+
+
+def _all_of(topic: str) -> Subscription:
+    return subscription(topic, "*", 0)

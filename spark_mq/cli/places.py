@@ -1,0 +1,153 @@
+"""What commands that read stand on: the stores at a path, or a running cluster. One Protocol, so that one code prints both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from spark_mq.cli.app import CommandError
+from spark_mq.message_line import Unreadable
+from spark_mq.source.offsets import QueueId
+from storage import Message
+from storage.names import names_several
+from storage.nearest_name import nearest
+
+
+class FoundMessage(NamedTuple):
+    """A message that was looked for, and the broker that has it."""
+
+    broker_name: str
+    message: Message
+
+
+class FoundOffset(NamedTuple):
+    """Where a time lies in a queue; `store_time_ms` is that of the message there, None where there is none."""
+
+    queue: QueueId
+    queue_offset: int
+    store_time_ms: int | None
+
+
+class KeySearch(NamedTuple):
+    """Messages of a topic with a key, or with a unique key, stored between two times; the newest `limit` of each broker."""
+
+    topic: str
+    key: str
+    is_unique: bool
+    begin_ms: int
+    end_ms: int
+    limit: int
+
+
+class Place(Protocol):
+    """Topics, queues, messages and consumer groups of one or more brokers. Times are ms since 1970."""
+
+    def refresh(self) -> None:
+        """Look at what the brokers did meanwhile."""
+        ...
+
+    def close(self) -> None: ...
+
+    def known_topics(self) -> Collection[str]:
+        """The names of all topics, also of those without a message."""
+        ...
+
+    def is_system_topic(self, topic: str) -> bool: ...
+
+    def topic_entries(self) -> list[dict[str, Any]]:
+        """An object for each topic and broker: settings, and queues with their offsets."""
+        ...
+
+    def queues(self, topic: str | None) -> Sequence[QueueId]:
+        """The queues of a topic, or of all, sorted. A named topic whose queues cannot be read is refused."""
+        ...
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues the topic has by its settings."""
+        ...
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        """The first offset, and the one that the next message will get."""
+        ...
+
+    def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
+        """The messages at the offsets [start, end) that are there, as objects to print."""
+        ...
+
+    def describe(self, found: FoundMessage, *, bodies: bool) -> dict[str, Any]:
+        """One message as an object to print."""
+        ...
+
+    def by_key(self, search: KeySearch) -> Sequence[FoundMessage]: ...
+
+    def by_message_id(self, msg_id: str, topic: str | None) -> Sequence[FoundMessage]:
+        """The message of a broker's id. Raises ValueError where it is no such id."""
+        ...
+
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> Sequence[FoundOffset]:
+        """Of each queue the first offset not stored before the time; with `upper` the last not stored after it."""
+        ...
+
+    def groups(self) -> Collection[str]:
+        """The names of all consumer groups."""
+        ...
+
+    def group_lags(self, group: str | None) -> Iterable[dict[str, Any]]:
+        """An object for each group and each queue of its topics. A queue for which the group has no offset is unknown."""
+        ...
+
+
+def refuse_unknown_topic(place: Place, topic: str | None) -> None:
+    """Raises CommandError for a topic that is not there."""
+    if topic is None:
+        return
+    known = place.known_topics()
+    if topic not in known:
+        if names_several(topic):
+            raise CommandError(f"there is no topic {topic}", "--topic takes one name")
+        like = nearest(topic, known)
+        raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
+
+
+def topic_entry(
+    topic: str,
+    broker_name: str,
+    settings: tuple[int, int, int] | None,
+    bounds: Mapping[int, tuple[int, int]],
+) -> dict[str, Any]:
+    """A topic at a broker, as `topics` prints it. `settings` are read queues, write queues and perm, `bounds` each queue's ends."""
+    read_queues, write_queues, perm = (None, None, None) if settings is None else settings
+    queues = [
+        {"queueId": queue_id, "minOffset": minimum, "maxOffset": maximum, "count": maximum - minimum}
+        for queue_id, (minimum, maximum) in bounds.items()
+    ]
+    return {
+        "topic": topic,
+        "brokerName": broker_name,
+        "readQueueNums": read_queues,
+        "writeQueueNums": write_queues,
+        "perm": perm,
+        "queues": queues,
+    }
+
+
+def lag_entry(
+    group: str,
+    queue: QueueId,
+    next_offset: int | None,
+    end: int | None,
+    behind: tuple[int | None, int | None, int | None],
+) -> dict[str, Any]:
+    """How far a group is behind in a queue, as `lag` prints it. `behind` is rows, bytes and ms; None = unknown, never 0."""
+    rows, size_bytes, time_ms = behind
+    return {
+        "group": group,
+        "topic": queue.topic,
+        "brokerName": queue.broker_name,
+        "queueId": queue.queue_id,
+        "nextOffset": next_offset,
+        "maxOffset": end,
+        "rows": rows,
+        "bytes": size_bytes,
+        "timeMs": time_ms,
+    }

@@ -1,0 +1,215 @@
+"""Lines become messages that a producer sends to a running cluster, many at a time.
+
+Lines without a queue take the topic's queues in turn. Lines that name a queue or a sharding key keep their order there: of each such
+queue one is on its way at a time. No batches: in one, all messages would get one unique key.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import typer
+
+from spark_mq.cli.app import CommandError
+from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines
+from spark_mq.cli.new_topic import make_at_brokers
+from spark_mq.cli.output import print_table, say
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError
+from spark_mq.client.message import Message, MessageQueue
+from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.producer import Producer
+from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.selectors import by_hash
+from spark_mq.client.send_results import SendResult
+from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.settings import ClientSettings
+from storage.format.property_encoding import is_reserved_name
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
+
+PRODUCER_GROUP = "spark-mq-produce"
+"""The group that brokers list this command under."""
+_IN_FLIGHT = 64
+"""A broker refuses what waits for more than 200 ms in its queue of sends (SYSTEM_BUSY)."""
+_PAUSES_S = (0.1, 0.3, 1.0, 3.0, None)
+"""Between the tries of a line that a busy broker refuses; None: the last one."""
+_OF_A_STORE = ("retry_group", "reconsume_times", "origin_msg_id")
+_SHARDING_KEY = "__SHARDINGKEY"
+
+
+class _Outgoing(NamedTuple):
+    """A line as it is sent; `queue` None: the topic's queues in turn."""
+
+    number: int
+    message: Message
+    queue: MessageQueue | None
+
+
+class Sent:
+    """What brokers have stored so far."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[MessageQueue] = Counter()
+        self._first: dict[MessageQueue, int] = {}
+        self._statuses: Counter[SendStatus] = Counter()
+
+    @property
+    def count(self) -> int:
+        return self._counts.total()
+
+    def add(self, result: SendResult) -> None:
+        self._counts[result.queue] += 1
+        first = self._first.get(result.queue, result.queue_offset)
+        self._first[result.queue] = min(first, result.queue_offset)
+        self._statuses[result.status] += 1
+
+    def print(self) -> None:
+        """A row for each queue; on stderr what is stored less safely than its broker wants it."""
+        rows = [(*queue, count, self._first[queue]) for queue, count in sorted(self._counts.items())]
+        print_table(("topic", "broker", "queue", "messages", "from"), rows, title=f"{self.count:,} message(s)")
+        for status, count in self._statuses.items():
+            if status is not SendStatus.SEND_OK:
+                typer.echo(f"{count:,} message(s) are stored, and the broker answered {status.name}", err=True)
+
+
+class NewTopics(NamedTuple):
+    """Whether topics are made that are not there; None: brokers decide (autoCreateTopicEnable)."""
+
+    are_made: bool | None
+    queue_count: int
+
+
+def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, objects: bool) -> None:
+    """Send standard input to a running cluster, and say what its brokers have stored, also where a line ends it."""
+    known: set[str] = set()
+    sent = Sent()
+    sending = ProducerSettings(send_timeout_ms=settings.request_timeout_ms, max_in_flight=_IN_FLIGHT)
+    try:
+        with Producer(settings, PRODUCER_GROUP, sending) as producer:
+            for lines in read_lines(sys.stdin.buffer, skip_blank=objects):
+                try:
+                    rows = parse_objects(lines) if objects else [{"body": line.content} for line in lines]
+                    rows = [{"topic": topic} | row for row in rows]
+                    for name in sorted({str(row["topic"]) for row in rows if row["topic"]} - known):
+                        _find_or_make(producer, name, new)
+                        known.add(name)
+                    send_rows(producer, lines, rows, sent)
+                except LineError as error:
+                    hint = f"{sent.count:,} message(s) were sent: go on from line {lines[0].number}"
+                    raise CommandError(error.describe(), hint if sent.count else "nothing was sent") from error
+    finally:
+        if sent.count:
+            sent.print()
+    if not sent.count:
+        say("there was no line, nothing was sent")
+
+
+def _find_or_make(producer: Producer, topic: str, new: NewTopics) -> None:
+    """Raises CommandError for a topic that is not there and not to be made, ClientError where its route cannot be asked for."""
+    if new.are_made is not None:
+        with Admin(producer.settings) as admin:
+            is_there = with_namespace(producer.settings.namespace, topic) in admin.topics()
+        if not is_there and not new.are_made:
+            raise CommandError(f"there is no topic {topic}", "--create-topic makes it")
+        if not is_there:
+            shape = TopicConfig(topic, new.queue_count, new.queue_count, PERM_READ | PERM_WRITE)
+            make_at_brokers(producer.settings, shape, None)
+    producer.queues(topic)
+
+
+def send_rows(producer: Producer, lines: Sequence[Line], rows: Sequence[Mapping[str, Any]], sent: Sent) -> None:
+    """Send a line each and wait for the answers. Raises LineError before any is sent, CommandError where a send failed."""
+    left = [_outgoing(producer, line, row) for line, row in zip(lines, rows, strict=True)]
+    while left:
+        taken: set[MessageQueue] = set()
+        now: list[_Outgoing] = []
+        later: list[_Outgoing] = []
+        for one in left:
+            (later if one.queue in taken else now).append(one)
+            if one.queue is not None:
+                taken.add(one.queue)
+        _send_together(producer, now, sent)
+        left = later
+
+
+def _outgoing(producer: Producer, line: Line, row: Mapping[str, Any]) -> _Outgoing:
+    for name in _OF_A_STORE:
+        if row.get(name):
+            raise LineError(line.number, name, "only a store takes it, at PATH: a client cannot say it to a broker")
+    topic, key = row.get("topic"), row.get("sharding_key")
+    if not topic:
+        raise LineError(line.number, "topic", "it is missing, and there is no --topic")
+    own = dict(row.get("properties") or ())
+    properties = {name: text for name, text in own.items() if not is_reserved_name(name) or name == _SHARDING_KEY}
+    if key is not None:
+        properties[_SHARDING_KEY] = key
+    message = Message(
+        topic,
+        row["body"],
+        tags=row.get("tags") or None,
+        keys=(row.get("keys") or "").split(),
+        properties=properties,
+        flag=row.get("flag") or 0,
+        delay_level=row.get("delay_level") or 0,
+        deliver_time_ms=row.get("deliver_at"),
+    )
+    return _Outgoing(line.number, message, _queue(producer, line, message, row.get("queue_id")))
+
+
+def _queue(producer: Producer, line: Line, message: Message, queue_id: int | None) -> MessageQueue | None:
+    key = message.properties.get(_SHARDING_KEY)
+    if queue_id is None and key is None:
+        return None
+    queues = producer.queues(message.topic)
+    if queue_id is None:
+        return by_hash(queues, message, key)
+    found = [queue for queue in queues if queue.queue_id == queue_id]
+    if not found:
+        most = max(queue.queue_id for queue in queues)
+        rule = f"topic {message.topic} has no queue {queue_id}, its queues are 0 to {most}"
+        raise LineError(line.number, "queue_id", rule)
+    return found[0]
+
+
+def _send_together(producer: Producer, lines: Sequence[_Outgoing], sent: Sent) -> None:
+    """Send lines that may overtake each other. What a broker refuses for a while only (it is busy) is sent again, after a pause."""
+    for pause_s in _PAUSES_S:
+        lines = _tried(producer, lines, sent, is_last=pause_s is None)
+        if not lines:
+            return
+        time.sleep(pause_s or 0)
+
+
+def _tried(producer: Producer, lines: Sequence[_Outgoing], sent: Sent, *, is_last: bool) -> list[_Outgoing]:
+    """Send each and wait. Returns those that were refused for a while; raises the first other failure, and with `is_last` that too."""
+    begun: list[tuple[_Outgoing, Future[SendResult]]] = []
+    again: list[_Outgoing] = []
+    error: CommandError | None = None
+    for line in lines:
+        try:
+            begun.append((line, producer.send_async(line.message, line.queue)))
+        except ClientError as failure:
+            error = _failed(line.number, failure)
+            break
+    for line, future in begun:
+        try:
+            sent.add(future.result())
+        except ClientError as failure:
+            if isinstance(failure, ResponseError) and failure.retriable and not is_last:
+                again.append(line)
+            else:
+                error = error or _failed(line.number, failure)
+    if error is not None:
+        raise error
+    return again
+
+
+def _failed(number: int, failure: ClientError) -> CommandError:
+    if isinstance(failure, MessageRefusedError):
+        return CommandError(f"line {number}, {failure.what}: {failure.rule}", failure.hint)
+    return CommandError(f"line {number}: {failure.describe()}", failure.hint)

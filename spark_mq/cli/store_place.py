@@ -1,0 +1,164 @@
+"""The stores at a path, as commands read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
+from spark_mq.dump import describe_message, described_body, dump_queue
+from spark_mq.message_line import Unreadable, message_line, queue_lines
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.offsets import QueueId
+from storage import Message, MessageStore
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.message_id import decode_offset_message_id
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
+
+
+class StorePlace:
+    """The place whose data is files. With `java` messages are told in the words of Apache's tools."""
+
+    def __init__(self, cluster: Cluster, *, java: bool = False) -> None:
+        self._cluster = cluster
+        self._stores = cluster.stores
+        self._java = java
+
+    def refresh(self) -> None:
+        self._cluster.refresh()
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def known_topics(self) -> set[str]:
+        queues = {name for store in self._stores.values() for name in store.topics()}
+        batch_topics = {name for store in self._stores.values() for name in store.queues.batch_topics}
+        return queues | batch_topics | {name for table in self._topic_tables() for name in table.topics}
+
+    def is_system_topic(self, topic: str) -> bool:
+        return self._cluster.is_system_topic(topic)
+
+    def topic_entries(self) -> list[dict[str, Any]]:
+        """Topics with queues and topics with settings. Of a topic with batch queues only the settings are known."""
+        return [entry for name, store in self._stores.items() for entry in _topics_of(name, store)]
+
+    def queues(self, topic: str | None) -> Sequence[QueueId]:
+        if topic is not None:
+            self._cluster.refuse_batch_topics([topic])
+        return [queue for queue in self._cluster.queues() if topic in (None, queue.topic)]
+
+    def queue_count(self, topic: str) -> int:
+        configs = [table.topics[topic] for table in self._topic_tables() if topic in table.topics]
+        return max((max(each.read_queue_count, each.write_queue_count) for each in configs), default=0)
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        return self._cluster.bounds(queue)
+
+    def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
+        store, name = self._stores[queue.broker_name], queue.broker_name
+        if not self._java:
+            yield from queue_lines(store, queue.topic, queue.queue_id, start, end, broker_name=name, body=bodies)
+            return
+        for line in dump_queue(store, queue.topic, queue.queue_id, start, end, bodies=bodies):
+            yield line if len(self._stores) == 1 else line | {"brokerName": name}
+
+    def describe(self, found: FoundMessage, *, bodies: bool) -> dict[str, Any]:
+        name, message = found
+        if not self._java:
+            return message_line(message, broker_name=name, body=bodies)
+        record = self._stores[name].log.bytes_at(message.commitlog_offset, message.size_bytes)
+        line = {"type": "message", "brokerName": name, **describe_message(message, record)}
+        return line | described_body(message) if bodies else line
+
+    def by_key(self, search: KeySearch) -> list[FoundMessage]:
+        return [
+            FoundMessage(name, message)
+            for name, store in self._stores.items()
+            for message in store.messages_by_key(
+                search.topic, search.key, search.limit, begin_ms=search.begin_ms, end_ms=search.end_ms
+            )
+            if not search.is_unique or message.unique_key == search.key
+        ]
+
+    def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
+        _, _, commitlog_offset = decode_offset_message_id(msg_id)
+        found = ((name, _message_at(store, commitlog_offset)) for name, store in self._stores.items())
+        return [FoundMessage(name, one) for name, one in found if one is not None and one.msg_id == msg_id.upper()]
+
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
+        found = []
+        for name, store in self._stores.items():
+            for queue_id in store.queue_ids(topic):
+                offset = store.offset_in_queue_by_time(topic, queue_id, time_ms, upper=upper)
+                position = store.position(topic, queue_id, offset)
+                time_there = position.store_time_ms if position else None
+                found.append(FoundOffset(QueueId(topic, name, queue_id), offset, time_there))
+        return found
+
+    def groups(self) -> set[str]:
+        return {name for _, table in self._group_tables() for name in table.groups()}
+
+    def group_lags(self, group: str | None) -> Iterator[dict[str, Any]]:
+        for name, table in self._group_tables():
+            yield from _group_lags(name, self._stores[name], table, group)
+
+    def _topic_tables(self) -> list[TopicTable]:
+        tables = [store.state(TOPICS_FILE, TopicTable.load) for store in self._stores.values()]
+        return [table for table in tables if table is not None]
+
+    def _group_tables(self) -> list[tuple[str, ConsumerOffsets]]:
+        tables = [(name, store.state(OFFSETS_FILE, ConsumerOffsets.load)) for name, store in self._stores.items()]
+        return [(name, table) for name, table in tables if table is not None]
+
+
+def _message_at(store: MessageStore, commitlog_offset: int) -> Message | None:
+    try:
+        return store.message_by_commitlog_offset(commitlog_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return None
+
+
+def _topics_of(broker_name: str, store: MessageStore) -> list[dict[str, Any]]:
+    table = store.state(TOPICS_FILE, TopicTable.load)
+    configs = dict(table.topics) if table is not None else {}
+    return [_topic(broker_name, store, name, configs.get(name)) for name in sorted({*store.topics(), *configs})]
+
+
+def _topic(broker_name: str, store: MessageStore, topic: str, config: TopicConfig | None) -> dict[str, Any]:
+    queue_ids = () if topic in store.queues.batch_topics else store.queue_ids(topic)
+    bounds = {
+        queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)) for queue_id in queue_ids
+    }
+    settings = None if config is None else (config.read_queue_count, config.write_queue_count, config.perm)
+    return topic_entry(topic, broker_name, settings, bounds)
+
+
+def _group_lags(
+    broker_name: str, store: MessageStore, offsets: ConsumerOffsets, group: str | None
+) -> Iterator[dict[str, Any]]:
+    for name in offsets.groups() if group is None else [group]:
+        for topic in offsets.topics_of(name):
+            stored = offsets.offsets[topic, name]
+            readable = set() if topic in store.queues.batch_topics else set(store.queue_ids(topic))
+            for queue_id in sorted(readable | stored.keys()):
+                end = store.max_offset(topic, queue_id) if queue_id in readable else None
+                queue, offset = QueueId(topic, broker_name, queue_id), stored.get(queue_id)
+                yield lag_entry(name, queue, offset, end, _behind(store, topic, queue_id, offset, end))
+
+
+def _behind(
+    store: MessageStore, topic: str, queue_id: int, next_offset: int | None, end: int | None
+) -> tuple[int | None, int | None, int | None]:
+    """Rows, bytes and ms from the next offset to the end. An offset behind the end is of another life of the topic."""
+    if next_offset is None or end is None or next_offset > end:
+        return None, None, None
+    if next_offset == end:
+        return 0, 0, 0
+    held = max(next_offset, store.min_offset(topic, queue_id))
+    rows, size = end - next_offset, store.size_between(topic, queue_id, held, end)
+    newest, last_read = store.position(topic, queue_id, end - 1), store.position(topic, queue_id, next_offset - 1)
+    time_ms = newest.store_time_ms - last_read.store_time_ms if newest and last_read else None
+    return rows, size if held == next_offset else None, time_ms

@@ -1,0 +1,136 @@
+"""A RocketMQ client: connections, routes, producers, consumers and admin, over one event loop a process. No Spark, no stores.
+
+    from spark_mq.client import Admin, ClientSettings
+
+    with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
+        print(admin.topics())
+
+Imports words, format, messages, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous; the public classes are synchronous
+faces, safe for threads. Begin with `remoting_client.py`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_mq.client.admin import Admin
+    from spark_mq.client.async_admin import AsyncAdmin
+    from spark_mq.client.consumer_settings import PullSettings, PushSettings
+    from spark_mq.client.errors import (
+        AccessDeniedError,
+        BrokerUnreachableError,
+        ClientError,
+        MessageRefusedError,
+        NameServerUnreachableError,
+        RequestTimeoutError,
+        ResponseError,
+        SendFailedError,
+        TlsError,
+        TooManyInFlightError,
+        TopicRouteNotFoundError,
+    )
+    from spark_mq.client.first_offsets import ConsumeFrom
+    from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, OrderlyContext
+    from spark_mq.client.message import Message, MessageExt, MessageQueue
+    from spark_mq.client.producer import Producer
+    from spark_mq.client.producer_settings import ProducerSettings
+    from spark_mq.client.pull_consumer import PullConsumer
+    from spark_mq.client.push_consumer import PushConsumer
+    from spark_mq.client.selectors import by_hash, by_random
+    from spark_mq.client.send_results import SendResult
+    from spark_mq.client.send_retries import SendStatus
+    from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
+    from spark_mq.client.topic_calls import NewTopic
+    from spark_mq.client.transaction_producer import (
+        TransactionListener,
+        TransactionProducer,
+        TransactionResult,
+        TransactionState,
+    )
+    from spark_mq.remoting.client_bodies import MessageModel
+
+__all__ = [
+    "AccessDeniedError",
+    "Admin",
+    "AsyncAdmin",
+    "BrokerUnreachableError",
+    "ClientError",
+    "ClientSettings",
+    "ConcurrentContext",
+    "ConsumeFrom",
+    "ConsumeStatus",
+    "Credentials",
+    "Message",
+    "MessageExt",
+    "MessageModel",
+    "MessageQueue",
+    "MessageRefusedError",
+    "NameServerUnreachableError",
+    "NewTopic",
+    "OrderlyContext",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "PullSettings",
+    "PushConsumer",
+    "PushSettings",
+    "RequestTimeoutError",
+    "ResponseError",
+    "SendFailedError",
+    "SendResult",
+    "SendStatus",
+    "TlsError",
+    "TlsSettings",
+    "TooManyInFlightError",
+    "TopicRouteNotFoundError",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+    "by_hash",
+    "by_random",
+]
+
+if not TYPE_CHECKING:
+    # Loaded when they are asked for: a task that pulls needs no admin.
+    _LAZY = {
+        "Admin": "admin",
+        "AsyncAdmin": "async_admin",
+        "ClientSettings": "settings",
+        "ConcurrentContext": "listeners",
+        "ConsumeFrom": "first_offsets",
+        "ConsumeStatus": "listeners",
+        "Credentials": "settings",
+        "Message": "message",
+        "MessageExt": "message",
+        "MessageModel": "consumer_settings",
+        "MessageQueue": "message",
+        "NewTopic": "topic_calls",
+        "OrderlyContext": "listeners",
+        "Producer": "producer",
+        "ProducerSettings": "producer_settings",
+        "PullConsumer": "pull_consumer",
+        "PullSettings": "consumer_settings",
+        "PushConsumer": "push_consumer",
+        "PushSettings": "consumer_settings",
+        "SendResult": "send_results",
+        "SendStatus": "send_retries",
+        "TlsSettings": "settings",
+        "TransactionListener": "transaction_producer",
+        "TransactionProducer": "transaction_producer",
+        "TransactionResult": "transaction_producer",
+        "TransactionState": "transaction_producer",
+        "by_hash": "selectors",
+        "by_random": "selectors",
+    }
+
+    def __dir__() -> list[str]:
+        """What there is to use, for `dir` and for completion in a shell."""
+        return sorted(__all__)
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(import_module(f"spark_mq.client.{_LAZY.get(name, 'errors')}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

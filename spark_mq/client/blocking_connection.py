@@ -1,0 +1,155 @@
+"""One connection to one server for a thread that waits: many requests in flight over a plain socket, without the event loop.
+
+For bulk reads: a task that does nothing but pull needs no loop, and the codec is the same. Not for several threads at once.
+
+    connection = BlockingConnection("broker:10911", settings)
+    connection.send([(request, waiter), …])
+    for waiter, answer in connection.receive(timeout_ms): …
+
+Java: NettyRemotingClient.invokeSync, for one address.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from spark_mq.client.errors import (
+    BrokerUnreachableError,
+    FrameRefusedError,
+    RequestTimeoutError,
+    TlsError,
+    request_text,
+)
+from spark_mq.client.settings import ClientSettings, split_address
+from spark_mq.client.signing import signed
+from spark_mq.remoting import Answer, Broken, Connection, HeaderEncoding, RemotingCommand
+
+_CHUNK_BYTES = 256 << 10
+
+T = TypeVar("T")
+"""What waits for an answer."""
+
+
+class BlockingConnection(Generic[T]):
+    """Open from the beginning until `close`, or until it fails once. Requests are signed where the settings have credentials."""
+
+    def __init__(self, address: str, settings: ClientSettings) -> None:
+        """Raises BrokerUnreachableError, TlsError; neither takes longer than the settings' connect_timeout_ms."""
+        self.address = address
+        self._settings = settings
+        self._encoding = HeaderEncoding[settings.encoding]
+        self._connection: Connection[T] = Connection()
+        self._last_code = 0
+        self._socket = self._connected()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return self._connection.waiting_count
+
+    def send(self, requests: Iterable[tuple[RemotingCommand, T]], timeout_ms: int | None = None) -> None:
+        """Send requests, each with what waits for its answer. Raises BrokerUnreachableError, RequestTimeoutError."""
+        pieces: list[bytes | memoryview] = []
+        for command, waiter in requests:
+            if command.encoding is not self._encoding:
+                command = command._replace(encoding=self._encoding)
+            if self._settings.credentials is not None:
+                command = signed(command, self._settings.credentials)
+            pieces += self._connection.send_request(command, waiter).pieces
+            self._last_code = command.code
+        if not pieces:
+            return
+        timeout_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        self._socket.settimeout(timeout_ms / 1000)
+        try:
+            self._socket.sendall(b"".join(pieces))
+        except TimeoutError:
+            raise self._timed_out(timeout_ms) from None
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def receive(self, timeout_ms: int | None = None) -> list[tuple[T, RemotingCommand]]:
+        """The answers that come next, at least one. Raises RequestTimeoutError where none is whole within the time, also when
+        bytes trickle in; BrokerUnreachableError (FrameRefusedError, TlsError) where the connection is gone.
+        """
+        timeout_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            answers = []
+            for event in self._connection.feed(self._read(deadline, timeout_ms)):
+                match event:
+                    case Answer(command, waiter):
+                        answers.append((waiter, command))
+                    case Broken(error):
+                        raise FrameRefusedError(self.address, str(error).partition("\n")[0])
+                    case _:  # a server's own request or an answer too late: nobody waits for it here
+                        continue
+            if answers:
+                return answers
+
+    def close(self) -> None:
+        """Who still waits gets nothing."""
+        self._connection.close("it was closed")
+        self._socket.close()
+
+    def _read(self, deadline: float, timeout_ms: int) -> bytes:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._timed_out(timeout_ms)
+        self._socket.settimeout(left)
+        try:
+            data = self._socket.recv(_CHUNK_BYTES)
+        except TimeoutError:
+            raise self._timed_out(timeout_ms) from None
+        except OSError as error:
+            raise self._broken(error) from None
+        if not data:
+            raise BrokerUnreachableError(self.address, "it closed the connection")
+        return data
+
+    def _timed_out(self, timeout_ms: int) -> RequestTimeoutError:
+        return RequestTimeoutError(request_text(self._last_code), timeout_ms, self.address)
+
+    def _broken(self, error: OSError) -> BrokerUnreachableError:
+        return BrokerUnreachableError(self.address, f"the connection broke: {_reason(error)}")
+
+    def _connected(self) -> socket.socket:
+        timeout_ms = self._settings.connect_timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        try:
+            plain = socket.create_connection(split_address(self.address), timeout_ms / 1000)
+        except TimeoutError:
+            raise BrokerUnreachableError(self.address, f"connecting took longer than {timeout_ms} ms") from None
+        except OSError as error:
+            raise BrokerUnreachableError(self.address, f"no connection: {_reason(error)}") from None
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._settings.tls is None:
+                return plain
+            plain.settimeout(max(deadline - time.monotonic(), 0.001))
+            named = self._settings.tls.server_hostname or split_address(self.address)[0]
+            return self._settings.tls.context().wrap_socket(plain, server_hostname=named)
+        except TimeoutError:
+            plain.close()
+            raise BrokerUnreachableError(self.address, f"the TLS handshake took longer than {timeout_ms} ms") from None
+        except ssl.SSLCertVerificationError as error:
+            plain.close()
+            raise TlsError(self.address, f"the server's certificate is refused: {error.verify_message}") from None
+        except OSError as error:
+            plain.close()
+            reason = "the server does not speak TLS" if "WRONG_VERSION_NUMBER" in str(error) else _reason(error)
+            raise TlsError(self.address, reason) from None
+        except BaseException:
+            plain.close()
+            raise
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

@@ -1,0 +1,122 @@
+"""The one asyncio loop of the process, in a daemon thread: made at first use, and made anew after a fork.
+
+All sockets of the client live on this loop. Synchronous callers hand coroutines to `run`; user code never runs on
+the loop's thread. A forked child has the memory of the parent's loop but not its thread: the child forgets the loop,
+and closes its copies of the sockets without a word to the other side, so that the parent's connections end when the
+parent closes them.
+
+Java: NettyRemotingClient's event loop groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from spark_mq.client.errors import RequestTimeoutError
+
+T = TypeVar("T")
+
+THREAD_NAME = "spark-mq-client"
+
+
+class _OwnLoop:
+    """What of the loop belongs to one process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: threading.Thread | None = None
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+_own = _OwnLoop()
+_inherited: list[_OwnLoop] = []  # kept: collecting a loop of the parent would close and unregister what is its
+_forgetting: list[Callable[[], None]] = []
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, running."""
+    own = _own
+    loop = own.loop
+    if loop is not None:
+        return loop
+    with own.lock:
+        if own.loop is None:
+            loop = asyncio.new_event_loop()
+            started = threading.Event()
+            loop.call_soon(started.set)
+            own.thread = threading.Thread(target=_run_forever, args=(loop,), name=THREAD_NAME, daemon=True)
+            own.thread.start()
+            started.wait()
+            own.loop = loop
+        return own.loop
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def is_loop_thread() -> bool:
+    """Whether the caller runs on the loop's thread, where waiting would never end."""
+    return threading.current_thread() is _own.thread
+
+
+def spawn(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Start a coroutine on the loop, from any thread; the future gives its result."""
+    return asyncio.run_coroutine_threadsafe(coroutine, event_loop())
+
+
+def run(coroutine: Coroutine[Any, Any, T], timeout_ms: int | None = None, what: str = "a call of the client") -> T:
+    """The coroutine's result, waited for by a thread that is not the loop's.
+
+    Raises RequestTimeoutError after `timeout_ms`, and cancels the coroutine then and on KeyboardInterrupt.
+    """
+    if is_loop_thread():
+        coroutine.close()
+        raise RuntimeError(
+            "the client's own thread cannot wait for itself: await the coroutine, or call from another thread"
+        )
+    future = spawn(coroutine)
+    try:
+        return future.result(None if timeout_ms is None else timeout_ms / 1000)
+    except concurrent.futures.TimeoutError:
+        if future.done():  # the coroutine's own
+            raise
+        future.cancel()
+        raise RequestTimeoutError(what, timeout_ms or 0) from None
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def own_socket(sock: socket.socket) -> None:
+    """Remember a socket of the loop, so that a forked child closes its copy."""
+    _own.sockets.add(sock)
+
+
+def when_forked(forget: Callable[[], None]) -> None:
+    """Call `forget` in each child that this process forks, before anything else runs there."""
+    _forgetting.append(forget)
+
+
+def _forget_the_parents() -> None:
+    global _own
+    before, _own = _own, _OwnLoop()
+    _inherited.append(before)
+    for sock in list(before.sockets):
+        descriptor = sock.detach()  # no shutdown, and nothing is said to the parent's selector
+        if descriptor >= 0:
+            os.close(descriptor)
+    for forget in _forgetting:
+        forget()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)

@@ -1,0 +1,309 @@
+"""A producer: messages to topics, waited for, in the background, one-way or in batches. Java: DefaultMQProducer.
+
+    with Producer(ClientSettings("ns1:9876;ns2:9876"), "orders-writer") as producer:
+        result = producer.send(Message("orders", b"...", tags="new", keys="order-17"))
+        future = producer.send_async(Message("orders", b"..."))
+        producer.send(Message("orders", b"..."), selector=by_hash, arg="order-17")   # equal keys keep their order
+        print(result.message_id, future.result().queue)
+
+Safe for threads. Messages are checked, encoded and compressed in the caller's thread; one event loop a process does the rest. A
+message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from spark_mq.client.errors import ClientClosedError, ClientSettingError, MessageRefusedError, RequestTimeoutError
+from spark_mq.client.event_loop import event_loop, is_loop_thread, run
+from spark_mq.client.hand_over import HandOver
+from spark_mq.client.in_flight import InFlight
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.member import QuietMember
+from spark_mq.client.message import Message, MessageQueue
+from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage
+from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.routes import TopicRoute
+from spark_mq.client.selectors import QueueSelector
+from spark_mq.client.send_futures import SendFuture
+from spark_mq.client.send_results import SendResult
+from spark_mq.client.sender import Sender, Sending, SendMode
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.unique_ids import UniqueIds
+from storage.errors import NameIllegalError
+from storage.names import validate_group
+
+T = TypeVar("T")
+_GRACE_SECONDS = 2.0
+
+
+class Producer:
+    """A producer group's member in this process; open from the beginning until `close`.
+
+    `topics` are asked for at once, so that their brokers know the producer before it sends.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        options: ProducerSettings | None = None,
+        *,
+        topics: Iterable[str] = (),
+    ) -> None:
+        """Raises GroupTakenError where this process has one of that group and settings, ClientSettingError."""
+        try:
+            validate_group(group)
+        except NameIllegalError as error:
+            raise ClientSettingError("group", group, error.rule) from None
+        self.settings = settings
+        self.options = options or ProducerSettings()
+        self.group = group
+        self._pid = os.getpid()
+        self._closed: ClientClosedError | None = None
+        self._closing = threading.Lock()
+        self._in_flight = InFlight(self.options.max_in_flight, self.options.max_in_flight_bytes)
+        self._instance = ClientInstance.of(settings)
+        named = with_namespace(settings.namespace, group)
+        ids = UniqueIds(self._instance.client_id.partition("@")[0])
+        self._maker = MessageMaker(self.options, ids.make, named, settings.namespace)
+        self._loop = event_loop()
+        self._sender = Sender(self._instance, self.options, named, self._has_ended)
+        self._hand_over: HandOver[Sending] = HandOver(self._loop, self._sender.begin)
+        self._member = self._make_member(named)
+        try:
+            known = [self._maker.topic(topic) for topic in topics]
+            self._run(self._begin(known))
+        except BaseException:
+            self._instance.release()
+            raise
+
+    @property
+    def client_id(self) -> str:
+        """How brokers list this client."""
+        return self._instance.client_id
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages wait for their answers; a batch counts as one."""
+        return self._in_flight.count
+
+    def send(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send and wait. Without `queue` and `selector` the topic's queues take turns.
+
+        A refusal or a network failure is tried again on another broker (`ProducerSettings.retries`), not where the queue is chosen by
+        the caller. Raises SendFailedError where several tries failed, else the error of the only one.
+        """
+        begun = self._begin_send()
+        made = self._maker.message(message)
+        return self._send(made, self._place(message, queue, selector, arg), timeout_ms, begun)
+
+    def send_async(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+        timeout_ms: int | None = None,
+    ) -> SendFuture[SendResult]:
+        """Send in the background; the future ends within the time-out. Network failures are tried again, refusals are not.
+
+        Where too much is in flight it waits for room, or raises TooManyInFlightError (`ProducerSettings.when_full`). Callbacks of the
+        future run in threads of their own.
+        """
+        begun = self._begin_send()
+        made = self._maker.message(message)
+        return self._send_async(made, self._place(message, queue, selector, arg), timeout_ms, begun)
+
+    def send_oneway(
+        self,
+        message: Message,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> None:
+        """Send without an answer: it returns when the request was given to a connection, and nobody learns what became of it."""
+        begun = self._begin_send()
+        made = self._maker.message(message)
+        self._wait(made, SendMode.ONEWAY, self._place(message, queue, selector, arg), None, begun)
+
+    def send_batch(
+        self, messages: Iterable[Message], queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request, to one queue, where they stand one behind the other. All are stored or none."""
+        begun = self._begin_send()
+        made, place = self._batch(messages, queue)
+        return self._send(made, place, timeout_ms, begun)
+
+    def send_batch_async(
+        self, messages: Iterable[Message], queue: MessageQueue | None = None, timeout_ms: int | None = None
+    ) -> SendFuture[SendResult]:
+        """`send_batch` in the background, as `send_async`."""
+        begun = self._begin_send()
+        made, place = self._batch(messages, queue)
+        return self._send_async(made, place, timeout_ms, begun)
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that a message to the topic may go to: what selectors choose from.
+
+        Raises TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError.
+        """
+        self._check_open()
+        named = self._maker.topic(topic)
+        known = self._sender.known_queues(named)
+        if known is None:
+            known = self._run(self._sender.queues(named))
+        return known if named == topic else tuple(queue._replace(topic=topic) for queue in known)
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Wait for what is in flight, at most for `timeout_ms` (else a send's time-out), then leave the brokers.
+
+        What has not ended by then ends with ClientClosedError. A second call does nothing.
+        """
+        with self._closing:
+            if self._closed is not None:
+                return
+            self._closed = ClientClosedError(f"producer {self.group}", "it is closed")
+        if os.getpid() != self._pid:
+            return  # its connections are the parent's
+        seconds = (self.options.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        self._in_flight.wait_for_none(seconds)
+        try:
+            self._run(self._end(self._closed, int(seconds * 1000)))
+        finally:
+            self._instance.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # For a transaction producer.
+
+    def _make_member(self, group: str) -> ProducerMember:
+        return ProducerMember(group, self._sender)
+
+    # Sending.
+
+    def _send(
+        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, begun: float
+    ) -> SendResult:
+        result = self._wait(made, SendMode.WAITING, place, timeout_ms, begun)
+        assert result is not None
+        return result
+
+    def _wait(
+        self, made: OutgoingMessage, mode: SendMode, place: MessageQueue | None, timeout_ms: int | None, begun: float
+    ) -> SendResult | None:
+        if is_loop_thread():
+            raise RuntimeError("the client's own thread cannot wait for itself: send from another thread")
+        self._in_flight.add(len(made.body))
+        future, timeout = self._submit(made, mode, place, timeout_ms, begun)
+        try:
+            return future.result(timeout / 1000 + _GRACE_SECONDS)
+        except TimeoutError:
+            raise RequestTimeoutError(f"a send to topic {made.topic}", timeout) from None
+
+    def _send_async(
+        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, begun: float
+    ) -> SendFuture[SendResult]:
+        patience_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        blocks = self.options.when_full == "block"
+        self._in_flight.take(len(made.body), patience_ms / 1000 if blocks else 0)
+        return self._submit(made, SendMode.ASYNC, place, timeout_ms, begun)[0]
+
+    def _submit(
+        self, made: OutgoingMessage, mode: SendMode, place: MessageQueue | None, timeout_ms: int | None, begun: float
+    ) -> tuple[SendFuture[Any], int]:
+        timeout = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        future: SendFuture[Any] = SendFuture()
+        self._hand_over.put(Sending(made, mode, future, begun + timeout / 1000, timeout, place))
+        return future, timeout
+
+    def _has_ended(self, sending: Sending) -> None:
+        self._in_flight.release(len(sending.message.body))
+
+    def _begin_send(self) -> float:
+        """When the send begins, by the loop's clock. Raises ClientClosedError."""
+        self._check_open()
+        return time.monotonic()
+
+    def _batch(
+        self, messages: Iterable[Message], queue: MessageQueue | None
+    ) -> tuple[OutgoingMessage, MessageQueue | None]:
+        listed: Sequence[Message] = list(messages)
+        made = self._maker.batch(listed)
+        return made, self._place(listed[0], queue, None, None)
+
+    def _place(
+        self, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
+    ) -> MessageQueue | None:
+        """The queue that the caller chose, with the topic as brokers know it."""
+        if selector is not None:
+            if queue is not None:
+                raise MessageRefusedError(message.topic, "queue", "give a queue or a selector, not both")
+            queue = selector(self.queues(message.topic), message, arg)
+            if not isinstance(queue, MessageQueue):
+                raise MessageRefusedError(message.topic, "selector", f"it selected {queue!r:.80}, which is no queue")
+        if queue is None:
+            return None
+        if queue.topic != message.topic:
+            rule = f"{queue.topic!r} is another topic than the message's"
+            raise MessageRefusedError(message.topic, "queue", rule)
+        return queue._replace(topic=self._maker.topic(queue.topic))
+
+    # Opening and closing.
+
+    async def _begin(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            await self._sender.queues(topic)
+        await self._instance.add_member(self._member)
+
+    async def _end(self, reason: ClientClosedError, timeout_ms: int) -> None:
+        await self._member.close(timeout_ms)
+        self._sender.close(reason)
+        await self._instance.remove_member(self._member)
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+        if os.getpid() != self._pid:
+            raise ClientClosedError(f"producer {self.group}", "it was made before a fork, by the parent process")
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return run(call)
+
+
+class ProducerMember(QuietMember):
+    """The producer among the instance's members."""
+
+    def __init__(self, group: str, sender: Sender) -> None:
+        super().__init__(group)
+        self._sender = sender
+
+    def topics(self) -> Sequence[str]:
+        """What it has sent to."""
+        return self._sender.topics()
+
+    def on_route(self, route: TopicRoute) -> None:
+        """The sender's queues follow."""
+        self._sender.on_route(route)
+
+    async def close(self, timeout_ms: int) -> None:
+        """Nothing to wait for."""

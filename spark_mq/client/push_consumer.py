@@ -1,0 +1,354 @@
+"""PushConsumer: a group's messages, handed to a listener in threads of its own.
+
+    def listen(messages, context):
+        for message in messages:
+            print(message.topic, message.body)
+        return ConsumeStatus.SUCCESS
+
+    with PushConsumer(ClientSettings(name_servers=("host:9876",)), "group", listen) as consumer:
+        consumer.subscribe("topic", "TagA || TagB")
+        …
+
+The group's clients, Java's among them, share the queues. What the listener does not say SUCCESS to is delivered again, up to
+`max_reconsume_times`, then it is a dead letter (`%DLQ%group`). A message may come more than once: after a crash, and when
+queues move to another client.
+
+Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), static topics
+as such, message traces, class filters.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from spark_mq.client.consumer_calls import ConsumerCalls
+from spark_mq.client.consumer_settings import PushSettings, default_offset_directory
+from spark_mq.client.errors import ClientClosedError, ClientSettingError
+from spark_mq.client.event_loop import run
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.listener_pool import ListenerPool
+from spark_mq.client.listeners import (
+    ConcurrentContext,
+    ConcurrentListener,
+    ConsumeStatus,
+    OrderlyContext,
+    OrderlyListener,
+)
+from spark_mq.client.local_offsets import LocalOffsetFile, LocalOffsetStore
+from spark_mq.client.member import Kind, QuietMember
+from spark_mq.client.message import MessageExt, MessageQueue, decode_records
+from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.offset_stores import OffsetStore, RemoteOffsetStore
+from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
+from spark_mq.client.routes import TopicRoute
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription
+from spark_mq.remoting.client_bodies import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    ConsumeType,
+    MessageModel,
+)
+from spark_mq.remoting.client_bodies import (
+    ConsumeStatus as TopicConsumeStatus,
+)
+from storage.epoch_times import current_time_ms
+from storage.names import RETRY_PREFIX, retry_topic, validate_group, validate_topic
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_MS = 30_000
+_MARGIN_MS = 15_000
+_DIRECTLY = {
+    ConsumeStatus.SUCCESS: "CR_SUCCESS",
+    ConsumeStatus.LATER: "CR_LATER",
+    ConsumeStatus.COMMIT: "CR_COMMIT",
+    ConsumeStatus.ROLLBACK: "CR_ROLLBACK",
+}
+
+
+class PushConsumer:
+    """A consumer of one group; safe for threads. Nothing is sent before `start`, which `with` calls."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        listener: ConcurrentListener | None = None,
+        *,
+        orderly_listener: OrderlyListener | None = None,
+        push: PushSettings | None = None,
+        queue_listener: QueueListener | None = None,
+    ) -> None:
+        """Give a `listener`, which many threads call at once, or an `orderly_listener`, called for a queue once at a time.
+
+        `queue_listener` is told when other queues are read. Raises NameIllegalError, ClientSettingError.
+        """
+        if (listener is None) == (orderly_listener is None):
+            raise ClientSettingError("listener", listener, "give either listener or orderly_listener")
+        self.group = validate_group(group)
+        self._settings = settings
+        self._push = push or PushSettings()
+        self._listener = listener
+        self._orderly_listener = orderly_listener
+        self._queue_listener = queue_listener
+        self._wanted: dict[str, Subscription] = {}
+        self._at_work: _AtWork | None = None
+        self._is_closed = False
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+
+    # Before and after the start.
+
+    def subscribe(self, topic: str, expression: str | None = "*", *, expression_type: ExpressionType = "TAG") -> None:
+        """Consume a topic: all of it, tags (`A || B`), or by an SQL92 expression. In place of an earlier subscription of the topic.
+
+        All clients of the group must subscribe alike. Raises NameIllegalError, ValueError; after the start ClientError where the
+        brokers refuse the expression.
+        """
+        wire_topic = with_namespace(self._settings.namespace, validate_topic(topic))
+        wanted = subscription(wire_topic, expression, current_time_ms(), expression_type)
+        with self._lock:
+            self._check_open()
+            self._wanted[wire_topic] = wanted
+            if self._at_work is not None:
+                self._run(self._at_work.subscribe(wanted))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume the topic no more; its queues are given up."""
+        wire_topic = with_namespace(self._settings.namespace, topic)
+        with self._lock:
+            self._wanted.pop(wire_topic, None)
+            if self._at_work is not None:
+                self._run(self._at_work.unsubscribe(wire_topic))
+
+    def start(self) -> None:
+        """Join the group and begin. Raises ClientError: no name server, no rights, an SQL92 expression refused, the group taken."""
+        with self._lock:
+            self._check_open()
+            if self._at_work is not None:
+                return
+            self._pid = os.getpid()
+            instance = ClientInstance.of(self._settings)
+            try:
+                self._at_work = run(self._started(instance))
+            except BaseException:
+                instance.release()
+                raise
+
+    async def _started(self, instance: ClientInstance) -> _AtWork:
+        at_work = _AtWork(self, instance)
+        await at_work.start()
+        return at_work
+
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> bool:
+        """Leave: pulls end, listeners that run are waited for, offsets are stored, locks given back, the group left.
+
+        False where a listener still ran after the time; what it works on is delivered again. A listener that calls it waits for itself.
+        """
+        with self._lock:
+            self._is_closed = True
+            at_work, self._at_work = self._at_work, None
+        if at_work is None or self._pid != os.getpid():  # after a fork it is the parent's
+            return True
+        try:
+            return run(at_work.close(timeout_ms), 2 * timeout_ms + _MARGIN_MS, f"closing the consumer of {self.group}")
+        finally:
+            at_work.instance.release()
+
+    def __enter__(self) -> PushConsumer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # While it runs.
+
+    def pause(self) -> None:
+        """Pull nothing new until `resume`. Java: suspend."""
+        self._run(self._call(PushEngine.pause))
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._run(self._call(PushEngine.resume))
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer reads now."""
+        return self._run(self._call(PushEngine.assignment))
+
+    @property
+    def client_id(self) -> str:
+        """This client among the group's. Raises ClientClosedError before the start."""
+        return self._running().instance.client_id
+
+    async def _call(self, method: Any) -> Any:
+        return method(self._running().engine)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return run(call, self._settings.request_timeout_ms + _MARGIN_MS, f"a call of the consumer of {self.group}")
+
+    def _running(self) -> _AtWork:
+        if self._at_work is None or self._pid != os.getpid():
+            reason = "it is closed" if self._is_closed else "it was not started in this process"
+            raise ClientClosedError(f"the consumer of group {self.group}", reason)
+        return self._at_work
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosedError(f"the consumer of group {self.group}", "it is closed")
+
+
+class _AtWork(QuietMember):
+    """A consumer between start and close, as its client instance sees it. Owned by the event loop's thread."""
+
+    kind: Kind = "consumer"
+
+    def __init__(self, consumer: PushConsumer, instance: ClientInstance) -> None:
+        settings = consumer._settings
+        super().__init__(with_namespace(settings.namespace, consumer.group))
+        self.instance = instance
+        self._push = consumer._push
+        self._listener = consumer._listener
+        self._orderly_listener = consumer._orderly_listener
+        self._calls = ConsumerCalls(instance, self.group)
+        self._pool = ListenerPool(f"consume-{consumer.group[:100]}", self._push.thread_count)
+        is_broadcasting = self._push.model is MessageModel.BROADCASTING
+        offsets: OffsetStore = RemoteOffsetStore(self._calls)
+        if is_broadcasting:
+            directory = self._push.offset_directory or default_offset_directory()
+            offsets = LocalOffsetStore(LocalOffsetFile(directory, instance.client_id, self.group))
+        self.engine = PushEngine(
+            self._calls,
+            offsets,
+            self._pool,
+            self.group,
+            Listeners(consumer._listener, consumer._orderly_listener, consumer._queue_listener),
+            self._push,
+            settings,
+            current_time_ms,
+        )
+        self.engine.subscriptions.update(consumer._wanted)
+        if not is_broadcasting:
+            topic = retry_topic(self.group)
+            self.engine.subscriptions[topic] = subscription(topic, "*", current_time_ms())
+
+    async def start(self) -> None:
+        for wanted in list(self.engine.subscriptions.values()):
+            if not wanted.topic.startswith(RETRY_PREFIX):  # which the first heartbeat makes
+                await self._calls.check(wanted)
+        try:
+            await self.instance.add_member(self)
+            await self.engine.start()
+        except BaseException:
+            await self.instance.remove_member(self)
+            raise
+
+    async def subscribe(self, wanted: Subscription) -> None:
+        await self._calls.check(wanted)
+        self.engine.subscriptions[wanted.topic] = wanted
+        await self.instance.send_heartbeat()
+        self.engine.rebalance_soon()
+
+    async def unsubscribe(self, topic: str) -> None:
+        self.engine.subscriptions.pop(topic, None)
+        await self.instance.send_heartbeat()
+        self.engine.rebalance_soon()
+
+    async def close(self, timeout_ms: int) -> bool:
+        try:
+            return await self.engine.close(timeout_ms)
+        finally:  # whatever happens: a member that nobody serves would keep its share of the queues
+            self._calls.close()
+            await self.instance.remove_member(self)
+
+    # What the instance asks.
+
+    def topics(self) -> Collection[str]:
+        return tuple(self.engine.subscriptions)
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=self._push.model,
+            consume_from_where=self._push.consume_from.value,
+            subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
+        )
+
+    def on_route(self, route: TopicRoute) -> None:
+        self.engine.rebalance_soon()
+
+    def on_consumer_ids_changed(self) -> None:
+        self.engine.rebalance_soon()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        await self.engine.reset_offsets(topic, offsets)
+
+    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        return self.engine.offsets(topic)
+
+    async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        says = {each.name: str(getattr(self._push, each.name)) for each in fields(self._push)}
+        says |= {
+            "PROP_NAMESERVER_ADDR": ";".join(self.instance.settings.name_servers),
+            "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
+            "PROP_CLIENT_VERSION": "V5_3_3",
+            "PROP_CONSUMEORDERLY": str(self._orderly_listener is not None).lower(),
+            "PROP_THREADPOOL_CORE_SIZE": str(self._pool.thread_count),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self.engine.start_time_ms),
+        }
+        wanted = sorted(self.engine.subscriptions.values(), key=lambda each: each.topic)
+        return ConsumerRunningInfo(
+            properties=says,
+            subscriptions=tuple(each.wire_form() for each in wanted),
+            queue_table=dict(sorted(self.engine.running_info().items())),
+            status_table={each.topic: TopicConsumeStatus() for each in wanted},
+            jstack=_stacks() if with_stacks else None,
+        )
+
+    async def consume_directly(self, record: bytes, broker_name: str) -> ConsumeDirectlyResult:
+        found = decode_records(record)
+        messages = [replace(MessageExt.of(each, broker_name), topic=self.engine.topic_of(each)) for each in found]
+        begun_ms = current_time_ms()
+        result, remark, auto_commit = await self._pool.call(partial(self._consume_one, messages)) or (None, None, True)
+        return ConsumeDirectlyResult(
+            is_order=self._orderly_listener is not None,
+            auto_commit=auto_commit,
+            consume_result=result or "CR_RETURN_NULL",
+            remark=remark,
+            spent_time_ms=current_time_ms() - begun_ms,
+        )
+
+    def _consume_one(self, messages: list[MessageExt]) -> tuple[str, str | None, bool]:
+        """In a thread: what the listener says, why it fails, and whether it leaves commits to the consumer."""
+        orderly, concurrent = OrderlyContext(messages[0].queue), ConcurrentContext(messages[0].queue)
+        try:
+            if self._orderly_listener is not None:
+                answer: object = self._orderly_listener(messages, orderly)
+            else:
+                assert self._listener is not None  # one of the two is given
+                answer = self._listener(messages, concurrent)
+        except BaseException as error:  # as in `listeners.answer_of`; here the operator is told
+            return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}", orderly.auto_commit
+        known = _DIRECTLY[answer] if isinstance(answer, ConsumeStatus) else "CR_RETURN_NULL"
+        return known, None, orderly.auto_commit
+
+
+def _stacks() -> str:
+    """What all threads of the process do. Java: UtilAll.jstack."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}\n" + "".join(traceback.format_stack(frame))
+        for ident, frame in sys._current_frames().items()
+    )

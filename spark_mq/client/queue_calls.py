@@ -1,0 +1,131 @@
+"""What brokers are asked of one queue: where it begins and ends, what lies at a time, where a group is, its messages.
+
+Java: MQAdminImpl, MQClientAPIImpl. A queue's master is asked; while it is away, reads go to a slave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.errors import request_text, response_error
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.pull_calls import pull_command, pull_result
+from spark_mq.client.pulls import Pull, PullResult
+from spark_mq.client.routes import MASTER_ID
+from spark_mq.remoting import Header, MessageQueue, RequestCode
+from spark_mq.remoting.consumer_headers import (
+    MaxOffsetRequest,
+    OffsetAnswer,
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    TimeAnswer,
+    UpdateConsumerOffsetRequest,
+)
+from storage.rules.response_codes import ResponseCode
+
+H = TypeVar("H", bound=Header)
+
+_WAS_RESET = "Offset has been previously reset"
+
+
+class QueueCalls:
+    """Calls about one queue; topics and groups are as brokers know them (with namespace)."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue's end: the offset that the next message will have."""
+        header = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        return (await self._read(OffsetAnswer, RequestCode.GET_MAX_OFFSET, header, queue)).queue_offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The queue's first offset."""
+        return (await self._read(OffsetAnswer, RequestCode.GET_MIN_OFFSET, _of(queue), queue)).queue_offset
+
+    async def earliest_time_ms(self, queue: MessageQueue) -> int:
+        """When the queue's first message was stored; −1 of an empty queue."""
+        return (await self._read(TimeAnswer, RequestCode.GET_EARLIEST_MSG_STORETIME, _of(queue), queue)).time_ms
+
+    async def search_offset(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
+        """The first message stored at that time or later; with `upper` the last one of those stored at it."""
+        header = SearchOffsetRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            time_ms=time_ms,
+            boundary_type="UPPER" if upper else "LOWER",
+            broker_name=queue.broker_name,
+        )
+        return (await self._read(OffsetAnswer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)).queue_offset
+
+    async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Where the group goes on. None: nothing is stored.
+
+        A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory.
+        """
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        header = QueryConsumerOffsetRequest(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        address = await self._address(queue)
+        answer = await self._instance.invoke(address, make_call(code, header))
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise response_error(answer.code, answer.remark, address, request_text(code), queue.topic, group)
+        return read_answer_header(OffsetAnswer, answer, address, code).queue_offset
+
+    async def store_group_offset(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """Store where the group goes on, also backwards. False: a reset of that queue waits for the group, and wins."""
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        address = await self._address(queue, must_write=True)
+        request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        answer = await self._instance.remoting.ask(address, request, topic=queue.topic, group=group)
+        return not (answer.remark or "").startswith(_WAS_RESET)
+
+    async def pull(
+        self, pull: Pull, group: str, *, broker_id: int = MASTER_ID, timeout_ms: int | None = None
+    ) -> PullResult:
+        """Messages of one queue, as they stand in the log, from the master or the slave of that id, else from another.
+
+        The time-out counts on top of the time for which the broker may hold the pull.
+        """
+        address = await self._address(pull.queue, broker_id)
+        at_master = self._instance.broker_addresses(pull.queue.broker_name).get(MASTER_ID) == address
+        wait_ms = timeout_ms or self._instance.settings.request_timeout_ms
+        command = pull_command(pull, group, at_master=at_master)
+        answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
+        return pull_result(answer, pull, group, address)
+
+    async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """The end of each readable queue, asked for at once."""
+        queues = await self._instance.subscribe_queues(topic)
+        return dict(zip(queues, await asyncio.gather(*map(self.max_offset, queues)), strict=True))
+
+    async def min_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """The beginning of each readable queue, asked for at once."""
+        queues = await self._instance.subscribe_queues(topic)
+        return dict(zip(queues, await asyncio.gather(*map(self.min_offset, queues)), strict=True))
+
+    async def _read(self, header_class: type[H], code: RequestCode, header: Header, queue: MessageQueue) -> H:
+        address = await self._address(queue)
+        answer = await self._instance.remoting.ask(address, make_call(code, header), topic=queue.topic)
+        return read_answer_header(header_class, answer, address, code)
+
+    async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, must_write: bool = False) -> str:
+        if not self._instance.broker_addresses(queue.broker_name):
+            await self._instance.route(queue.topic)
+        return await self._instance.broker_address(queue.broker_name, broker_id, only_this=must_write)
+
+
+def _of(queue: MessageQueue) -> QueueRequest:
+    return QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)

@@ -1,0 +1,128 @@
+"""What a topic's route says: queues to send to, queues to read, addresses of brokers. Pure.
+
+Java: MQClientInstance (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe),
+TopicRouteData, BrokerData. Not supported: static topics, whose queues are shown as the physical ones behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from spark_mq.client.errors import MessageQueueNotFoundError
+from spark_mq.client.settings import split_address
+from spark_mq.remoting import MessageQueue
+from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
+
+MASTER_ID = 0
+READABLE = 4
+WRITABLE = 2
+DEFAULT_TOPIC = "TBW102"
+"""Its route stands for topics that a broker will create when they are first sent to."""
+
+_VIP_STEP = 2
+
+
+@dataclass(frozen=True)
+class TopicRoute:
+    """The route of one topic, as a name server gave it."""
+
+    topic: str
+    data: TopicRouteData
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether an order configuration names the queues to send to, also those of brokers that are away."""
+        return bool(self.data.order_topic_conf)
+
+    @cached_property
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """Addresses by broker name and id."""
+        return {each.broker_name: dict(each.broker_addresses) for each in self.data.broker_datas}
+
+    @cached_property
+    def clusters(self) -> Mapping[str, str | None]:
+        """The cluster of each broker."""
+        return {each.broker_name: each.cluster for each in self.data.broker_datas}
+
+    @cached_property
+    def publish_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues to send to: by broker name, then by number."""
+        if self.data.order_topic_conf:
+            return ordered_queues(self.topic, self.data.order_topic_conf)
+        return tuple(
+            MessageQueue(self.topic, each.broker_name, queue_id)
+            for each in sorted(self.data.queue_datas, key=_by_name)
+            if each.perm & WRITABLE and MASTER_ID in self.brokers.get(each.broker_name, {})
+            for queue_id in range(each.write_queue_count)
+        )
+
+    @cached_property
+    def subscribe_queues(self) -> tuple[MessageQueue, ...]:
+        """Queues to read: by broker name, then by number; also of brokers whose master is away."""
+        return tuple(
+            MessageQueue(self.topic, each.broker_name, queue_id)
+            for each in sorted(self.data.queue_datas, key=_by_name)
+            if each.perm & READABLE
+            for queue_id in range(each.read_queue_count)
+        )
+
+    @property
+    def master_addresses(self) -> tuple[str, ...]:
+        """The masters' addresses, by broker name."""
+        return tuple(addresses[MASTER_ID] for _, addresses in sorted(self.brokers.items()) if MASTER_ID in addresses)
+
+    @property
+    def read_addresses(self) -> tuple[str, ...]:
+        """One address for each broker: its master's, else that of the lowest id. Java: BrokerData.selectBrokerAddr."""
+        return tuple(read_address(addresses) for _, addresses in sorted(self.brokers.items()) if addresses)
+
+
+def ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
+    """The queues of `broker:count;broker:count`, in that order. Raises MessageQueueNotFoundError where it says something else."""
+    queues = []
+    for part in filter(None, order_conf.split(";")):
+        broker_name, _, count = part.partition(":")
+        if not count.isdecimal():
+            raise MessageQueueNotFoundError(topic, f"its order configuration is {order_conf!r}, not broker:count;…")
+        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
+    return tuple(queues)
+
+
+def default_route(topic: str, route: TopicRoute, queue_count: int) -> TopicRoute:
+    """The route that a topic will have when brokers create it: that of TBW102, with at most `queue_count` queues a broker."""
+    queues = []
+    for each in route.data.queue_datas:
+        count = min(queue_count, each.read_queue_count)
+        queues.append(replace(each, read_queue_count=count, write_queue_count=count))
+    return TopicRoute(topic, replace(route.data, queue_datas=tuple(queues)))
+
+
+def read_address(addresses: Mapping[int, str]) -> str:
+    """The master's address, else that of the lowest id."""
+    return addresses[MASTER_ID] if MASTER_ID in addresses else addresses[min(addresses)]
+
+
+def subscribe_address(addresses: Mapping[int, str], broker_id: int, *, only_this: bool = False) -> str | None:
+    """From where to pull when a broker with that id is wanted: it, for a slave the next one, or with `only_this` None, any.
+
+    Java: findBrokerAddressInSubscribe.
+    """
+    found = addresses.get(broker_id)
+    if found is None and broker_id != MASTER_ID:
+        found = addresses.get(broker_id + 1)
+    if found is None and not only_this and addresses:
+        found = read_address(addresses)
+    return found
+
+
+def vip_address(address: str) -> str:
+    """The broker's second listener, two ports below, which takes all but pulls. Java: MixAll.brokerVIPChannel."""
+    host, port = split_address(address)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port - _VIP_STEP}"
+
+
+def _by_name(queues: QueueData) -> str:
+    return queues.broker_name

@@ -1,0 +1,389 @@
+"""Sends under way: a queue and a request for each try, and what follows from its answer. Everything runs on the loop's thread.
+
+    begin ─▶ the topic's queues ─▶ a queue whose turn it is ─▶ request ─▶ stored: the result
+                                             ▲                         └─▶ failed: `send_retries` decides
+                                             └──── again, not that broker ◀──┘
+
+A send has one deadline for all its tries, and each ends with a result or an error by then. Only what is not at hand (a route, a
+broker's address, a connection) takes a task.
+
+Java: DefaultMQProducerImpl.sendDefaultImpl and sendKernelImpl, MQClientAPIImpl.sendMessageAsync. Departure: Java's retry after an
+asynchronous failure sends the same header to another broker, with queue id and broker name of the first. Here each try has a
+header of its own, made for its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from math import ceil
+from typing import Any, Protocol, TypeVar
+
+from spark_mq.client.errors import (
+    BrokerNotFoundError,
+    ClientClosedError,
+    ClientError,
+    RequestTimeoutError,
+    ResponseError,
+    SendFailedError,
+    request_text,
+)
+from spark_mq.client.event_loop import event_loop
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.latency_faults import LatencyFaults
+from spark_mq.client.outgoing_messages import OutgoingMessage
+from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.queue_turns import QueueTurns
+from spark_mq.client.routes import MASTER_ID, TopicRoute, vip_address
+from spark_mq.client.send_requests import SendRequests, send_code
+from spark_mq.client.send_results import SendResult, read_send_answer
+from spark_mq.client.send_retries import SendStatus, goes_again, is_network_failure
+from spark_mq.remoting import MessageQueue, RemotingCommand
+from storage.rules.response_codes import ResponseCode
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+
+class SendMode(Enum):
+    """How the caller waits. It decides which failures are tried again (`send_retries.py`)."""
+
+    WAITING = "waiting"
+    ASYNC = "async"
+    ONEWAY = "oneway"
+
+
+class Outcome(Protocol):
+    """Where a send's end goes, on the loop's thread."""
+
+    def set_result(self, result: Any, /) -> None:
+        """The SendResult; None of a one-way send that left."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Why it failed: a ClientError."""
+
+
+class Sending:
+    """One send, from its beginning to its end. `queue`: where to, with the topic as brokers know it; None: whose turn it is."""
+
+    __slots__ = ("deadline", "failures", "message", "mode", "outcome", "queue", "stored", "timeout_ms", "tries_left")
+
+    def __init__(
+        self,
+        message: OutgoingMessage,
+        mode: SendMode,
+        outcome: Outcome,
+        deadline: float,
+        timeout_ms: int,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        self.message = message
+        self.mode = mode
+        self.outcome = outcome
+        self.deadline = deadline
+        self.timeout_ms = timeout_ms
+        self.queue = queue
+        self.tries_left = 0
+        self.failures: list[tuple[str, ClientError]] = []
+        self.stored: SendResult | None = None
+
+
+class _Try:
+    """One try of a send; what its answer goes to (`transport.Promise`)."""
+
+    __slots__ = ("_sender", "address", "begun", "is_done", "queue", "sending")
+
+    def __init__(self, sender: Sender, sending: Sending, queue: MessageQueue, address: str, begun: float) -> None:
+        self._sender = sender
+        self.sending = sending
+        self.queue = queue
+        self.address = address
+        self.begun = begun
+        self.is_done = False
+
+    def done(self) -> bool:
+        return self.is_done
+
+    def set_result(self, answer: RemotingCommand) -> None:
+        self.is_done = True
+        self._sender.hear(self, answer)
+
+    def set_exception(self, error: Exception) -> None:
+        self.is_done = True
+        self._sender.fail_try(self.sending, self.queue, error, self.begun)
+
+
+class _Topic:
+    """The queues of one topic, and whose turn it is."""
+
+    __slots__ = ("queues", "turns")
+
+    def __init__(self, queues: tuple[MessageQueue, ...]) -> None:
+        self.queues = queues
+        self.turns = QueueTurns()
+
+
+class Sender:
+    """The sends of one producer group. `ended` is called for each sending when it has ended."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        settings: ProducerSettings,
+        group: str,
+        ended: Callable[[Sending], object] = lambda sending: None,
+    ) -> None:
+        """`group` as brokers know it."""
+        self._instance = instance
+        self._settings = settings
+        self._requests = SendRequests(group, settings)
+        self._ended = ended
+        self._namespace = instance.settings.namespace
+        self._is_vip = instance.settings.vip_channel_enabled
+        self._loop = event_loop()
+        self._faults = LatencyFaults() if settings.avoids_slow_brokers else None
+        self._topics: dict[str, _Topic] = {}
+        self._refreshing: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: set[Sending] = set()
+        self._closed: ClientClosedError | None = None
+
+    def topics(self) -> list[str]:
+        """Topics that were sent to, as brokers know them."""
+        return list(self._topics)
+
+    def known_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """The queues of a topic that was sent to, from any thread; None where they must be asked for."""
+        found = self._topics.get(topic)
+        return None if found is None else found.queues
+
+    def on_route(self, route: TopicRoute) -> None:
+        """A topic's route has changed. A topic without queues keeps those before: a send to them says why they do not take it."""
+        found = self._topics.get(route.topic)
+        if found is not None and route.publish_queues:
+            found.queues = route.publish_queues
+
+    async def queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
+        """The topic's writable queues; of one that is not there those that it will get.
+
+        Raises TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError.
+        """
+        count = self._settings.default_queue_count
+        queues = await self._instance.publish_queues(topic, refresh=refresh, default_queue_count=count)
+        found = self._topics.setdefault(topic, _Topic(queues))
+        found.queues = queues
+        return queues
+
+    async def send(self, message: OutgoingMessage, timeout_ms: int, mode: SendMode = SendMode.WAITING) -> SendResult:
+        """Send and wait, for those who live on the loop."""
+        outcome: asyncio.Future[SendResult] = self._loop.create_future()
+        self.begin(Sending(message, mode, _Guarded(outcome), self._loop.time() + timeout_ms / 1000, timeout_ms))
+        return await outcome
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a send. Nothing is raised: what fails goes to its outcome."""
+        retries = {SendMode.WAITING: self._settings.retries, SendMode.ASYNC: self._settings.async_retries}
+        sending.tries_left = retries.get(sending.mode, 0)
+        if sending.queue is not None and sending.mode is SendMode.WAITING:
+            sending.tries_left = 0  # as in Java: who names the queue decides what to do
+        self._under_way.add(sending)
+        self._next_try(sending)
+
+    def close(self, error: ClientClosedError) -> None:
+        """End all sends that are under way with the error, and take no more."""
+        self._closed = error
+        for task in self._tasks:
+            task.cancel()
+        for sending in list(self._under_way):
+            self._end(sending, None, error)
+
+    # A try.
+
+    def _next_try(self, sending: Sending) -> None:
+        try:
+            self._try(sending)
+        except Exception as error:
+            self._fail(sending, error)
+
+    def _try(self, sending: Sending) -> None:
+        if self._closed is not None:
+            raise self._closed
+        begun = self._loop.time()
+        if begun >= sending.deadline:
+            raise self._too_late(sending)
+        topic = self._topics.get(sending.message.topic)
+        if topic is None:
+            self._keep(self._with_route(sending))
+            return
+        queue = sending.queue
+        if queue is None:
+            failed_broker = sending.failures[-1][0] if sending.failures else None
+            queue = topic.turns.choose(topic.queues, failed_broker, self._faults)
+        address = self._instance.broker_addresses(queue.broker_name).get(MASTER_ID)
+        if address is None:
+            self._keep(self._with_address(sending, queue))
+            return
+        self._request(sending, queue, address, begun)
+
+    def _request(self, sending: Sending, queue: MessageQueue, address: str, begun: float) -> None:
+        if self._is_vip:
+            address = vip_address(address)
+        command = self._requests.make(sending.message, queue)
+        if sending.mode is SendMode.ONEWAY:
+            self._keep(self._send_oneway(sending, queue, address, command))
+            return
+        left = sending.deadline - self._loop.time()  # not since `begun`: looking for the address may have taken long
+        left_ms = max(ceil(left * 1000), 1)  # up, so that no moment is left for a try that is in vain
+        most_ms = self._settings.max_try_timeout_ms
+        if most_ms is not None and sending.tries_left:
+            left_ms = min(left_ms, most_ms)
+        self._instance.remoting.invoke_for(_Try(self, sending, queue, address, begun), address, command, left_ms)
+
+    def hear(self, tried: _Try, answer: RemotingCommand) -> None:
+        """The answer to a try has come."""
+        sending = tried.sending
+        code = send_code(sending.message)
+        broker_name = tried.queue.broker_name
+        result = read_send_answer(answer, code, tried.address, broker_name, sending.message, self._namespace)
+        if not isinstance(result, SendResult):
+            self.fail_try(sending, tried.queue, result, tried.begun)
+            return
+        if self._faults is not None:
+            self._faults.note(broker_name, self._since_ms(tried.begun))
+        is_enough = result.status is SendStatus.SEND_OK or not self._settings.retries_unless_ok
+        if is_enough or sending.mode is not SendMode.WAITING or not sending.tries_left:
+            self._end(sending, result, None)
+            return
+        sending.stored = result
+        sending.tries_left -= 1
+        self._next_try(sending)
+
+    def fail_try(self, sending: Sending, queue: MessageQueue, error: Exception, begun: float) -> None:
+        """A try has failed: the next one, or the end."""
+        if not isinstance(error, ClientError):
+            self._end(sending, None, error)
+            return
+        is_waiting = sending.mode is SendMode.WAITING
+        if self._faults is not None:
+            is_reachable = not (is_waiting and isinstance(error, ResponseError))  # as in Java, strange as it is
+            self._faults.note(queue.broker_name, self._since_ms(begun), has_failed=True, is_reachable=is_reachable)
+        sending.failures.append((queue.broker_name, error))
+        if is_network_failure(error) or getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST:
+            self._refresh(sending.message.topic)
+        again = goes_again(error, is_waited_for=is_waiting, retried_codes=self._settings.retried_codes)
+        if again and sending.tries_left and self._loop.time() < sending.deadline:
+            sending.tries_left -= 1
+            self._next_try(sending)
+            return
+        self._end(sending, None, self._summed_up(sending))
+
+    # What takes a task.
+
+    async def _with_route(self, sending: Sending) -> None:
+        try:
+            what = f"the route of topic {sending.message.topic}"
+            await self._in_time(sending, self.queues(sending.message.topic), what)
+        except Exception as error:
+            self._fail(sending, error)
+        else:
+            self._next_try(sending)
+
+    async def _with_address(self, sending: Sending, queue: MessageQueue) -> None:
+        begun = self._loop.time()
+        try:
+            asked = self._instance.broker_address(queue.broker_name)
+            address = await self._in_time(sending, asked, f"the address of broker {queue.broker_name}")
+            self._request(sending, queue, address, begun)
+        except BrokerNotFoundError as error:
+            self.fail_try(sending, queue, error, begun)
+        except Exception as error:
+            self._fail(sending, error)
+
+    async def _in_time(self, sending: Sending, call: Coroutine[Any, Any, T], what: str) -> T:
+        """What the call gives. Raises RequestTimeoutError at the send's deadline."""
+        try:
+            return await asyncio.wait_for(call, max(sending.deadline - self._loop.time(), 0))
+        except TimeoutError:
+            raise RequestTimeoutError(what, sending.timeout_ms) from None
+
+    async def _send_oneway(self, sending: Sending, queue: MessageQueue, address: str, command: RemotingCommand) -> None:
+        left_ms = max(int((sending.deadline - self._loop.time()) * 1000), 1)
+        try:
+            await self._instance.remoting.invoke_oneway(address, command, left_ms)
+        except Exception as error:
+            self._end(sending, None, error)
+        else:
+            self._end(sending, None, None)
+
+    def _refresh(self, topic: str) -> None:
+        """Ask for the topic's route now, beside the sends; `on_route` hears of a change."""
+        if topic in self._topics and topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._keep(self._asked_anew(topic))
+
+    async def _asked_anew(self, topic: str) -> None:
+        try:
+            self.on_route(await self._instance.route(topic, refresh=True))
+        except ClientError as error:
+            _LOG.debug("the route of topic %s was asked for after a failed send: %s", topic, error.describe())
+        finally:
+            self._refreshing.discard(topic)
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The end.
+
+    def _fail(self, sending: Sending, error: Exception) -> None:
+        """End a send for a reason that another try would not mend."""
+        if not isinstance(error, ClientError):
+            _LOG.error("a send failed unexpectedly", exc_info=error)
+        self._end(sending, None, error)
+
+    def _end(self, sending: Sending, result: SendResult | None, error: Exception | None) -> None:
+        if sending not in self._under_way:
+            return
+        self._under_way.discard(sending)
+        self._ended(sending)
+        if error is None:
+            sending.outcome.set_result(result)
+        elif sending.stored is not None:
+            sending.outcome.set_result(sending.stored)
+        else:
+            sending.outcome.set_exception(error)
+
+    def _summed_up(self, sending: Sending) -> ClientError:
+        """The error of the only try, or all of them."""
+        if len(sending.failures) == 1:
+            return sending.failures[0][1]
+        return SendFailedError(sending.message.topic, sending.failures)
+
+    def _too_late(self, sending: Sending) -> ClientError:
+        if sending.failures:
+            return self._summed_up(sending)
+        return RequestTimeoutError(request_text(send_code(sending.message)), sending.timeout_ms)
+
+    def _since_ms(self, begun: float) -> int:
+        return int((self._loop.time() - begun) * 1000)
+
+
+class _Guarded:
+    """A future of the loop whose caller may have gone."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[SendResult]) -> None:
+        self._future = future
+
+    def set_result(self, result: SendResult) -> None:
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def set_exception(self, error: Exception) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)

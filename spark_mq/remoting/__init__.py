@@ -1,0 +1,75 @@
+"""RocketMQ's remoting protocol without sockets: one codec for clients, servers and tools. Pure.
+
+    command.py      RemotingCommand: one request or answer, as a value
+    frames.py       a command as bytes, and bytes as commands
+    headers.py      the typed header of each code, for extFields of both encodings; `header_fields.py` says how they are declared
+    bodies.py       the typed body of each code; `body_fields.py` says how they are declared
+    batch_body.py   the body of a batch of messages
+    connection.py   who waits for which answer on one connection
+    codes.py        request codes, languages, versions; answers: `storage/rules/response_codes.py`
+    errors.py       what can be wrong
+
+Imports the words and the format of `storage`. Begin with `command.py`.
+"""
+
+from __future__ import annotations
+
+from spark_mq.remoting.bodies import ANSWER_BODIES, REQUEST_BODIES
+from spark_mq.remoting.body_fields import MessageQueue, WireBody, read_body, read_body_list, write_body, write_body_list
+from spark_mq.remoting.codes import LanguageCode, ProtocolVersion, RequestCode
+from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand, make_request, make_response
+from spark_mq.remoting.connection import Answer, Broken, Connection, Event, Request, SentRequest, Unawaited
+from spark_mq.remoting.errors import (
+    BodyError,
+    ConnectionClosedError,
+    FrameError,
+    FrameIllegalError,
+    HeaderError,
+    RemotingError,
+)
+from spark_mq.remoting.frames import DEFAULT_LIMITS, FrameLimits, FrameReader, decode_frame, encode_frame
+from spark_mq.remoting.header_fields import Header, HeaderTemplate, read_header, write_header
+from spark_mq.remoting.headers import ANSWER_HEADERS, REQUEST_HEADERS
+
+__all__ = [
+    "ANSWER_BODIES",
+    "ANSWER_HEADERS",
+    "DEFAULT_LIMITS",
+    "REQUEST_BODIES",
+    "REQUEST_HEADERS",
+    "Answer",
+    "Body",
+    "BodyError",
+    "Broken",
+    "Connection",
+    "ConnectionClosedError",
+    "Event",
+    "FrameError",
+    "FrameIllegalError",
+    "FrameLimits",
+    "FrameReader",
+    "Header",
+    "HeaderEncoding",
+    "HeaderError",
+    "HeaderTemplate",
+    "LanguageCode",
+    "MessageQueue",
+    "ProtocolVersion",
+    "RemotingCommand",
+    "RemotingError",
+    "Request",
+    "RequestCode",
+    "SentRequest",
+    "Unawaited",
+    "WireBody",
+    "decode_frame",
+    "encode_frame",
+    "make_request",
+    "make_response",
+    "read_body",
+    "read_body_list",
+    "read_header",
+    "write_body",
+    "write_body_list",
+    "write_header",
+]

@@ -1,0 +1,177 @@
+"""Bodies that clients send and are sent. Java: remoting.protocol.heartbeat, .body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from spark_mq.remoting.body_fields import MessageQueue, WireBody
+from spark_mq.remoting.wire_class import Int, Long, wire
+
+
+class ConsumeType(StrEnum):
+    """How a group consumes: by polling, or handed messages; a value of ConsumerData.consume_type."""
+
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+    CONSUME_POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Whether consumers of a group share its messages or each gets all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group without offsets begins."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(WireBody):
+    """Which messages of a topic a group wants."""
+
+    topic: str
+    sub_string: str | None = None
+    """`TagA || TagB`, `*`, or an SQL92 expression."""
+    tags: tuple[str, ...] = wire("tagsSet", default=())
+    codes: tuple[Int, ...] = wire("codeSet", default=())
+    """Java's hashes of the tags."""
+    sub_version: Long = 0
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
+
+
+class ConsumerData(WireBody):
+    """A group in which the client consumes."""
+
+    group_name: str
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    subscriptions: tuple[SubscriptionData, ...] = wire("subscriptionDataSet", default=())
+    unit_mode: bool = False
+
+
+class ProducerData(WireBody):
+    """A group in which the client produces."""
+
+    group_name: str
+
+
+class HeartbeatData(WireBody):
+    """What a client tells every broker each 30 s (34)."""
+
+    client_id: str = wire("clientID")
+    producers: tuple[ProducerData, ...] = wire("producerDataSet", default=())
+    consumers: tuple[ConsumerData, ...] = wire("consumerDataSet", default=())
+    heartbeat_fingerprint: Int = 0
+    without_sub: bool = False
+
+
+class ConsumerList(WireBody):
+    """The ids of a group's clients; answers 38."""
+
+    client_ids: tuple[str, ...] = wire("consumerIdList", default=())
+
+
+class LockBody(WireBody):
+    """Queues that a client locks (41) or gives up (42)."""
+
+    consumer_group: str | None = None
+    client_id: str | None = None
+    only_this_broker: bool = False
+    queues: tuple[MessageQueue, ...] = wire("mqSet", default=())
+
+
+class LockedQueues(WireBody):
+    """Those that it has got; answers 41."""
+
+    queues: tuple[MessageQueue, ...] = wire("lockOKMQSet", default=())
+
+
+class CheckClientBody(WireBody):
+    """A subscription that the broker shall look at (46)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    namespace: str | None = None
+    subscription: SubscriptionData | None = wire("subscriptionData", default=None)
+
+
+class OffsetTable(WireBody):
+    """Where a group goes on in queues: answers 222, is sent with 220."""
+
+    offset_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
+
+
+class ConsumerStatus(WireBody):
+    """Where a consumer is in its queues; answers 221."""
+
+    message_queue_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
+
+
+class ConsumeDirectlyResult(WireBody):
+    """What a listener made of one message; answers 309."""
+
+    is_order: bool = wire("order", default=False)
+    auto_commit: bool = True
+    consume_result: str | None = None
+    """CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL."""
+    remark: str | None = None
+    spent_time_ms: Long = wire("spentTimeMills", default=0)
+
+
+class ProcessQueueInfo(WireBody):
+    """What a consumer holds of a queue."""
+
+    commit_offset: Long = 0
+    cached_message_min_offset: Long = wire("cachedMsgMinOffset", default=0)
+    cached_message_max_offset: Long = wire("cachedMsgMaxOffset", default=0)
+    cached_message_count: Int = wire("cachedMsgCount", default=0)
+    cached_message_size_mib: Int = wire("cachedMsgSizeInMiB", default=0)
+    transaction_message_min_offset: Long = wire("transactionMsgMinOffset", default=0)
+    transaction_message_max_offset: Long = wire("transactionMsgMaxOffset", default=0)
+    transaction_message_count: Int = wire("transactionMsgCount", default=0)
+    locked: bool = False
+    try_unlock_times: Long = 0
+    last_lock_time_ms: Long = wire("lastLockTimestamp", default=0)
+    dropped: bool = wire("droped", default=False)
+    last_pull_time_ms: Long = wire("lastPullTimestamp", default=0)
+    last_consume_time_ms: Long = wire("lastConsumeTimestamp", default=0)
+
+
+class PopProcessQueueInfo(WireBody):
+    """What a POP consumer holds of a queue."""
+
+    wait_ack_count: Int = 0
+    dropped: bool = wire("droped", default=False)
+    last_pop_time_ms: Long = wire("lastPopTimestamp", default=0)
+
+
+class ConsumeStatus(WireBody):
+    """How fast a consumer goes through a topic."""
+
+    pull_rt_ms: float = wire("pullRT", default=0.0)
+    pull_tps: float = wire("pullTPS", default=0.0)
+    consume_rt_ms: float = wire("consumeRT", default=0.0)
+    consume_ok_tps: float = wire("consumeOKTPS", default=0.0)
+    consume_failed_tps: float = wire("consumeFailedTPS", default=0.0)
+    consume_failed_messages: Long = wire("consumeFailedMsgs", default=0)
+
+
+class ConsumerRunningInfo(WireBody):
+    """How a consumer is doing; answers 307."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscriptions: tuple[SubscriptionData, ...] = wire("subscriptionSet", default=())
+    queue_table: Mapping[MessageQueue, ProcessQueueInfo] = wire("mqTable", default_factory=dict)
+    pop_queue_table: Mapping[MessageQueue, PopProcessQueueInfo] = wire("mqPopTable", default_factory=dict)
+    status_table: Mapping[str, ConsumeStatus] = field(default_factory=dict)
+    user_consumer_info: Mapping[str, str] = field(default_factory=dict)
+    jstack: str | None = None

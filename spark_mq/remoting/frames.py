@@ -1,0 +1,174 @@
+"""A command as bytes, and bytes as commands.
+
+    0        4                          8        8 + n         4 + length
+    | length | type << 24 | header size | header | body        |    big-endian; length counts from byte 4
+
+Type 0 is JSON (`json_header.py`), 1 ROCKETMQ (`binary_header.py`). Each frame says which, whatever the peer has sent before.
+Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header that is not wholly read is refused; Java reads its rest as
+the body's beginning.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spark_mq.remoting.binary_header import decode_binary_header, encode_binary_header
+from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand
+from spark_mq.remoting.errors import FrameError, FrameIllegalError
+from spark_mq.remoting.json_header import decode_json_header, encode_json_header
+
+_PREFIX = struct.Struct(">iI")
+_HEADER_BYTES_MOST = 0xFF_FFFF
+_COPIED_BODY_BYTES = 4_096
+_ENCODERS = {HeaderEncoding.JSON: encode_json_header, HeaderEncoding.ROCKETMQ: encode_binary_header}
+_DECODERS = {HeaderEncoding.JSON: decode_json_header, HeaderEncoding.ROCKETMQ: decode_binary_header}
+_OTHER_PROTOCOLS = {
+    b"HTTP": "an HTTP server answers there: RocketMQ's remoting ports are 9876 (name server) and 10911 (broker) by default",
+    b"\x15\x03": "the peer speaks TLS: switch TLS on",
+    b"\x16\x03": "the peer speaks TLS: switch TLS on",
+}
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """What is refused before memory is taken for it."""
+
+    frame_bytes: int = 16_777_216
+    """Of a whole frame. Java: com.rocketmq.remoting.frameMaxLength."""
+    header_bytes: int = _HEADER_BYTES_MOST
+    """Of its header. As in Java only the 24 bits of its size limit it: the answer to a batch has 33 bytes for each of its messages."""
+
+
+DEFAULT_LIMITS = FrameLimits()
+
+
+def encode_frame(command: RemotingCommand, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Body, ...]:
+    """The pieces of a frame, to be written one behind the other: all but the body, and the body as it is, if there is one.
+
+    Raises FrameIllegalError where a peer of the same limits would close the connection.
+    """
+    header = _ENCODERS[command.encoding](command)
+    body = command.body
+    length = 4 + len(header) + len(body)
+    if len(header) > limits.header_bytes:
+        raise FrameIllegalError(command.code, "header size", len(header), f"the limit is {limits.header_bytes} bytes")
+    if 4 + length > limits.frame_bytes:
+        raise FrameIllegalError(command.code, "frame size", 4 + length, f"the limit is {limits.frame_bytes} bytes")
+    head = _PREFIX.pack(length, command.encoding << 24 | len(header)) + header
+    return (head, body) if body else (head,)
+
+
+def decode_frame(frame: Buffer, limits: FrameLimits = DEFAULT_LIMITS) -> RemotingCommand:
+    """The command of exactly one frame. Raises FrameError."""
+    reader = FrameReader(limits)
+    commands = reader.feed(frame)
+    if reader.error is not None:
+        raise reader.error
+    if len(commands) != 1 or reader.pending_bytes:
+        raise FrameError(0, "frame size", len(frame), "it is not one whole frame")
+    return commands[0]
+
+
+class FrameReader:
+    """Bytes in, in pieces of any size; commands out, as soon as they are whole.
+
+    Takes time and memory in proportion to what it is fed. A body above 4 KiB is a read-only view of the piece that it came in, or
+    of what was gathered for its frame, so it is copied at most once; lesser ones are bytes. Not for several threads at once.
+    """
+
+    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._pending = bytearray()  # the beginning of a frame that has not come to its end
+        self._wanted = 4  # how many bytes the pending frame needs before more can be said of it
+        self._position = 0  # of the pending frame within all that was fed
+        self.error: FrameError | None = None
+        """What ended the reading: a bad frame. What is fed after it is dropped; the commands before it were given."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much of an unfinished frame is there."""
+        return len(self._pending)
+
+    def feed(self, data: Buffer) -> list[RemotingCommand]:
+        """The commands that end within these bytes, in their order. `data` may be reused afterwards unless it is bytes.
+
+        Raises nothing: look at `error` afterwards.
+        """
+        commands: list[RemotingCommand] = []
+        if self.error is not None:
+            return commands
+        try:
+            self._read(data, commands)
+        except FrameError as error:
+            self.error = error
+            self._pending = bytearray()
+        return commands
+
+    def _read(self, data: Buffer, commands: list[RemotingCommand]) -> None:
+        view = memoryview(data)
+        start = self._finish_pending(view, commands) if self._pending else 0
+        if not isinstance(data, bytes):  # bodies are views, and what was handed in may change
+            view, start = memoryview(bytes(view[start:])), 0
+        end = len(view)
+        while (size := self._frame_size(view, start, end)) and start + size <= end:
+            commands.append(self._decode(view, start, size))
+            start += size
+        if start < end:
+            self._pending += view[start:]
+            self._wanted = size or (8 if end - start >= 4 else 4)
+
+    def _finish_pending(self, data: memoryview, commands: list[RemotingCommand]) -> int:
+        """Completes the pending frame as far as the data goes; where in the data the next one begins."""
+        taken = 0
+        while len(self._pending) < self._wanted:
+            missing = self._wanted - len(self._pending)
+            self._pending += data[taken : taken + missing]
+            taken = min(taken + missing, len(data))
+            if len(self._pending) < self._wanted:
+                return taken
+            if self._wanted <= 8:
+                self._wanted = self._frame_size(memoryview(bytes(self._pending)), 0, self._wanted) or 8
+        whole = memoryview(self._pending).toreadonly()
+        self._pending = bytearray()
+        commands.append(self._decode(whole, 0, len(whole)))
+        return taken
+
+    def _frame_size(self, data: memoryview, start: int, end: int) -> int:
+        """The size of the frame that begins there, 0 while its first eight bytes are not whole. FrameError as soon as it is none."""
+        if end - start < 4:
+            return 0
+        if end - start < 8:
+            length = int.from_bytes(data[start : start + 4], "big", signed=True)
+            word = 0
+        else:
+            length, word = _PREFIX.unpack_from(data, start)
+        if length < 4 or 4 + length > self._limits.frame_bytes:
+            hint = next((h for key, h in _OTHER_PROTOCOLS.items() if bytes(data[start:end]).startswith(key)), None)
+            rule = f"it must be between 4 and {self._limits.frame_bytes - 4} bytes"
+            raise FrameError(self._position, "length", length, rule, hint)
+        if end - start < 8:
+            return 0
+        header_size = word & _HEADER_BYTES_MOST
+        if word >> 24 not in _DECODERS:
+            raise FrameError(self._position, "type of header", word >> 24, "0 is JSON, 1 is ROCKETMQ")
+        if header_size > length - 4:
+            raise FrameError(self._position, "header size", header_size, f"the frame has {length - 4} bytes for it")
+        most = self._limits.header_bytes
+        if header_size > most:
+            raise FrameError(self._position, "header size", header_size, f"the limit is {most} bytes")
+        return 4 + length
+
+    def _decode(self, data: memoryview, start: int, size: int) -> RemotingCommand:
+        _, word = _PREFIX.unpack_from(data, start)
+        body_start = start + 8 + (word & _HEADER_BYTES_MOST)
+        encoding = HeaderEncoding(word >> 24)
+        body: Body = data[body_start : start + size]
+        if len(body) <= _COPIED_BODY_BYTES:
+            body = bytes(body)
+        command = _DECODERS[encoding](bytes(data[start + 8 : body_start]), body, self._position)
+        self._position += size
+        return command

@@ -1,0 +1,166 @@
+"""Which header belongs to which code: one table for clients, servers, access control and fuzzing.
+
+A code that is not here has no header of its own: its extFields are what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from spark_mq.remoting import admin_headers as admin
+from spark_mq.remoting import consumer_headers as consumer
+from spark_mq.remoting import message_headers as message
+from spark_mq.remoting import route_headers as route
+from spark_mq.remoting.codes import RequestCode
+from spark_mq.remoting.header_fields import Header, RpcHeader
+
+REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
+    {
+        RequestCode.SEND_MESSAGE: message.SendMessageRequest,
+        RequestCode.SEND_MESSAGE_V2: message.SendMessageRequest,
+        RequestCode.SEND_BATCH_MESSAGE: message.SendMessageRequest,
+        RequestCode.SEND_REPLY_MESSAGE: message.SendMessageRequest,
+        RequestCode.SEND_REPLY_MESSAGE_V2: message.SendMessageRequest,
+        RequestCode.PULL_MESSAGE: message.PullMessageRequest,
+        RequestCode.LITE_PULL_MESSAGE: message.PullMessageRequest,
+        RequestCode.QUERY_MESSAGE: message.QueryMessageRequest,
+        RequestCode.VIEW_MESSAGE_BY_ID: message.ViewMessageRequest,
+        RequestCode.CONSUMER_SEND_MSG_BACK: message.SendBackRequest,
+        RequestCode.END_TRANSACTION: message.EndTransactionRequest,
+        RequestCode.CHECK_TRANSACTION_STATE: message.CheckTransactionStateRequest,
+        RequestCode.RECALL_MESSAGE: message.RecallMessageRequest,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: message.ReplyMessageRequest,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: message.ConsumeDirectlyRequest,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: message.ResumeCheckHalfMessageRequest,
+        RequestCode.QUERY_CONSUMER_OFFSET: consumer.QueryConsumerOffsetRequest,
+        RequestCode.UPDATE_CONSUMER_OFFSET: consumer.UpdateConsumerOffsetRequest,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: consumer.SearchOffsetRequest,
+        RequestCode.GET_MAX_OFFSET: consumer.MaxOffsetRequest,
+        RequestCode.GET_MIN_OFFSET: consumer.QueueRequest,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: consumer.QueueRequest,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer.ConsumerGroupRequest,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: consumer.ConsumerGroupRequest,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer.ConsumerGroupRequest,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: consumer.ProducerGroupRequest,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: consumer.GroupRequest,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: consumer.GroupRequest,
+        RequestCode.UNREGISTER_CLIENT: consumer.UnregisterClientRequest,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET: consumer.ResetOffsetRequest,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: consumer.ResetOffsetRequest,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: consumer.ConsumerStatusRequest,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer.ConsumerStatusRequest,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: consumer.ConsumerRunningInfoRequest,
+        RequestCode.GET_CONSUME_STATS: consumer.ConsumeStatsRequest,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: consumer.GroupTopicRequest,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: consumer.ConsumeTimeSpanRequest,
+        RequestCode.QUERY_CORRECTION_OFFSET: consumer.CorrectionOffsetRequest,
+        RequestCode.CLONE_GROUP_OFFSET: consumer.CloneGroupOffsetRequest,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: consumer.GroupForbiddenRequest,
+        RequestCode.UPDATE_AND_CREATE_TOPIC: admin.CreateTopicRequest,
+        RequestCode.GET_TOPIC_STATS_INFO: admin.TopicRequest,
+        RequestCode.DELETE_TOPIC_IN_BROKER: admin.TopicRequest,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.TopicRequest,
+        RequestCode.GET_TOPIC_CONFIG: admin.TopicRequest,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: admin.TopicRequest,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.DeleteGroupRequest,
+        RequestCode.VIEW_BROKER_STATS_DATA: admin.BrokerStatsRequest,
+        RequestCode.GET_BROKER_CONSUME_STATS: admin.BrokerConsumeStatsRequest,
+        RequestCode.QUERY_CONSUME_QUEUE: admin.QueryConsumeQueueRequest,
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: admin.MinBrokerIdRequest,
+        RequestCode.EXCHANGE_BROKER_HA_INFO: admin.HaInfo,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET: admin.FlushOffsetRequest,
+        RequestCode.AUTH_CREATE_USER: admin.UserRequest,
+        RequestCode.AUTH_UPDATE_USER: admin.UserRequest,
+        RequestCode.AUTH_DELETE_USER: admin.UserRequest,
+        RequestCode.AUTH_GET_USER: admin.UserRequest,
+        RequestCode.AUTH_LIST_USER: admin.UserFilterRequest,
+        RequestCode.AUTH_CREATE_ACL: admin.AclRequest,
+        RequestCode.AUTH_UPDATE_ACL: admin.AclRequest,
+        RequestCode.AUTH_DELETE_ACL: admin.DeleteAclRequest,
+        RequestCode.AUTH_GET_ACL: admin.AclRequest,
+        RequestCode.AUTH_LIST_ACL: admin.AclFilterRequest,
+        RequestCode.PUT_KV_CONFIG: route.PutKvConfigRequest,
+        RequestCode.GET_KV_CONFIG: route.KvConfigRequest,
+        RequestCode.DELETE_KV_CONFIG: route.KvConfigRequest,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: route.NamespaceRequest,
+        RequestCode.REGISTER_BROKER: route.RegisterBrokerRequest,
+        RequestCode.UNREGISTER_BROKER: route.BrokerAddressRequest,
+        RequestCode.QUERY_DATA_VERSION: route.BrokerAddressRequest,
+        RequestCode.BROKER_HEARTBEAT: route.BrokerHeartbeatRequest,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: route.RouteRequest,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: route.BrokerNameRequest,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: route.BrokerNameRequest,
+        RequestCode.GET_TOPICS_BY_CLUSTER: route.ClusterRequest,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: route.DeleteTopicRequest,
+        RequestCode.GET_BROKER_MEMBER_GROUP: route.BrokerGroupRequest,
+        **dict.fromkeys(
+            (
+                RequestCode.HEART_BEAT,
+                RequestCode.CHECK_CLIENT_CONFIG,
+                RequestCode.LOCK_BATCH_MQ,
+                RequestCode.UNLOCK_BATCH_MQ,
+                RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                RequestCode.UPDATE_BROKER_CONFIG,
+                RequestCode.GET_BROKER_CONFIG,
+                RequestCode.GET_BROKER_RUNTIME_INFO,
+                RequestCode.GET_ALL_CONSUMER_OFFSET,
+                RequestCode.GET_ALL_DELAY_OFFSET,
+                RequestCode.GET_TIMER_CHECK_POINT,
+                RequestCode.GET_TIMER_METRICS,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+                RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+                RequestCode.CLEAN_UNUSED_TOPIC,
+                RequestCode.GET_ALL_PRODUCER_INFO,
+                RequestCode.DELETE_EXPIRED_COMMITLOG,
+                RequestCode.GET_BROKER_HA_STATUS,
+                RequestCode.GET_BROKER_CLUSTER_INFO,
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+                RequestCode.GET_UNIT_TOPIC_LIST,
+                RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+                RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+                RequestCode.UPDATE_NAMESRV_CONFIG,
+                RequestCode.GET_NAMESRV_CONFIG,
+            ),
+            RpcHeader,
+        ),
+    }
+)
+"""By the code of the request."""
+
+ANSWER_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                RequestCode.SEND_MESSAGE,
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.SEND_BATCH_MESSAGE,
+                RequestCode.SEND_REPLY_MESSAGE,
+                RequestCode.SEND_REPLY_MESSAGE_V2,
+            ),
+            message.SendMessageAnswer,
+        ),
+        RequestCode.PULL_MESSAGE: message.PullMessageAnswer,
+        RequestCode.LITE_PULL_MESSAGE: message.PullMessageAnswer,
+        RequestCode.QUERY_MESSAGE: message.QueryMessageAnswer,
+        RequestCode.RECALL_MESSAGE: message.RecallMessageAnswer,
+        RequestCode.QUERY_CONSUMER_OFFSET: consumer.OffsetAnswer,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: consumer.OffsetAnswer,
+        RequestCode.GET_MAX_OFFSET: consumer.OffsetAnswer,
+        RequestCode.GET_MIN_OFFSET: consumer.OffsetAnswer,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: consumer.TimeAnswer,
+        RequestCode.GET_BROKER_CONFIG: admin.BrokerConfigAnswer,
+        RequestCode.EXCHANGE_BROKER_HA_INFO: admin.HaInfo,
+        RequestCode.REGISTER_BROKER: route.RegisterBrokerAnswer,
+        RequestCode.QUERY_DATA_VERSION: route.DataVersionAnswer,
+        RequestCode.GET_KV_CONFIG: route.KvConfigAnswer,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER: route.WipeWritePermissionAnswer,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER: route.AddWritePermissionAnswer,
+    }
+)
+"""By the code of the request. A refusal may lack the fields: look at the answer's code before its header."""

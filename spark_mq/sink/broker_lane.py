@@ -1,0 +1,237 @@
+"""Batches of rows on their way to one broker: one request in flight a queue, so that a queue keeps its order, many queues at once.
+
+    lane = BrokerLane(connect, terms)
+    lane.offer(batch); …          blocks while too much waits
+    lane.finish()                 returns when all are stored; raises what stopped the lane
+
+A thread sends and waits; the connection is its own. What an answer means is decided in `send_verdicts.py`. Under exactly once the lane
+stops at the first doubt and never connects again: another attempt has to find out what the broker holds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.errors import ClientError, RequestTimeoutError, request_text, response_error
+from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.sink.live_request import send_request
+from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_failure
+from storage.epoch_times import current_time_ms
+
+QUEUED_BYTES = 16 << 20
+"""So many bytes may wait in a lane before who offers more has to wait."""
+KEEP_ALIVE_S = 20.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+class QueueBatch(NamedTuple):
+    """Rows for one queue, as one request carries them."""
+
+    queue: MessageQueue
+    body: bytes | memoryview
+    row_count: int
+    sys_flag: int
+
+
+class LaneStoppedError(ClientError):
+    """A lane has stopped because of `cause`; with `is_doubt` nobody knows what the broker holds of the batches in flight."""
+
+    def __init__(self, cause: ClientError, *, is_doubt: bool) -> None:
+        super().__init__(cause, is_doubt)
+        self.cause = cause
+        self.is_doubt = is_doubt
+
+    def describe(self) -> str:
+        return self.cause.describe()
+
+
+Connect = Callable[[], BlockingConnection["_Try | None"]]
+
+
+class LaneTerms(NamedTuple):
+    """How a lane sends."""
+
+    group: str
+    is_exact: bool
+    send_timeout_ms: int
+    retry_timeout_ms: int
+    on_stored: Callable[[QueueBatch, RemotingCommand], None]
+    """Is told each stored batch with the broker's answer, on the lane's thread."""
+    keep_alive: RemotingCommand | None = None
+    """Sent now and then while the lane works."""
+
+
+class _Try:
+    """A batch, and how its sends went so far."""
+
+    __slots__ = ("batch", "first_s", "not_before_s", "sent_s", "tries")
+
+    def __init__(self, batch: QueueBatch) -> None:
+        self.batch = batch
+        self.tries = 0
+        self.first_s = 0.0
+        self.sent_s = 0.0
+        self.not_before_s = 0.0
+
+
+class BrokerLane:
+    """The way to one broker, for one thread that offers."""
+
+    def __init__(self, connect: Connect, terms: LaneTerms) -> None:
+        self._connect = connect
+        self._terms = terms
+        self._waiting: dict[MessageQueue, deque[_Try]] = {}
+        self._in_flight: dict[MessageQueue, _Try] = {}
+        self._queued_bytes = 0
+        self._is_finished = False
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+        self._connection: BlockingConnection[_Try | None] | None = None
+        self._alive_s = time.monotonic()
+        self.statuses: Counter[int] = Counter()
+        """How many rows were stored, by the code of the answer."""
+        self._thread = threading.Thread(target=self._run, name="spark-mq-lane", daemon=True)
+        self._thread.start()
+
+    def offer(self, batch: QueueBatch) -> None:
+        """Take a batch. Raises what has stopped the lane."""
+        with self._changed:
+            while self._queued_bytes > QUEUED_BYTES and self._failure is None:
+                self._changed.wait()
+            self._raise_failure()
+            self._waiting.setdefault(batch.queue, deque()).append(_Try(batch))
+            self._queued_bytes += len(batch.body)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until everything is stored. Raises what has stopped the lane."""
+        with self._changed:
+            self._is_finished = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._raise_failure()
+
+    def stop(self) -> None:
+        """Give up what waits; batches in flight may be stored or not."""
+        with self._changed:
+            self._failure = self._failure or InterruptedError("the lane was stopped")
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:  # told to whoever offers or finishes
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+        finally:
+            self._hang_up()
+
+    def _step(self) -> bool:
+        """Send what may be sent, then take answers. False when there is nothing left."""
+        with self._changed:
+            while not self._waiting and not self._in_flight and not self._is_finished and self._failure is None:
+                self._changed.wait()
+            if self._failure is not None or (not self._waiting and not self._in_flight):
+                return False
+            due = self._due(time.monotonic())
+        try:
+            self._send(due)
+            if self._in_flight:
+                self._receive()
+            else:
+                time.sleep(0.01)  # all wait for a pause to end
+        except ClientError as error:
+            self._fail(error)
+        return True
+
+    def _due(self, now_s: float) -> list[_Try]:
+        due = []
+        for queue in [queue for queue in self._waiting if queue not in self._in_flight]:
+            if self._waiting[queue][0].not_before_s <= now_s:
+                taken = self._waiting[queue].popleft()
+                if not self._waiting[queue]:
+                    del self._waiting[queue]
+                taken.first_s, taken.sent_s = taken.first_s or now_s, now_s
+                self._in_flight[queue] = taken
+                due.append(taken)
+        return due
+
+    def _send(self, due: list[_Try]) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        now_s, now_ms = time.monotonic(), current_time_ms()
+        requests: list[tuple[RemotingCommand, _Try | None]] = []
+        if self._terms.keep_alive is not None and now_s - self._alive_s > KEEP_ALIVE_S:
+            self._alive_s = now_s
+            requests.append((self._terms.keep_alive, None))
+        for one in due:
+            queue, body, row_count, sys_flag = one.batch
+            request = send_request(queue, body, row_count, sys_flag, group=self._terms.group, born_time_ms=now_ms)
+            requests.append((request, one))
+        self._connection.send(requests, self._terms.send_timeout_ms)
+
+    def _receive(self) -> None:
+        assert self._connection is not None
+        oldest = min(self._in_flight.values(), key=lambda one: one.sent_s)
+        left_s = oldest.sent_s + self._terms.send_timeout_ms / 1_000 - time.monotonic()
+        if left_s <= 0:
+            raise RequestTimeoutError("a send", self._terms.send_timeout_ms, self._connection.address)
+        for one, answer in self._connection.receive(max(int(left_s * 1_000), 1)):
+            if one is not None:
+                self._take(one, answer, self._connection.address)
+
+    def _take(self, one: _Try, answer: RemotingCommand, address: str) -> None:
+        verdict = verdict_of(answer.code, is_exact=self._terms.is_exact)
+        if verdict is Verdict.STORED:
+            self._terms.on_stored(one.batch, answer)
+            with self._changed:
+                del self._in_flight[one.batch.queue]
+                self._queued_bytes -= len(one.batch.body)
+                self.statuses[answer.code] += one.batch.row_count
+                self._changed.notify_all()
+            return
+        what = request_text(310 if one.batch.row_count == 1 else 320)
+        error = response_error(answer.code, answer.remark, address, what, one.batch.queue.topic)
+        if verdict is not Verdict.AGAIN:
+            raise LaneStoppedError(error, is_doubt=verdict is Verdict.DOUBT)
+        self._try_again([one], error)
+
+    def _fail(self, error: ClientError) -> None:
+        """The connection is no more, or one batch was refused."""
+        self._hang_up()
+        if isinstance(error, LaneStoppedError):
+            raise error
+        verdict = verdict_of_failure(error, is_exact=self._terms.is_exact)
+        if verdict is not Verdict.AGAIN:
+            raise LaneStoppedError(error, is_doubt=verdict is Verdict.DOUBT)
+        self._try_again(list(self._in_flight.values()), error)
+
+    def _try_again(self, tried: list[_Try], error: ClientError) -> None:
+        """Put batches back where they stood, each to be sent after a pause. Raises the error when their time is over."""
+        now_s = time.monotonic()
+        with self._changed:
+            for one in tried:
+                pause_s = min(_FIRST_PAUSE_S * 2**one.tries, _LONGEST_PAUSE_S)
+                if now_s + pause_s - one.first_s > self._terms.retry_timeout_ms / 1_000:
+                    raise LaneStoppedError(error, is_doubt=False)
+                one.tries += 1
+                one.not_before_s = now_s + pause_s
+                del self._in_flight[one.batch.queue]
+                self._waiting.setdefault(one.batch.queue, deque()).appendleft(one)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

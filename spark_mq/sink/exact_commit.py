@@ -1,0 +1,290 @@
+"""Exactly once on running brokers: a batch that tasks have staged is sent, and sent on by whoever comes after a crash.
+
+    1  done already?                    the journal says so; nothing is sent
+    2  an intent of an earlier commit   it is finished first
+    3  intent                           the commit point: target queues, where they end, the attempt's producer group
+    4  send                             one request in flight a queue
+    5  done, announced, intent dropped, staged files deleted
+
+An attempt that ends in doubt is followed by another, in this process or in a later one:
+
+    a  its own producer group is added to the intent
+    b  fence       no broker has a request of an earlier attempt on its way
+    c  look        which rows of the batch lie in each queue, row by row
+    d  the intent forgets the earlier attempts; the rest is sent
+
+What brokers are asked is a Protocol, so that a model can stand in for them. The caller holds the journal's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from spark_mq.conditions import BatchInDoubtError, StagingLostError, WriteFailedError
+from spark_mq.remoting import MessageQueue
+from spark_mq.sink.journal import Journal
+from spark_mq.sink.send_plan import (
+    QueuePlan,
+    expected_rows,
+    found_rows,
+    nothing_left,
+    plan_queues,
+    remaining,
+    rows_stored,
+)
+from spark_mq.sink.sent_batch import Done, Intent, QueueSpan, StagedFile, attempt_group, batch_prefix
+from spark_mq.sink.staged_rows import StagedReader
+from storage.batch.ledger import Batch
+from storage.failpoints import reach
+
+_LOG = logging.getLogger("spark_mq.sink")
+ATTEMPTS_WITHOUT_PROGRESS = 5
+
+
+class Marks(NamedTuple):
+    """The row marks of a batch that lie in a stretch of a queue, and their offsets; both in queue order."""
+
+    offsets: np.ndarray
+    marks: Sequence[str]
+
+
+class Stored(NamedTuple):
+    """What a send has stored: where the last row of each queue lies, and rows by the code of the answers."""
+
+    ends: Mapping[MessageQueue, int]
+    """The offset behind the last row that was confirmed."""
+    statuses: Mapping[int, int]
+
+
+class SendInDoubtError(Exception):
+    """A send has ended without an answer for something: nobody knows what the brokers hold of it."""
+
+
+class Brokers(Protocol):
+    """What a commit asks of the brokers that its queues are on."""
+
+    def prepare(self, queues: Iterable[MessageQueue]) -> None:
+        """Make sure that a fence will be possible at the queues' brokers. Raises where it is not."""
+
+    def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The end of each queue, which may lag behind what is stored."""
+
+    def fence(self, queues: Iterable[MessageQueue], groups: Sequence[str]) -> None:
+        """Return when nothing of these groups is on its way at any of the queues' brokers, and all that they have stored can be read.
+
+        Raises BatchInDoubtError when the time is over.
+        """
+
+    def marks(self, queue: MessageQueue, start: int, prefix: str) -> Marks:
+        """The marks with that prefix from an offset to the queue's end. Raises SentRowsLostError where messages behind it are gone."""
+
+    def send(self, group: str, plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Stored:
+        """Send all of it. Raises SendInDoubtError, or an error where a broker refuses for good."""
+
+    def check_safety(self, statuses: Mapping[int, int]) -> None:
+        """Raises NotConfirmedError where the user wants more than an answer gave."""
+
+    def announce(self, done: Done) -> None:
+        """Tell the sink's own topic."""
+
+    def announced(self, sink_id: str) -> Done | None:
+        """The newest batch that the topic tells of for this sink."""
+
+
+class Outcome(NamedTuple):
+    """How a commit ended."""
+
+    rows: int
+    is_new: bool
+    """Whether this commit has sent anything of it; else it was there already."""
+    statuses: Mapping[int, int]
+    attempts: int = 1
+
+
+class ExactCommit:
+    """Commits of one sink. `nonce` gives 8 hex digits that nobody else has."""
+
+    def __init__(self, journal: Journal, brokers: Brokers, nonce: Callable[[], str]) -> None:
+        self._journal = journal
+        self._brokers = brokers
+        self._nonce = nonce
+
+    def commit(self, batch: Batch, files: Sequence[StagedFile]) -> Outcome:
+        """Send a batch once. Raises BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError, and errors of the client;
+        the batch stays open then, and the next commit finishes it.
+        """
+        kept = self._journal.load()
+        if kept.intent is not None:
+            self._check_query(kept.intent.batch, batch)
+            finished = self._finish(kept.intent, kept.done)
+            if kept.intent.batch == batch:
+                return finished
+            kept = self._journal.load()
+        if kept.done is not None:
+            self._check_query(kept.done.batch, batch)
+            if kept.done.batch.batch_id >= batch.batch_id:
+                self._journal.drop_rows(batch.batch_id)
+                return Outcome(0, False, {})
+        elif self._was_sent_elsewhere(batch):
+            self._journal.drop_rows(batch.batch_id)
+            return Outcome(0, False, {})
+        if not files:
+            if kept.done is None:  # so that the next batch finds a memory of its query
+                self._journal.save_done(Done(batch, (), 0))
+            return Outcome(0, False, {})
+        readers = self._read(files, check=True)
+        plans = plan_queues([reader.batches for reader in readers])
+        self._brokers.prepare(plans)
+        ends = self._brokers.ends(plans)
+        spans = tuple(QueueSpan(queue, ends[queue], ends[queue]) for queue in plans)
+        intent = Intent(batch, tuple(files), spans, (attempt_group(batch, 1, self._nonce()),), 1)
+        reach("live-before-intent")
+        self._journal.save_intent(intent)
+        reach("live-after-intent")
+        return self._send(intent, readers, plans)
+
+    def _finish(self, intent: Intent, done: Done | None) -> Outcome:
+        """Bring a decided batch to its end."""
+        if done is not None and done.batch == intent.batch:
+            self._clear_away(done)
+            return Outcome(done.rows, False, {})
+        readers = self._read(intent.files)
+        return self._redo(intent, readers, plan_queues([reader.batches for reader in readers]))
+
+    def _send(
+        self, intent: Intent, readers: Sequence[StagedReader], plans: Mapping[MessageQueue, QueuePlan]
+    ) -> Outcome:
+        try:
+            stored = self._brokers.send(intent.groups[-1], plans, readers)
+        except SendInDoubtError as doubt:
+            _LOG.warning("batch %d: attempt %d is in doubt: %s", intent.batch.batch_id, intent.attempt, doubt)
+            return self._redo(intent, readers, plans)
+        return self._conclude(intent, stored.ends, stored.statuses)
+
+    def _redo(
+        self, intent: Intent, readers: Sequence[StagedReader], plans: Mapping[MessageQueue, QueuePlan]
+    ) -> Outcome:
+        """Attempts after the first, until one of them is not in doubt."""
+        stored_before, idle = -1, 0
+        while True:
+            own = attempt_group(intent.batch, intent.attempt + 1, self._nonce())
+            before, intent = intent.groups, intent._replace(groups=(*intent.groups, own), attempt=intent.attempt + 1)
+            self._journal.save_intent(intent)
+            reach("live-attempt-saved")
+            self._brokers.fence(plans, before)
+            reach("live-fenced")
+            intent = self._lowered(intent)
+            ends, left, stored_rows = self._look(intent, plans)
+            reach("live-looked")
+            intent = intent._replace(groups=(own,))
+            self._journal.save_intent(intent)
+            reach("live-attempt-settled")
+            if nothing_left(left):
+                return self._conclude(intent, ends, {})
+            idle = 0 if stored_rows > stored_before else idle + 1
+            stored_before = stored_rows
+            if idle >= ATTEMPTS_WITHOUT_PROGRESS:
+                reason = f"{intent.attempt} attempts were made, and the last {idle} have stored nothing more"
+                raise BatchInDoubtError(_text(intent.batch), reason)
+            try:
+                stored = self._brokers.send(own, left, readers)
+            except SendInDoubtError as doubt:
+                _LOG.warning("batch %d: attempt %d is in doubt: %s", intent.batch.batch_id, intent.attempt, doubt)
+                continue
+            return self._conclude(intent, {**ends, **stored.ends}, stored.statuses)
+
+    def _lowered(self, intent: Intent) -> Intent:
+        """The intent, with queues that have lost their end looked through from where they end now: the next rows go there."""
+        ends = self._brokers.ends(span.queue for span in intent.spans)
+        spans = (span._replace(start=min(span.start, ends[span.queue])) for span in intent.spans)
+        return intent._replace(spans=tuple(spans))
+
+    def _look(
+        self, intent: Intent, plans: Mapping[MessageQueue, QueuePlan]
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, QueuePlan], int]:
+        """Where the batch's rows end in each queue, what is left to be sent, and how many rows are stored."""
+        prefix, ends, left, count = batch_prefix(intent.batch), {}, {}, 0
+        starts = {span.queue: span.start for span in intent.spans}
+        for queue, plan in plans.items():
+            found = self._brokers.marks(queue, starts[queue], prefix)
+            stored = rows_stored(queue, expected_rows(plan), found_rows(found.marks, prefix, intent.files))
+            count += stored
+            ends[queue] = int(found.offsets[-1]) + 1 if stored else starts[queue]
+            if rest := remaining(plan, stored):
+                left[queue] = rest
+        return ends, left, count
+
+    def _conclude(self, intent: Intent, ends: Mapping[MessageQueue, int], statuses: Mapping[int, int]) -> Outcome:
+        """All rows are stored."""
+        reach("live-after-send")
+        self._brokers.check_safety(statuses)
+        spans = tuple(span._replace(end=ends[span.queue]) for span in intent.spans)
+        done = Done(intent.batch, spans, sum(staged.rows for staged in intent.files))
+        self._journal.save_done(done)
+        reach("live-after-done")
+        self._clear_away(done)
+        return Outcome(done.rows, True, statuses, intent.attempt)
+
+    def _clear_away(self, done: Done) -> None:
+        self._brokers.announce(done)
+        reach("live-after-announce")
+        self._journal.drop_intent()
+        reach("live-after-drop")
+        self._journal.drop_rows(done.batch.batch_id)
+        reach("live-after-rows-dropped")
+
+    def _was_sent_elsewhere(self, batch: Batch) -> bool:
+        """Whether a batch of which the journal knows nothing was sent: its directory was lost or is another one.
+
+        Raises StagingLostError unless that can be told.
+        """
+        known = self._brokers.announced(batch.sink_id)
+        if known is None and batch.batch_id == 0:
+            return False
+        if known is None:
+            rule = f"the staging directory knows nothing of batches before {batch.batch_id}, nor does the sink's topic"
+            raise StagingLostError(batch.sink_id, rule)
+        self._check_query(known.batch, batch)
+        if known.batch.batch_id > batch.batch_id:
+            rule = f"the sink's topic tells of batch {known.batch.batch_id}, and the query is at {batch.batch_id}"
+            raise StagingLostError(batch.sink_id, rule)
+        prefix, counts = batch_prefix(batch), Counter[str]()
+        for span in known.spans:
+            start = span.start if known.batch.batch_id == batch.batch_id else span.end
+            counts.update(self._brokers.marks(span.queue, start, prefix).marks)
+        if known.batch.batch_id == batch.batch_id:
+            if len(counts) == known.rows and max(counts.values(), default=1) == 1:
+                self._journal.save_done(known)
+                return True
+            rule = f"the sink's topic says that batch {batch.batch_id} is sent, and {len(counts)} of its {known.rows} rows are found"
+            raise StagingLostError(batch.sink_id, rule)
+        if counts:
+            rule = (
+                f"batch {batch.batch_id} was begun ({len(counts)} rows are found), and what was to be sent is not known"
+            )
+            raise StagingLostError(batch.sink_id, rule)
+        self._journal.save_done(known)
+        return False
+
+    def _read(self, files: Sequence[StagedFile], *, check: bool = False) -> list[StagedReader]:
+        readers = [StagedReader(self._journal.files, self._journal.directory, staged) for staged in files]
+        if check:
+            for reader in readers:
+                reader.check()
+        return readers
+
+    def _check_query(self, known: Batch, batch: Batch) -> None:
+        if known.query_id != batch.query_id:
+            raise WriteFailedError(
+                f"sink {batch.sink_id} has batches of query {known.query_id}, and this is query {batch.query_id}: "
+                "go on with that query's checkpoint, or take another sinkId"
+            )
+
+
+def _text(batch: Batch) -> str:
+    return f"batch {batch.batch_id} of sink {batch.sink_id}"

@@ -1,0 +1,139 @@
+"""Exactly once: what a writing task stages, and what the commit does with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from spark_mq.conditions import InvalidRowError, WriteFailedError
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.direct_writer import MOST_ROWS, REJECTIONS_SHOWN
+from spark_mq.sink.exact_commit import ExactCommit
+from spark_mq.sink.journal import Journal, sink_directory
+from spark_mq.sink.live_brokers import LiveBrokers
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_routes import live_routes
+from spark_mq.sink.live_rows import route_rules
+from spark_mq.sink.place import not_shared
+from spark_mq.sink.sent_batch import StagedFile, batch_prefix
+from spark_mq.sink.staged_rows import StagedWriter
+from spark_mq.sink.unsafe_answers import statuses_text
+from spark_mq.sink.wire_batches import BatchCutter, WireBatch
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import sink_digest
+from storage.epoch_times import current_time_ms
+from storage.errors import StagedRowsGoneError
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.os_errors import host_name
+from storage.rows.kafka import from_kafka_columns
+from storage.rows.messages import MessageRows
+
+_LOG = logging.getLogger("spark_mq.sink")
+
+
+@dataclass(frozen=True)
+class StagedForBrokers(WriterCommitMessage):
+    """What one task has staged."""
+
+    batch: Batch
+    file: StagedFile | None
+    """None where the task had no row."""
+    host: str
+    """The machine that has staged it."""
+
+
+def stage_for_brokers(
+    options: LiveSinkOptions,
+    columns: InputColumns,
+    batch: Batch,
+    partition: int,
+    attempt: int,
+    frames: Iterator[pa.RecordBatch],
+) -> StagedForBrokers:
+    """Encode a task's rows and stage them. Raises InvalidRowError, and errors of client and files; what was staged is given back."""
+    assert options.staging_path is not None, "exactlyOnce has one"
+    files, nonce = LocalFileSystem(), new_nonce()
+    # Attempt ids begin anew with every driver, and an intent may still name the file of one that died.
+    name = f"{batch.batch_id}-{partition}-{nonce}-{attempt}-{uuid.uuid4().hex}.rows"
+    writer = StagedWriter(files, sink_directory(options.staging_path, batch.sink_id), name)
+    mark = f"{batch_prefix(batch)}{nonce}-{partition}-"
+    key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + partition.to_bytes(2, "big")
+    cutter, row_count = BatchCutter(options.batch_bytes, MOST_ROWS), 0
+    with live_routes(options) as routes:
+        rows = MessageRows(route_rules(options, routes.queues_of, mark), key, partition + batch.batch_id)
+
+        def stage(batches: Iterator[WireBatch]) -> None:
+            for one in batches:
+                writer.append(routes.queue_at(*one.queue), one.body, one.sys_flag, one.ranks)
+
+        try:
+            for frame in frames:
+                taken = frame.select(list(columns.names))
+                prepared = rows.prepare(from_kafka_columns(taken) if columns.kafka else taken, current_time_ms())
+                if prepared.rejected:
+                    raise InvalidRowError(partition, len(prepared.rejected), *prepared.rejected[:REJECTIONS_SHOWN])
+                row_count += len(prepared.messages.queue_codes)
+                stage(cutter.add(prepared.messages))
+            stage(cutter.finish())
+            staged = writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+    if (0 if staged is None else staged.rows) != row_count:
+        raise WriteFailedError(f"partition {partition}: {row_count} rows came, and {staged} was staged")
+    return StagedForBrokers(batch, staged, host_name())
+
+
+def commit_to_brokers(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    """Send what the tasks have staged, once. Raises what `ExactCommit.commit` does."""
+    assert options.staging_path is not None, "exactlyOnce has one"
+    staged = [message for message in messages if isinstance(message, StagedForBrokers)]
+    if len(staged) != len(messages) or not staged:
+        raise WriteFailedError("a task handed in nothing of what it has staged")
+    batch = staged[0].batch
+    if any(one.batch != batch for one in staged) or batch.batch_id != batch_id:
+        raise WriteFailedError(
+            f"the tasks' rows are those of {sorted({one.batch for one in staged})}, not of {batch_id}"
+        )
+    journal = Journal(LocalFileSystem(), options.staging_path, batch.sink_id)
+    hosts = {one.file.name: one.host for one in staged if one.file is not None}
+    with (
+        live_routes(options) as routes,
+        journal.locked(options.lock_timeout),
+    ):
+        brokers = LiveBrokers(options, routes, f"batch {batch.batch_id} of sink {batch.sink_id}")
+        try:
+            outcome = ExactCommit(journal, brokers, new_nonce).commit(
+                batch, [one.file for one in staged if one.file is not None]
+            )
+        except StagedRowsGoneError as error:
+            host = hosts.get(error.path.rpartition("/")[2])
+            if host is None:
+                raise
+            raise not_shared(host, options.staging_path, error.path) from error
+    told = f"sent in attempt {outcome.attempts}" if outcome.is_new else "sent already"
+    _LOG.info("batch %d: %d rows %s (%s)", batch_id, outcome.rows, told, statuses_text(outcome.statuses))
+
+
+def abort_staged(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Delete what tasks have staged for a write that failed, unless its intent has taken it over."""
+    assert options.staging_path is not None, "exactlyOnce has one"
+    staged = [message for message in messages if isinstance(message, StagedForBrokers) and message.file is not None]
+    if not staged:
+        return
+    journal = Journal(LocalFileSystem(), options.staging_path, staged[0].batch.sink_id)
+    with journal.locked(options.lock_timeout):
+        intent = journal.load().intent
+        kept = set() if intent is None else {file.name for file in intent.files}
+        journal.drop_files(one.file.name for one in staged if one.file is not None and one.file.name not in kept)
+
+
+def new_nonce() -> str:
+    """8 hex digits."""
+    return os.urandom(4).hex()

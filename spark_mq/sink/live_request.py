@@ -1,0 +1,45 @@
+"""A batch of rows as a send request. Pure. Java: DefaultMQProducerImpl.sendKernelImpl, SendMessageRequestHeaderV2, MessageBatch.
+
+A batch of one row is an ordinary send (310) with the row's own properties and flag, any other a batch (320). Departure: the envelope
+of a batch has no UNIQ_KEY. Java's has one; a broker writes it behind each message's own, so that consumers see one id for all of them.
+"""
+
+from __future__ import annotations
+
+from spark_mq.client.calls import make_call
+from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
+from spark_mq.remoting.batch_body import decode_batch
+from spark_mq.remoting.message_headers import SendMessageRequest
+
+DEFAULT_TOPIC_QUEUE_COUNT = 4
+"""Queues of a topic that a broker makes when it is sent to. Java: DefaultMQProducer.defaultTopicQueueNums."""
+
+_WAIT = "WAIT\x01true\x02"
+
+
+def send_request(
+    queue: MessageQueue, body: bytes | memoryview, row_count: int, sys_flag: int, *, group: str, born_time_ms: int
+) -> RemotingCommand:
+    """The request that has these items stored in that queue."""
+    is_batch = row_count > 1
+    properties, flag, content = _WAIT, 0, body
+    if not is_batch:
+        (row,) = decode_batch(body)
+        properties, flag, content = row.raw_properties.decode("utf-8") + _WAIT, row.flag, row.body
+    header = SendMessageRequest(
+        producer_group=group,
+        topic=queue.topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
+        queue_id=queue.queue_id,
+        sys_flag=sys_flag,
+        born_time_ms=born_time_ms,
+        flag=flag,
+        properties=properties,
+        reconsume_times=0,
+        unit_mode=False,
+        is_batch=is_batch,
+        broker_name=queue.broker_name,
+    )
+    return make_call(RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2, header, content)

@@ -1,0 +1,86 @@
+"""Where the rows of a task or a commit can go: the queues of topics, asked for once, and the addresses of brokers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from spark_mq.client.errors import MessageQueueNotFoundError, NameServerUnreachableError, TopicRouteNotFoundError
+from spark_mq.client.event_loop import run
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import MessageQueue
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
+
+_POLL_S = 0.5
+
+
+class LiveRoutes:
+    """Routes of one task or commit. A context manager: its client ends with it."""
+
+    def __init__(self, settings: ClientSettings, *, create_topic: bool, retry_timeout_ms: int) -> None:
+        """A cluster that is away, as one whose broker restarts, is waited for, up to the time-out."""
+        self._settings = settings
+        self._default_queue_count = DEFAULT_TOPIC_QUEUE_COUNT if create_topic else None
+        self._retry_timeout_ms = retry_timeout_ms
+        self._instance = ClientInstance.of(settings)
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+
+    def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that may be written, or those that it will get, as this was asked first.
+
+        Raises TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError.
+        """
+        deadline = time.monotonic() + self._retry_timeout_ms / 1_000
+        while topic not in self._queues:
+            try:
+                asked = self._instance.publish_queues(topic, default_queue_count=self._default_queue_count)
+                self._queues[topic] = run(asked, self._patience_ms, f"the route of topic {topic}")
+            except (TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError) as error:
+                is_missing = isinstance(error, TopicRouteNotFoundError) and error.topic != DEFAULT_TOPIC
+                if is_missing or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+        return self._queues[topic]
+
+    def queue_at(self, topic: str, place: int) -> MessageQueue:
+        """The queue at a place among the topic's."""
+        return self.queues_of(topic)[place]
+
+    def address_of(self, broker_name: str, topic: str) -> str:
+        """The address of the master of that name, as the route of a topic of it says now. Raises BrokerNotFoundError."""
+        return run(self._address_of(broker_name, topic), self._patience_ms, f"the address of broker {broker_name}")
+
+    async def _address_of(self, broker_name: str, topic: str) -> str:
+        for known in (topic, DEFAULT_TOPIC):  # a topic that nobody has sent to yet has no route
+            with suppress(TopicRouteNotFoundError):
+                await self._instance.route(known, refresh=True)
+                break
+        return await self._instance.broker_address(broker_name)
+
+    def close(self) -> None:
+        """Give the client back."""
+        self._instance.release()
+
+    @property
+    def _patience_ms(self) -> int:
+        """The client bounds each of its waits; this is for what it does one after another."""
+        return 4 * self._settings.request_timeout_ms + self._settings.connect_timeout_ms
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def live_routes(options: LiveSinkOptions) -> LiveRoutes:
+    """As the options say."""
+    settings, timeout_ms = options.client_settings(), options.retry_timeout
+    return LiveRoutes(settings, create_topic=options.create_topic, retry_timeout_ms=timeout_ms)

@@ -1,0 +1,109 @@
+"""What Spark calls to write into a running cluster: at least once by its tasks alone, exactly once by staging and a commit.
+
+Spark builds a writer anew for tasks and for the commit; what the commit must know of the query, only the tasks see.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from spark_mq.conditions import WriteFailedError
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.direct_writer import SentRows, send_rows
+from spark_mq.sink.exact_writer import abort_staged, commit_to_brokers, stage_for_brokers
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.unsafe_answers import statuses_text
+from spark_mq.worker_errors import named_for_spark
+from storage.batch.ledger import Batch
+
+_LOG = logging.getLogger("spark_mq.sink")
+_KEY_BYTES = 8
+
+
+class LiveBatchWriter(DataSourceArrowWriter):
+    """One write, `df.write`."""
+
+    def __init__(self, options: LiveSinkOptions, columns: InputColumns) -> None:
+        self.options = options
+        self.columns = columns
+
+    @named_for_spark()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        name = self.options.write_id
+        return _write(self.options, self.columns, None if name is None else Batch(name, name, 0), iterator)
+
+    @named_for_spark()
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _commit(self.options, messages, 0)
+
+    @named_for_spark()
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        _abort(self.options, messages)
+
+
+@dataclass(frozen=True)
+class LiveStreamWriter(DataSourceStreamArrowWriter):
+    """Micro-batches of a query, `df.writeStream`."""
+
+    options: LiveSinkOptions
+    columns: InputColumns
+
+    @named_for_spark()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = _task()
+        query_id = task.getLocalProperty("sql.streaming.queryId")
+        batch_id = task.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or batch_id is None:
+            raise WriteFailedError("Spark did not tell the task its query and batch id; nothing is sent")
+        return _write(
+            self.options, self.columns, Batch(self.options.sink_id or query_id, query_id, int(batch_id)), iterator
+        )
+
+    @named_for_spark()
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _commit(self.options, messages, batchId)
+
+    @named_for_spark()
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        _abort(self.options, messages)
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "Spark calls this in a task"
+    return task
+
+
+def _write(
+    options: LiveSinkOptions, columns: InputColumns, batch: Batch | None, frames: Iterator[pa.RecordBatch]
+) -> WriterCommitMessage:
+    task = _task()
+    if options.is_exact:
+        assert batch is not None, "a write has a writeId, or a query's batch"
+        return stage_for_brokers(options, columns, batch, task.partitionId(), task.taskAttemptId(), frames)
+    return send_rows(options, columns, task.partitionId(), os.urandom(_KEY_BYTES), frames)
+
+
+def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    if options.is_exact:
+        commit_to_brokers(options, messages, batch_id)
+        return
+    sent = [message for message in messages if isinstance(message, SentRows)]
+    if len(sent) != len(messages):
+        raise WriteFailedError("a task handed in nothing of what it has sent")
+    statuses = sum((Counter(rows.statuses) for rows in sent), Counter[int]())
+    _LOG.info("batch %d: %d rows sent (%s)", batch_id, sum(rows.row_count for rows in sent), statuses_text(statuses))
+
+
+def _abort(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """At least once: rows that were sent stay."""
+    if options.is_exact:
+        abort_staged(options, messages)

@@ -1,0 +1,108 @@
+"""What of a batch is still to be sent to each queue, given what lies there. Pure.
+
+    expected   the rows of the batch for one queue, in the order in which they are sent: (number of the staged file, rank)
+    found      the batch's rows that lie in the queue, in queue order
+
+One request is in flight a queue, and the next is sent when the one before is stored; so what lies there is a beginning of what is
+expected. A broker that crashed may have kept a part of one request: a part is a beginning too. Anything else is an error: a row that
+is missing before one that is there (the broker lost it), a row that is there twice, or a row that is not expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_mq.conditions import SentRowsLostError
+from spark_mq.remoting import MessageQueue
+from spark_mq.sink.sent_batch import StagedFile
+from spark_mq.sink.staged_rows import StagedBatch
+
+ROW = np.dtype([("file", "<i4"), ("rank", "<i8")])
+UNKNOWN_FILE = -1
+
+
+class PlannedBatch(NamedTuple):
+    """One staged batch, and how many of its first rows lie in the queue already."""
+
+    file: int
+    batch: StagedBatch
+    skip: int = 0
+
+
+QueuePlan = tuple[PlannedBatch, ...]
+
+
+def plan_queues(files: Sequence[Sequence[StagedBatch]]) -> dict[MessageQueue, QueuePlan]:
+    """Of each target queue all batches, files in their order and batches in theirs."""
+    plans: dict[MessageQueue, list[PlannedBatch]] = {}
+    for number, batches in enumerate(files):
+        for batch in batches:
+            plans.setdefault(batch.queue, []).append(PlannedBatch(number, batch))
+    return {queue: tuple(plan) for queue, plan in plans.items()}
+
+
+def expected_rows(plan: QueuePlan) -> np.ndarray:
+    """The rows of a queue's plan, as ROW."""
+    rows = np.empty(sum(len(one.batch.ranks) for one in plan), ROW)
+    start = 0
+    for one in plan:
+        end = start + len(one.batch.ranks)
+        rows["file"][start:end], rows["rank"][start:end] = one.file, one.batch.ranks
+        start = end
+    return rows
+
+
+def found_rows(marks: Iterable[str], prefix: str, files: Sequence[StagedFile]) -> np.ndarray:
+    """The rows that marks of the batch name, as ROW; `prefix` is the batch's. A file that is not the batch's is UNKNOWN_FILE."""
+    numbers = {prefix + staged.mark: number for number, staged in enumerate(files)}
+    rows = [(numbers.get(mark[:-12], UNKNOWN_FILE), int(mark[-12:], 16)) for mark in marks]
+    return np.array(rows, ROW)
+
+
+def rows_stored(queue: MessageQueue, expected: np.ndarray, found: np.ndarray) -> int:
+    """How many of the first expected rows lie in the queue. Raises SentRowsLostError where they are no beginning."""
+    if len(found) <= len(expected) and bool(np.all(found == expected[: len(found)])):
+        return len(found)
+    raise SentRowsLostError(_text(queue), _difference(expected, found))
+
+
+def remaining(plan: QueuePlan, stored: int) -> QueuePlan:
+    """What is to be sent when so many of the first rows are stored."""
+    left = []
+    for one in plan:
+        rows = len(one.batch.ranks)
+        if stored < rows:
+            left.append(one._replace(skip=max(stored, 0)))
+        stored -= rows
+    return tuple(left)
+
+
+def nothing_left(plans: Mapping[MessageQueue, QueuePlan]) -> bool:
+    """Whether all rows are stored."""
+    return not any(plans.values())
+
+
+def _difference(expected: np.ndarray, found: np.ndarray) -> str:
+    if (found["file"] == UNKNOWN_FILE).any():
+        return "it holds rows of this batch that another staging directory has sent, or this one before it was restored"
+    if len(np.unique(found)) < len(found):
+        return "it holds a row of this batch twice"
+    length = min(len(expected), len(found))
+    first = int(np.argmin(found[:length] == expected[:length])) if length else 0
+    return (
+        f"row {first} of the batch's {len(expected)} rows is not there, and rows behind it are: the broker has lost it"
+    )
+
+
+def _text(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def batches_of(plans: Mapping[MessageQueue, QueuePlan]) -> Iterator[tuple[MessageQueue, PlannedBatch]]:
+    """All that is planned, queue by queue."""
+    for queue, plan in plans.items():
+        for one in plan:
+            yield queue, one

@@ -1,0 +1,216 @@
+"""Requests to the name servers and brokers of one cluster, several in flight to each, by a thread that waits.
+
+The driver of a query asks here. All requests may be repeated: a connection that broke before its answers is made once more, because
+brokers hang up on those who were silent for two minutes. Not for several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.errors import (
+    BrokerUnreachableError,
+    ClientError,
+    MalformedResponseError,
+    NameServerUnreachableError,
+    TlsError,
+    request_text,
+    response_error,
+)
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import RemotingCommand, RequestCode, WireBody, make_request, read_body
+from spark_mq.remoting.errors import BodyError, HeaderError
+from spark_mq.remoting.header_fields import Header, read_header, write_header
+from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
+from spark_mq.remoting.route_headers import RouteRequest
+from storage.rules.response_codes import ResponseCode
+
+IN_FLIGHT = 256
+"""Requests to one server at a time."""
+
+B = TypeVar("B", bound=WireBody)
+H = TypeVar("H", bound=Header)
+
+
+def request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    """A request with a typed header."""
+    return make_request(code, None if header is None else write_header(header), body)
+
+
+class Answered:
+    """A server's answer to one request, whatever its code; typed where one asks for it."""
+
+    def __init__(self, address: str, asked: RemotingCommand, command: RemotingCommand) -> None:
+        self.address = address
+        self.command = command
+        self._asked = asked
+
+    @property
+    def code(self) -> int:
+        return self.command.code
+
+    def header(self, kind: type[H]) -> H:
+        """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
+        self.expect()
+        try:
+            return read_header(kind, self.command)
+        except HeaderError as error:
+            raise self._malformed(error) from None
+
+    def body(self, kind: type[B]) -> B:
+        """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
+        self.expect()
+        try:
+            return read_body(kind, self.command.body)
+        except BodyError as error:
+            raise self._malformed(error) from None
+
+    def expect(self, *codes: int) -> None:
+        """Raises ResponseError unless the code is SUCCESS, or one of these."""
+        if self.code not in (ResponseCode.SUCCESS, *codes):
+            fields = self._asked.ext_fields or {}
+            topic, group = fields.get("topic"), fields.get("consumerGroup")
+            what = request_text(self._asked.code)
+            raise response_error(self.code, self.command.remark, self.address, what, topic, group)
+
+    def _malformed(self, error: Exception) -> MalformedResponseError:
+        return MalformedResponseError(self.address, request_text(self._asked.code), str(error))
+
+
+class ClusterQuestions:
+    """Connections by address, made when they are needed. `close` ends them."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._open: dict[str, BlockingConnection[int]] = {}
+        self._name_servers = list(settings.name_servers)
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    # Name servers
+
+    def topic_route(self, topic: str) -> TopicRouteData | None:
+        """The topic's brokers and queues; None where no broker has it."""
+        answer = self._ask_name_servers(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return answer.body(TopicRouteData)
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics."""
+        return self._ask_name_servers(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body(TopicList).topics
+
+    def cluster_info(self) -> ClusterInfo:
+        """All brokers that are registered."""
+        return self._ask_name_servers(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
+
+    def _ask_name_servers(self, command: RemotingCommand) -> Answered:
+        """The answer of the first name server that gives one; it is asked first the next time."""
+        tries: list[tuple[str, str]] = []
+        for address in list(self._name_servers):
+            try:
+                answer = self.ask(address, [command])[0]
+                if answer.code == ResponseCode.SYSTEM_ERROR:  # it has just started, and knows no broker yet
+                    answer.expect()
+            except TlsError:
+                raise
+            except ClientError as error:
+                if not error.retriable and not tries and address == self._name_servers[-1]:
+                    raise
+                tries.append((address, error.describe()))
+                continue
+            self._name_servers.remove(address)
+            self._name_servers.insert(0, address)
+            return answer
+        raise NameServerUnreachableError(tries)
+
+    # Any server
+
+    def ask(self, address: str, commands: Sequence[RemotingCommand]) -> list[Answered]:
+        """The answers to requests, in their order. Raises BrokerUnreachableError (TlsError, FrameRefusedError), RequestTimeoutError."""
+        return self.ask_all({address: commands})[address]
+
+    def ask_all(
+        self, commands: Mapping[str, Sequence[RemotingCommand]], failures: dict[str, ClientError] | None = None
+    ) -> dict[str, list[Answered]]:
+        """The same at several servers side by side. A server that fails is left out, and stands in `failures` where that is given."""
+        was_open = {address: address in self._open for address in commands}
+        begun: dict[str, _Exchange] = {}
+        answers: dict[str, list[Answered]] = {}
+        for address, asked in commands.items():
+            begun[address] = _Exchange(address, asked)
+            self._try(begun[address], was_open[address], failures, begin=True)
+        for address, exchange in begun.items():
+            if failures is None or address not in failures:
+                self._try(exchange, was_open[address], failures, begin=False)
+            if failures is None or address not in failures:
+                answers[address] = exchange.answers()
+        return answers
+
+    def _try(
+        self, exchange: _Exchange, may_be_stale: bool, failures: dict[str, ClientError] | None, *, begin: bool
+    ) -> None:
+        step = exchange.begin if begin else exchange.finish
+        try:
+            try:
+                step(self._connected(exchange.address))
+            except BrokerUnreachableError:
+                self._drop(exchange.address)
+                if not may_be_stale or exchange.has_answers:
+                    raise
+                exchange.begin(self._connected(exchange.address))
+                if not begin:
+                    exchange.finish(self._connected(exchange.address))
+        except ClientError as error:
+            self._drop(exchange.address)
+            if failures is None:
+                raise
+            failures[exchange.address] = error
+
+    def _connected(self, address: str) -> BlockingConnection[int]:
+        if address not in self._open:
+            self._open[address] = BlockingConnection(address, self.settings)
+        return self._open[address]
+
+    def _drop(self, address: str) -> None:
+        if address in self._open:
+            self._open.pop(address).close()
+
+
+class _Exchange:
+    """Requests to one server and their answers, so many in flight."""
+
+    def __init__(self, address: str, asked: Sequence[RemotingCommand]) -> None:
+        self.address = address
+        self._asked = asked
+        self._sent = 0
+        self._found: dict[int, RemotingCommand] = {}
+
+    @property
+    def has_answers(self) -> bool:
+        return bool(self._found)
+
+    def answers(self) -> list[Answered]:
+        return [Answered(self.address, asked, self._found[number]) for number, asked in enumerate(self._asked)]
+
+    def begin(self, connection: BlockingConnection[int]) -> None:
+        """Send as many as may be in flight, from the first on."""
+        self._sent = 0
+        self._send(connection)
+
+    def finish(self, connection: BlockingConnection[int]) -> None:
+        while len(self._found) < len(self._asked):
+            for number, command in connection.receive():
+                self._found[number] = command
+            self._send(connection)
+
+    def _send(self, connection: BlockingConnection[int]) -> None:
+        most = len(self._found) + IN_FLIGHT
+        numbers = range(self._sent, min(most, len(self._asked)))
+        self._sent = max(self._sent, numbers.stop)
+        connection.send((self._asked[number], number) for number in numbers)

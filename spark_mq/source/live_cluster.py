@@ -1,0 +1,249 @@
+"""A cluster of running brokers as the QueryCluster whose data is pulled. Driver side.
+
+Offsets, positions and continuity are those of stores: a queue is (topic, broker name, queue id), and the record before a position is
+pulled to recognise a topic that was made again. So a checkpoint may be carried on by path and by nameServer where both are the same
+brokers. What brokers do not tell ahead are sizes: lags have no bytes, and maxBytesPerTrigger is refused.
+
+Java: DefaultMQAdminExt, DefaultMQPullConsumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from spark_mq.client.errors import BrokerNotFoundError
+from spark_mq.conditions import OptionError
+from spark_mq.remoting import RemotingCommand, RequestCode
+from spark_mq.remoting.admin_bodies import GroupList
+from spark_mq.remoting.admin_headers import TopicRequest
+from spark_mq.remoting.consumer_headers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
+from spark_mq.remoting.route_bodies import TopicConfigData
+from spark_mq.source.cluster_questions import ClusterQuestions, request
+from spark_mq.source.group_offsets import GroupOffsets
+from spark_mq.source.live_groups import group_writers
+from spark_mq.source.live_topics import MASTER
+from spark_mq.source.live_view import LiveView
+from spark_mq.source.offsets import QueueId, RecordPlace
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.pull_outcome import Found, outcome_of
+from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression, pull_answer
+from spark_mq.source.pull_split import PullSplit
+from spark_mq.source.pull_window import Ask
+from spark_mq.source.pulled_records import PulledPart, slice_of
+from spark_mq.source.query_cluster import Piece
+from spark_mq.source.ranges import QueueRange
+from spark_mq.source.row_batches import RowRequest, ShownAs
+from spark_mq.source.starting_offsets import QueueFacts
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.rules.response_codes import ResponseCode
+
+OWN_GROUP = "TOOLS_CONSUMER"
+"""Who pulls where the query names no group: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
+
+
+class LiveCluster:
+    """The brokers that the name servers know, and the topics of one query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Waits for brokers that do not answer. Raises the client's errors."""
+        self._options = options
+        self._group = options.consumer_group or OWN_GROUP
+        self._questions = ClusterQuestions(options.client_settings())
+        self._view = LiveView(self._questions, options.subscription, options.pull_timeout)
+        self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
+        try:
+            self._view.open()
+            if options.sub_expression is not None and options.expression_type != "TAG":
+                self._check_expression(PullFilter(options.sub_expression, options.expression_type))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def brokers(self) -> Sequence[str]:
+        return list(self._view.brokers)
+
+    @property
+    def place(self) -> str:
+        return f"the cluster of name server {', '.join(self._options.name_server)}"
+
+    @property
+    def topics(self) -> Sequence[str]:
+        return self._view.all_topics()
+
+    def refresh(self) -> bool:
+        changed = self._view.refresh()
+        if changed:
+            news = self._view.changed
+            self._records_before = {key: place for key, place in self._records_before.items() if key[0] not in news}
+        return changed
+
+    def queues(self) -> Sequence[QueueId]:
+        return self._view.queues
+
+    def queue_count(self, topic: str) -> int:
+        return self._view.read_queue_count(topic)
+
+    def is_system_topic(self, topic: str) -> bool:
+        return self._view.is_system_topic(topic)
+
+    def refuse_batch_topics(self, topics: Sequence[str]) -> None:
+        """Raises OptionError for a topic whose queues hold batches. Brokers before 5.0 have none, and do not know the request."""
+        masters = sorted(addresses[MASTER] for addresses in self._view.brokers.values() if MASTER in addresses)
+        asked = [request(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
+        answers = self._questions.ask_all(dict.fromkeys(masters if asked else (), asked))
+        for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
+            config = answer.body(TopicConfigData) if answer.code == ResponseCode.SUCCESS else TopicConfigData()
+            if config.attributes.get("queue.type") == "BatchCQ":
+                rule = "its queues are batch consume queues (queue.type=BatchCQ), which are not read"
+                raise OptionError("topic", f"{topic}: {rule}")
+
+    def refuse_lost_queues(self, brokers: Collection[str]) -> None:
+        """A broker that is not registered may be starting, and is waited for. Raises BrokerNotFoundError, unless loss is tolerated."""
+        for name in sorted(brokers):
+            if not self._view.await_broker(name) and self._options.fail_on_data_loss:
+                raise BrokerNotFoundError(name, MASTER)
+
+    # Positions
+
+    def minimum(self, queue: QueueId) -> int:
+        return self.bounds(queue)[0]
+
+    def maximum(self, queue: QueueId) -> int:
+        return self.bounds(queue)[1]
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        ends = self._view.ends.get(queue)
+        return (0, 0) if ends is None else (ends.minimum, ends.maximum)
+
+    def facts(self, queue: QueueId) -> QueueFacts | None:
+        if queue not in self._view.ends:
+            return None
+        return QueueFacts(*self.bounds(queue), lambda offset: self.record_before(queue, offset), None, "nameServer")
+
+    def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        """The broker's own search, held against the messages that it leads to: releases before 5.0 give the nearest one."""
+        ends = self._view.ends.get(queue)
+        if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
+            return None
+        header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
+        asked = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        (answer,) = self._questions.ask(self._master(queue), [asked])
+        offset = min(max(answer.header(OffsetAnswer).queue_offset, ends.minimum), ends.maximum)
+        while offset < ends.maximum:
+            place = self.record_before(queue, offset + 1)
+            if place is None or place[1] >= timestamp_ms:
+                return offset
+            offset += 1
+        return None
+
+    def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        return self.offset_by_time(queue, timestamp_ms)
+
+    def group_offset(self, group: str, queue: QueueId) -> int | None:
+        """What the group stored. A broker says 0 of a group that has stored nothing in a young queue, so its groups are asked first."""
+        asked = [request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
+        header = QueryConsumerOffsetRequest(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+        )
+        asked.append(request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+        groups, offset = self._questions.ask(self._master(queue), asked)
+        if group not in groups.body(GroupList).groups or offset.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return offset.header(OffsetAnswer).queue_offset
+
+    def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
+        if (queue, offset) not in self._records_before:
+            self.look_up({queue: offset})
+        return self._records_before[queue, offset]
+
+    def look_up(self, offsets: Mapping[QueueId, int]) -> None:
+        by_master: dict[str, list[tuple[QueueId, int]]] = {}
+        for queue, offset in offsets.items():
+            if (queue, offset) in self._records_before:
+                continue
+            if offset > 0 and queue in self._view.ends:
+                by_master.setdefault(self._master(queue), []).append((queue, offset))
+            else:
+                self._records_before[queue, offset] = None
+        pulls = {address: [self._pull_one(*one) for one in ones] for address, ones in by_master.items()}
+        for address, answers in self._questions.ask_all(pulls).items():
+            for (queue, offset), answer in zip(by_master[address], answers, strict=True):
+                self._records_before[queue, offset] = self._place_of(queue, offset - 1, answer.command, address)
+
+    def _pull_one(self, queue: QueueId, offset: int) -> RemotingCommand:
+        return PullRequests(queue, self._terms(PullFilter())).request(Ask(offset - 1, offset))
+
+    def _place_of(self, queue: QueueId, offset: int, command: RemotingCommand, address: str) -> RecordPlace | None:
+        answer = pull_answer(command, address, queue, self._group)
+        if not isinstance(outcome_of(offset, answer), Found):
+            return None
+        found = slice_of([PulledPart(offset, offset + 1, answer.body)], queue.topic.encode(), queue.queue_id)
+        if not len(found.queue_offsets):  # a gap: what came is the record behind it
+            return None
+        return int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])
+
+    def _master(self, queue: QueueId) -> str:
+        address = self._view.brokers.get(queue.broker_name, {}).get(MASTER)
+        if address is None:
+            raise BrokerNotFoundError(queue.broker_name, MASTER)
+        return address
+
+    # Sizes: brokers tell none ahead
+
+    @property
+    def tells_sizes(self) -> bool:
+        return False
+
+    def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
+        raise TypeError("a running broker tells no sizes; tells_sizes is False")
+
+    def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
+        raise TypeError("a running broker tells no sizes; maxBytesPerTrigger is refused")
+
+    # Reading
+
+    def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
+        return [(piece, None)]
+
+    def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
+        return offsets
+
+    def split(self, piece: Piece, request: RowRequest) -> PullSplit:
+        queue, ranges, _ = piece
+        rank = self.brokers.index(queue.broker_name)
+        addresses = tuple(self._view.brokers[queue.broker_name].items())
+        return PullSplit(self._terms(self._filter(queue, request)), queue, rank, addresses, ranges, request)
+
+    def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
+        """All of it: a broker's index says neither how far it reaches nor whether it is on."""
+        return ((piece.start, piece.end),)
+
+    def _terms(self, filter_: PullFilter) -> PullTerms:
+        options = self._options
+        return PullTerms(self._questions.settings, self._group, filter_, options.pull_timeout, options.pull_from_slave)
+
+    def _filter(self, queue: QueueId, request: RowRequest) -> PullFilter:
+        """Entries of the schedule topic have times of delivery in place of tags, so brokers filter nothing there."""
+        options = self._options
+        if options.sub_expression is not None and options.expression_type != "TAG":
+            return PullFilter(options.sub_expression, options.expression_type)
+        if not request.tags or queue.topic == SCHEDULE_TOPIC:
+            return PullFilter()
+        return PullFilter(" || ".join(sorted(request.tags)))
+
+    def _check_expression(self, filter_: PullFilter) -> None:
+        """A pull with an expression that does not compile filters nothing, so brokers are asked first. Raises ResponseError."""
+        masters = {addresses[MASTER] for addresses in self._view.brokers.values() if MASTER in addresses}
+        for topic in sorted({queue.topic for queue in self._view.queues})[:1]:
+            asked = check_expression(topic, self._group, filter_)
+            for answers in self._questions.ask_all({address: [asked] for address in sorted(masters)}).values():
+                answers[0].expect()
+
+    # Groups
+
+    def group_offsets(self, group: str) -> GroupOffsets:
+        return GroupOffsets(group, group_writers(self._questions, self._view))
+
+    def close(self) -> None:
+        self._questions.close()

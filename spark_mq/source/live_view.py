@@ -1,0 +1,221 @@
+"""The queues of a query's topics at running brokers, as they were at the last look. Driver side.
+
+A look is one request (202) a topic and broker, at most every 100 ms, whatever Spark asks. Names (brokers, addresses, topics, queue
+counts) are looked at every 30 s, when a broker fails, and when a broker tells of queues that are not known. A broker that does not
+answer keeps the ends it had; after `timeout_ms` of that the query fails, because silence is no data loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError
+from spark_mq.remoting import RequestCode
+from spark_mq.remoting.admin_bodies import TopicStatsTable
+from spark_mq.remoting.admin_headers import TopicRequest
+from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
+from spark_mq.source.live_topics import (
+    MASTER,
+    Addresses,
+    QueueEnds,
+    TopicAtBroker,
+    addresses_of,
+    queue_ends,
+    readable_queues,
+    wanted_topics,
+)
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.subscription import Subscription
+from storage.names import is_system_topic
+from storage.rules.response_codes import ResponseCode
+
+LOOK_INTERVAL_MS = 100
+NAMES_INTERVAL_MS = 30_000
+RETRY_INTERVAL_MS = 1_000
+"""Between two looks at the names while a broker fails."""
+
+
+def monotonic_ms() -> int:
+    """A clock that never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class LiveView:
+    """Looks at the brokers. `ends` has every queue that can be read, sorted."""
+
+    def __init__(
+        self,
+        questions: ClusterQuestions,
+        subscription: Subscription,
+        timeout_ms: int,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._questions = questions
+        self._subscription = subscription
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self.brokers: dict[str, Addresses] = {}
+        """All registered brokers by name, and those that are silent."""
+        self.clusters: dict[str, str] = {}
+        """The cluster's name of each broker."""
+        self.topics: tuple[str, ...] = ()
+        """The names of all topics of the cluster; of a query that names its topics, as they were when it was asked for them."""
+        self.ends: dict[QueueId, QueueEnds] = {}
+        self.queues: Sequence[QueueId] = ()
+        """The same list as long as there are the same queues."""
+        self.changed: set[QueueId] = set()
+        """What is new since the last look: queues whose ends are others, or that came or went."""
+        self._counts: dict[TopicAtBroker, int] = {}
+        self._told: dict[TopicAtBroker, tuple[int, bytes]] = {}
+        self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
+        self._silent_since: dict[str, int] = {}
+        self._looked_ms: int | None = None
+        self._names_due_ms = 0
+
+    def open(self) -> None:
+        """The first look. Waits for brokers that do not answer; raises what they fail with when the time is over.
+
+        Does not wait for name servers: more often than not their address is wrong.
+        """
+        began = self._clock()
+        while True:
+            try:
+                self._look_at_names()
+                failures = self._look_at_queues()
+            except ClientError as error:
+                failures = {"": error}
+                if not error.retriable or isinstance(error, NameServerUnreachableError):
+                    raise
+            if not failures:
+                return
+            if self._clock() - began >= self._timeout_ms:
+                raise next(iter(failures.values()))
+            time.sleep(LOOK_INTERVAL_MS / 1000)
+
+    def refresh(self) -> bool:
+        """Look again unless that was just done; whether anything is new. Raises what a broker has failed with for too long."""
+        now_ms = self._clock()
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+            return False
+        if now_ms >= self._names_due_ms:
+            try:
+                self._look_at_names()
+            except ClientError as error:  # queues can be read without name servers
+                if not error.retriable:
+                    raise
+                self._names_due_ms = now_ms + RETRY_INTERVAL_MS
+        self._judge(self._look_at_queues())
+        return bool(self.changed)
+
+    def all_topics(self) -> tuple[str, ...]:
+        """The names of all topics of the cluster, for texts."""
+        if not self.topics:
+            self.topics = tuple(sorted(self._questions.topics()))
+        return self.topics
+
+    def is_system_topic(self, topic: str) -> bool:
+        return any(
+            is_system_topic(topic, broker_name=name, cluster_name=cluster) for name, cluster in self.clusters.items()
+        )
+
+    def await_broker(self, broker_name: str) -> bool:
+        """Whether a broker is registered; one that is not is waited for, because it may be starting."""
+        began = self._clock()
+        while broker_name not in self.brokers:
+            if self._clock() - began >= self._timeout_ms:
+                return False
+            time.sleep(LOOK_INTERVAL_MS / 1000)
+            self._look_at_names()
+        return True
+
+    def read_queue_count(self, topic: str) -> int:
+        """How many queues of the topic can be read at the broker that has most."""
+        return max((count for at, count in self._counts.items() if at.topic == topic), default=0)
+
+    # Names
+
+    def _look_at_names(self) -> None:
+        info = self._questions.cluster_info()
+        registered = addresses_of(info)
+        for name, data in info.broker_address_table.items():
+            self.clusters[name] = data.cluster or ""
+        there: tuple[str, ...] = ()
+        if self._subscription.pattern is not None:
+            there = self.topics = tuple(sorted(self._questions.topics()))
+        system = {topic for topic in there if self.is_system_topic(topic)}
+        counts: dict[TopicAtBroker, int] = {}
+        for topic in wanted_topics(self._subscription, there, system):
+            counts |= readable_queues(topic, self._questions.topic_route(topic))
+        for (
+            at,
+            count,
+        ) in self._counts.items():  # a broker that is gone from the names is silent, its topics are not deleted
+            if at.broker_name not in registered:
+                counts.setdefault(at, count)
+        silent = {at.broker_name for at in counts} - registered.keys()
+        self.brokers = dict(sorted({**{name: self.brokers.get(name, {}) for name in silent}, **registered}.items()))
+        self._counts = dict(sorted(counts.items()))
+        self._names_due_ms = self._clock() + NAMES_INTERVAL_MS
+
+    # Queues
+
+    def _look_at_queues(self) -> dict[str, ClientError]:
+        """Ask every broker for its topics; returns the brokers that failed."""
+        self._looked_ms = self._clock()
+        asked: dict[str, list[TopicAtBroker]] = {}
+        failures: dict[str, ClientError] = {}
+        for at in self._counts:
+            master = self.brokers.get(at.broker_name, {}).get(MASTER)
+            if master is None:
+                failures[at.broker_name] = BrokerNotFoundError(at.broker_name, MASTER)
+            else:
+                asked.setdefault(master, []).append(at)
+        commands = {
+            address: [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
+            for address, ats in asked.items()
+        }
+        failed: dict[str, ClientError] = {}
+        answers = self._questions.ask_all(commands, failed)
+        found = {at: self._found.get(at, {}) for at in self._counts}
+        for address, ats in asked.items():
+            if address in failed:
+                failures.update(dict.fromkeys((at.broker_name for at in ats), failed[address]))
+                continue
+            for at, answer in zip(ats, answers[address], strict=True):
+                try:
+                    found[at] = self._ends_of(at, answer)
+                except ClientError as error:
+                    failures[at.broker_name] = error
+        self._take(found)
+        return failures
+
+    def _ends_of(self, at: TopicAtBroker, answer: Answered) -> dict[QueueId, QueueEnds]:
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:  # name servers keep deleted topics
+            return {}
+        told = self._counts[at], bytes(answer.command.body)
+        if self._told.get(at) == told and answer.code == ResponseCode.SUCCESS:
+            return self._found[at]
+        stats = answer.body(TopicStatsTable)
+        if any(queue.queue_id >= self._counts[at] for queue in stats.offset_table):  # maybe queues were added
+            self._names_due_ms = min(self._names_due_ms, (self._looked_ms or 0) + RETRY_INTERVAL_MS)
+        self._told[at] = told
+        return queue_ends(at, self._counts[at], stats)
+
+    def _take(self, found: dict[TopicAtBroker, dict[QueueId, QueueEnds]]) -> None:
+        self._found = found
+        ends = {queue: one for at in found for queue, one in sorted(found[at].items())}
+        self.changed = {queue for queue, one in ends.items() if self.ends.get(queue) != one} | (self.ends.keys() - ends)
+        self.ends = ends
+        if list(self.queues) != list(ends):
+            self.queues = sorted(ends)
+
+    def _judge(self, failures: dict[str, ClientError]) -> None:
+        """Raises what a broker fails with since `timeout_ms`, or with what cannot pass."""
+        now_ms = self._clock()
+        self._silent_since = {name: self._silent_since.get(name, now_ms) for name in failures}
+        if failures:
+            self._names_due_ms = min(self._names_due_ms, now_ms + RETRY_INTERVAL_MS)
+        for name, error in failures.items():
+            if not error.retriable or now_ms - self._silent_since[name] >= self._timeout_ms:
+                raise error

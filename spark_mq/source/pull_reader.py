@@ -1,0 +1,200 @@
+"""The messages of a range of one queue, pulled from its broker with several requests in flight.
+
+It begins at the master. What can pass (a broken connection, a busy broker, no answer) is tried again, at the queue's slaves too, until
+nothing has come for `timeout_ms`. What a slave says of a queue's ends counts for nothing: it may be behind its master.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, ResponseError, request_text
+from spark_mq.conditions import DataLossError, warn_of_losses
+from spark_mq.remoting import Body, RemotingCommand, RequestCode
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
+from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, pull_answer
+from spark_mq.source.pull_window import Ask, PullWindow
+from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
+from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
+from storage.rules.response_codes import ResponseCode
+
+DEPTH = 16
+"""Pulls in flight."""
+ANSWER_TIMEOUT_MS = 10_000
+"""After so long without any answer a broker counts as silent, and the pulls are sent again."""
+MASTER = 0
+_STORE_CLOSED = "store getMessage return null"
+_WHAT = request_text(RequestCode.PULL_MESSAGE)
+
+
+class PullReader:
+    """One queue's messages, from whichever of its brokers answers. `close` ends its connection."""
+
+    def __init__(
+        self,
+        queue: QueueId,
+        addresses: Mapping[int, str],
+        terms: PullTerms,
+        *,
+        fail_on_data_loss: bool = True,
+        verify_crc: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._addresses = dict(sorted(addresses.items()))
+        self._terms = terms
+        self._requests = PullRequests(queue, terms)
+        self._strict = fail_on_data_loss
+        self._verify_crc = verify_crc
+        self._broker_id = next(iter(self._addresses), MASTER)
+        self._connection: BlockingConnection[Ask] | None = None
+        self._failures = 0
+        self._last_news = time.monotonic()
+        self._suggestions_count = True
+        self._first_gap: int | None = None
+
+    def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
+        """The messages at offsets [start, end), in order.
+
+        Raises DataLossError where some are gone and that is not tolerated, CorruptMessageError for a wrong sum that is looked for,
+        and the client's errors.
+        """
+        window: PullWindow[Body] = PullWindow(start, end, DEPTH)
+        self._first_gap = None
+        self._last_news = time.monotonic()
+        parts: list[PulledPart] = []
+        rows = size = 0
+        while not window.is_done:
+            self._exchange(window)
+            for part in window.take():
+                if len(part.content):
+                    parts.append(PulledPart(*part))
+                    rows += min(part.end - part.offset, len(part.content) // MINIMUM_RECORD_SIZE)
+                    size += len(part.content)
+            if parts and (rows >= SLICE_ROWS or size >= SLICE_BYTES or window.is_done):
+                yield self._slice(parts)
+                parts, rows, size = [], 0, 0
+                self._last_news = time.monotonic()  # the reader's own time is no silence
+        if window.in_flight:  # of what was cut off
+            self.close()
+        self._look_again()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _slice(self, parts: list[PulledPart]) -> QueueSlice:
+        try:
+            pulled = slice_of(parts, self._queue.topic.encode(), self._queue.queue_id)
+        except PulledRecordError as error:
+            raise MalformedResponseError(self._addresses[self._broker_id], _WHAT, str(error)) from None
+        if self._first_gap is None and self._terms.filter == EVERYTHING:
+            self._first_gap = first_gap(parts, pulled.queue_offsets)
+        if self._verify_crc:
+            for _, corrupt in pulled.records.corrupt_sums(force_property_crc=False):
+                raise corrupt
+        return pulled
+
+    def _look_again(self) -> None:
+        """Ask once more for the first offset that had no message. While a broker deletes a log file it passes over its entries as
+        over gaps, and only then moves the queue's beginning; who asks afterwards is told.
+        """
+        if self._first_gap is None:
+            return
+        window: PullWindow[Body] = PullWindow(self._first_gap, self._first_gap + 1, 1)
+        while not window.is_done:
+            self._exchange(window)
+            window.take()
+
+    def _exchange(self, window: PullWindow[Body]) -> None:
+        """Send what the window asks for, and take the answers that come next."""
+        try:
+            if self._connection is None:
+                self._connection = BlockingConnection(self._address(), self._terms.settings)
+            connection = self._connection
+            connection.send((self._requests.request(ask), ask) for ask in window.asks())
+            suggested = self._broker_id
+            for ask, command in connection.receive(min(ANSWER_TIMEOUT_MS, self._terms.timeout_ms)):
+                suggested = self._take(window, ask, command)
+        except ClientError as error:
+            if not _may_pass(error):
+                raise
+            self._leave(window)
+            self._wait_or_raise(error)
+        else:
+            if suggested != self._broker_id and self._may_go_to(suggested):
+                self._leave(window)
+                self._broker_id = suggested
+
+    def _take(self, window: PullWindow[Body], ask: Ask, command: RemotingCommand) -> int:
+        """One answer. Returns the broker id that it suggests. Raises an error that may pass where the answer says nothing."""
+        address = self._addresses[self._broker_id]
+        answer = pull_answer(command, address, self._queue, self._terms.group)
+        match outcome_of(ask.offset, answer):
+            case Found(next_offset):
+                window.answer(ask, next_offset, answer.body)
+            case Nothing(next_offset):
+                window.answer(ask, next_offset, b"")
+            case Lost(next_offset, reason) if self._broker_id == MASTER:
+                self._lose(f"{reason}; offset {ask.offset} was to be read")
+                window.answer(ask, next_offset, b"")
+            case Ended(maximum, reason) if self._broker_id == MASTER:
+                if maximum < window.end:
+                    self._lose(f"{reason}, before offset {window.end} that was planned when the query looked")
+                window.cut(maximum)
+                window.answer(ask, ask.end, b"")
+            case Lost(_, reason) | Ended(_, reason) | Again(reason):
+                window.again(ask)
+                raise _NoNewsError(
+                    ResponseCode.SYSTEM_BUSY, reason, address, _WHAT, self._queue.topic, self._terms.group
+                )
+            case Misfit(reason):
+                raise MalformedResponseError(address, _WHAT, reason)
+        self._failures, self._last_news = 0, time.monotonic()
+        return answer.suggested_broker_id
+
+    def _lose(self, loss: str) -> None:
+        text = f"queue {self._queue}: {loss}"
+        if self._strict:
+            raise DataLossError(text)
+        warn_of_losses([text])
+
+    def _address(self) -> str:
+        if self._broker_id not in self._addresses:
+            raise BrokerNotFoundError(self._queue.broker_name, self._broker_id)
+        return self._addresses[self._broker_id]
+
+    def _may_go_to(self, broker_id: int) -> bool:
+        if broker_id == MASTER:
+            return MASTER in self._addresses
+        return self._terms.may_leave_master and self._suggestions_count and broker_id in self._addresses
+
+    def _leave(self, window: PullWindow[Body]) -> None:
+        """Hang up; what was in flight is asked for again, wherever the next connection goes."""
+        self.close()
+        window.withdraw()
+
+    def _wait_or_raise(self, error: ClientError) -> None:
+        """Choose whom to ask next, after a while that grows; the error itself when the time is over."""
+        self._failures += 1
+        self._suggestions_count = self._suggestions_count and self._broker_id == MASTER
+        pause = 0.0 if self._failures == 1 else min(0.1 * 2 ** (self._failures - 2), 2.0)
+        if time.monotonic() + pause - self._last_news > self._terms.timeout_ms / 1000:
+            raise error
+        time.sleep(pause)
+        ids = list(self._addresses)
+        if self._broker_id in ids:
+            self._broker_id = ids[(ids.index(self._broker_id) + 1) % len(ids)]
+
+
+class _NoNewsError(ResponseError):
+    """An answer that says nothing of the queue."""
+
+
+def _may_pass(error: ClientError) -> bool:
+    is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
+    return error.retriable or is_closed_store

@@ -1,0 +1,100 @@
+"""The records of pull answers as slices of decoded records, as files give them. Pure. No Python loop over messages.
+
+An answer's body is log records one behind another. Several answers are decoded at once; the only loop goes over the rank of a record
+in its answer (32 turns by default), because a record's place is known when the one before it is.
+
+    answers  |r0|r1|r2|   |r0|r1|r2|r3|   |r0|
+    turn 0    ^            ^               ^
+    turn 1       ^            ^
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_mq.remoting import Body
+from storage.format.layout import view_at
+from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.format.record_batch import Records
+from storage.format.sys_flag import INNER_BATCH
+from storage.queues.scan import QueueSlice
+
+_SIZE = np.dtype(">i4")
+
+
+class PulledPart(NamedTuple):
+    """The records that a broker gave for the offsets [start, end) of a queue; there may be more, and others' behind them."""
+
+    start: int
+    end: int
+    body: Body
+
+
+class PulledRecordError(ValueError):
+    """Bytes that are no whole records, or records that were not asked for; the text says which rule they break."""
+
+
+def slice_of(parts: Sequence[PulledPart], topic: bytes, queue_id: int) -> QueueSlice:
+    """The messages of ascending parts, in queue order. Records of another topic or queue are passed over, as files' readers do.
+
+    Raises PulledRecordError.
+    """
+    bodies = [part.body for part in parts]
+    sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
+    buffer = np.frombuffer(b"".join(bodies), np.uint8)
+    ends = np.cumsum(sizes)
+    positions, answers = record_positions(buffer, ends - sizes, ends)
+    records = Records(buffer, positions)
+    offsets = records.column("queue_offset")
+    starts, stops = (np.fromiter((part[at] for part in parts), np.int64, len(parts))[answers] for at in (0, 1))
+    agrees = records.agree(records.column("commitlog_offset"), records.column("size_bytes"), topic, queue_id)
+    if not records.is_whole.all():
+        raise PulledRecordError(f"record {int(np.argmin(records.is_whole))} of the answer is not whole")
+    if (records.column("sys_flag") & INNER_BATCH).any():
+        raise PulledRecordError("the queue holds batches (queue.type=BatchCQ), which are not read")
+    ours = agrees & (offsets < stops)
+    if not ours.all():
+        records, offsets, starts = records.take(ours), offsets[ours], starts[ours]
+    if (offsets < starts).any() or (np.diff(offsets) <= 0).any():
+        raise PulledRecordError("the records are not of the offsets that were asked for, in their order")
+    return QueueSlice(offsets, records)
+
+
+def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:
+    """The first offset of the parts that has no message among these; None if each has one."""
+    if sum(part.end - part.start for part in parts) == len(offsets):
+        return None
+    asked = np.concatenate([np.arange(part.start, part.end) for part in parts])
+    missing = asked[~np.isin(asked, offsets)]
+    return int(missing[0]) if len(missing) else None
+
+
+def record_positions(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the records of answers that lie at [starts, ends) of the buffer begin, and whose answer each is, in order.
+
+    Raises PulledRecordError where sizes do not add up.
+    """
+    found: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
+    answers = np.flatnonzero(starts < ends)
+    at = starts[answers]
+    while len(answers):
+        room = ends[answers] - at
+        if (room < MINIMUM_RECORD_SIZE).any():
+            raise PulledRecordError(f"an answer ends {int(room.min())} bytes behind the beginning of a record")
+        sizes = view_at(buffer, at, _SIZE).astype(np.int64)
+        if ((sizes < MINIMUM_RECORD_SIZE) | (sizes > room)).any():
+            raise PulledRecordError(f"a record says to have {int(sizes.min())} to {int(sizes.max())} bytes")
+        found.append(at)
+        owners.append(answers)
+        at = at + sizes
+        going_on = at < ends[answers]
+        answers, at = answers[going_on], at[going_on]
+    if not found:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    positions, whose = np.concatenate(found), np.concatenate(owners)
+    order = np.argsort(positions)
+    return positions[order], whose[order]

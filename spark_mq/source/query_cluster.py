@@ -1,0 +1,144 @@
+"""What planning asks of where the data is: a directory of stores (`cluster.py`), or a cluster of brokers. Driver side.
+
+One Protocol stands between the readers and the data, so that options, starts, limits, continuity, lag and checkpoints are the same
+lines for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from spark_mq.source.group_offsets import GroupOffsets
+from spark_mq.source.offsets import QueueId, RecordPlace
+from spark_mq.source.partition_reader import Split
+from spark_mq.source.ranges import QueueRange
+from spark_mq.source.row_batches import RowRequest, ShownAs
+from spark_mq.source.starting_offsets import QueueFacts
+
+
+class Piece(NamedTuple):
+    """Ranges [start, end) of a physical queue, ascending, and as what their rows are shown; None = as they are."""
+
+    queue: QueueId
+    ranges: tuple[tuple[int, int], ...]
+    shown: ShownAs | None = None
+
+
+class QueryCluster(Protocol):
+    """The brokers of one query and their queues, as they were at the last look.
+
+    Offsets are queue offsets, times are ms since 1970. What fails is one of the named conditions, or an error that becomes one
+    (`worker_errors.named_for_spark`).
+    """
+
+    @property
+    def brokers(self) -> Sequence[str]:
+        """The names of all brokers whose data can be read, in order."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where the data is, for texts: the stores' directories, or the name servers."""
+        ...
+
+    def refresh(self) -> bool:
+        """Look at what the brokers did meanwhile; returns whether they did anything. Cheap: asked every few milliseconds."""
+        ...
+
+    def queues(self) -> Sequence[QueueId]:
+        """All queues there are, sorted. The same list as long as there are the same ones."""
+        ...
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The names of all topics there are, for texts."""
+        ...
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues the topic has at the broker that has most."""
+        ...
+
+    def is_system_topic(self, topic: str) -> bool: ...
+
+    def refuse_batch_topics(self, topics: Sequence[str]) -> None:
+        """Raises for a named topic whose queues this package cannot read."""
+        ...
+
+    def refuse_lost_queues(self, brokers: Collection[str]) -> None:
+        """Raises where queues of these brokers cannot be seen for a cause that is no loss."""
+        ...
+
+    def minimum(self, queue: QueueId) -> int:
+        """The first offset that is still there."""
+        ...
+
+    def maximum(self, queue: QueueId) -> int:
+        """The offset that the next message will get."""
+        ...
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        """Minimum and maximum; cheaper than both. (0, 0) of a queue that is not there."""
+        ...
+
+    def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        """The first offset whose message was stored at or after the time; None if no message is that new."""
+        ...
+
+    def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
+        """The offset from which on no message is older than a time; None where the last one is."""
+        ...
+
+    def group_offset(self, group: str, queue: QueueId) -> int | None:
+        """The next offset that a consumer group has stored; None if it has stored none."""
+        ...
+
+    def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        ...
+
+    def look_up(self, offsets: Mapping[QueueId, int]) -> None:
+        """Find what `record_before` will be asked for, all at once: much cheaper than one after the other."""
+        ...
+
+    def facts(self, queue: QueueId) -> QueueFacts | None:
+        """What there is of a queue now; None where it is not there."""
+        ...
+
+    @property
+    def tells_sizes(self) -> bool:
+        """Whether the next two can be asked."""
+        ...
+
+    def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
+        """The bytes of the messages from `start` (inclusive) to `end` (exclusive)."""
+        ...
+
+    def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
+        """See `read_limits.MessageSizes`."""
+        ...
+
+    def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
+        """What tasks read for a range, and as what they show it."""
+        ...
+
+    def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
+        """The positions as consumer groups store them."""
+        ...
+
+    def split(self, piece: Piece, request: RowRequest) -> Split:
+        """How a task reads a piece of a physical queue."""
+        ...
+
+    def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
+        """Ranges [start, end) of a physical range, ascending and apart, outside which no message has the key.
+
+        Raises IndexGeometryUnknownError where the index cannot be read.
+        """
+        ...
+
+    def group_offsets(self, group: str) -> GroupOffsets:
+        """What writes the group's positions. Raises OptionError for a group or a place that takes none."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,144 @@
+"""Ranges of one queue, read from the store's files by a task. Stateless; opens what it needs.
+
+Everything a task knows stands in its `QueueSplit`: the reader that planned it lives in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.row_batches import RowRequest, ShownAs, to_batches
+from spark_mq.source.split_proof import NO_PROOF, StoreProof, check_sight
+from spark_mq.worker_errors import expect_hang_up, named_for_spark
+from storage.errors import (
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    StoreNotSharedError,
+    StoreRefusedError,
+)
+from storage.files.file_system import Scratch
+from storage.files.os_errors import host_name
+from storage.files.remote import file_system_of
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.java_hash import string_hash
+from storage.log.commit_log import LOOKS, CommitLog
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+from storage.queues.scan import QueueSlice, scan_queue
+from storage.store_layout import StoreLayout
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSplit:
+    """Ranges of offsets of one queue, ascending, where its store lies, and what proves that a task sees that store.
+
+    `log_end` is the validated log's end.
+    """
+
+    layout: StoreLayout
+    log_end: int
+    queue: QueueId
+    broker_rank: int
+    ranges: tuple[tuple[int, int], ...]
+    request: RowRequest
+    proof: StoreProof = NO_PROOF
+    shown: ShownAs | None = None
+    """None = as it is."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The messages as Arrow batches of the request's schema, in queue order.
+
+        Messages that expired since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the request
+        tolerates that. A store that this machine does not see is neither: `SPARK_MQ_STORE_NOT_FOUND`. A corrupt message is an error
+        that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
+        """
+        files = _SplitFiles(self)
+        expect_hang_up()
+        with named_for_spark():
+            try:
+                for start, end in self.ranges:
+                    yield from to_batches(
+                        _slices(files, start, end),
+                        self.queue,
+                        self.broker_rank,
+                        self.request,
+                        self.shown,
+                        force_property_crc=self.layout.force_property_crc,
+                    )
+            except CorruptMessageError as error:
+                raise error.of_broker(self.queue.broker_name) from None
+            finally:
+                files.close()
+
+
+class _SplitFiles:
+    """The log and the queue of a split, opened when first needed, and only if they are those that the driver saw."""
+
+    def __init__(self, split: QueueSplit) -> None:
+        self.split = split
+        self._files = file_system_of(split.layout.root)
+        self._scratch = Scratch()
+        self._opened: tuple[CommitLog, ConsumeQueue] | None = None
+
+    def open(self) -> tuple[CommitLog, ConsumeQueue]:
+        """Raises StoreNotSharedError where this machine sees another store, or none."""
+        looks = 0
+        while self._opened is None:
+            try:
+                looks += 1
+                opened = self._look()
+                check_sight(self.split.proof, self.split.layout.root, *opened)
+                self._opened = opened
+            except OffsetOutOfRangeError:  # a file expired between two looks
+                if looks == LOOKS:
+                    raise
+            except StoreRefusedError as error:  # the driver has opened it
+                raise StoreNotSharedError(host_name(), self.split.layout.root, error.reason) from error
+        return self._opened
+
+    def _look(self) -> tuple[CommitLog, ConsumeQueue]:
+        layout, name = self.split.layout, self.split.queue
+        queue = layout.consume_queue(self._files, name.topic, name.queue_id)
+        queue.list_files()  # before the log's
+        return layout.commit_log(self._files, self._scratch), queue
+
+    def ext(self) -> ConsumeQueueExt:
+        name = self.split.queue
+        return self.split.layout.consume_queue_ext(self._files, name.topic, name.queue_id)
+
+    def close(self) -> None:
+        """Let go of the files; the next `open` looks again which there are."""
+        for opened in self._opened or ():
+            opened.close()
+        self._opened = None
+
+
+def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
+    split = files.split
+    codes = _tags_codes(split.request.tags, split.queue.topic)
+    while start < end:
+        log, queue = files.open()
+        ext = files.ext() if codes is not None else None
+        crc = split.request.verify_crc and not split.request.permissive
+        try:
+            for part in scan_queue(queue, log, split.log_end, start, end, tags_codes=codes, ext=ext, verify_crc=crc):
+                start = int(part.queue_offsets[-1]) + 1
+                yield part
+            return
+        except OffsetOutOfRangeError as error:
+            if split.request.fail_on_data_loss:
+                raise
+            start = max(start + 1, error.minimum)
+            files.close()
+
+
+def _tags_codes(tags: frozenset[str] | None, topic: str) -> frozenset[int] | None:
+    """What entries of messages with these tags show; None where entries do not tell.
+
+    Entries of the schedule topic hold the time of delivery in place of the tag's hash.
+    """
+    return None if tags is None or topic == SCHEDULE_TOPIC else frozenset(string_hash(tag) for tag in tags)

@@ -1,0 +1,38 @@
+"""Clients that are closed with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_mq.client.event_loop import run
+from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.settings import ClientSettings
+from tests.support.planned_server import Certificate
+
+MakeClient = Callable[..., RemotingClient]
+
+
+@pytest.fixture
+def make_client() -> Iterator[MakeClient]:
+    """A remoting client of given settings."""
+    made: list[RemotingClient] = []
+
+    def make(**settings: Any) -> RemotingClient:
+        async def construct() -> RemotingClient:
+            return RemotingClient(ClientSettings(**{"name_servers": ("127.0.0.1:9876",), **settings}))
+
+        made.append(run(construct()))
+        return made[-1]
+
+    yield make
+    for client in made:
+        run(client.close())
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A self-signed certificate of this host."""
+    return Certificate(tmp_path_factory.mktemp("certificate-"))

@@ -1,0 +1,177 @@
+"""A consumer that is closed while queues change hands: nothing consumed comes again, no lock stays, the group is left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_mq.client.errors import GroupTakenError
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.pull_engine import PullEngine
+from spark_mq.client.push_consumer import PushConsumer
+from spark_mq.client.push_engine import PushEngine
+from spark_mq.client.subscriptions import subscription
+from tests.client.fake_cluster import FakeBrokers, FakeCluster
+from tests.client.test_consumers import NOBODY, listen
+from tests.client.test_pull_engine import brokers_of, engine_of
+from tests.client.test_push_engine import Consumer, queue
+from tests.client.virtual_time import play
+
+OPENERS: list[Callable[[str], PushConsumer | PullConsumer]] = [
+    lambda group: PushConsumer(NOBODY, group, listen).__enter__(),
+    lambda group: PullConsumer(NOBODY, group),
+]
+
+
+def delay(brokers: FakeBrokers, call: str) -> None:
+    """200 ms lie between what this call does to the brokers and its answer; an offset is stored after them."""
+    real = getattr(brokers, call)
+
+    async def late(*arguments: Any, **named: Any) -> Any:
+        if call == "store_offset":
+            await asyncio.sleep(0.2)
+            return await real(*arguments, **named)
+        answer = await real(*arguments, **named)
+        await asyncio.sleep(0.2)
+        return answer
+
+    setattr(brokers, call, late)
+
+
+@pytest.mark.parametrize("other", ["c2", "c0"], ids=["half", "all"])  # what the other client takes over
+@pytest.mark.parametrize("is_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_a_push_consumer_that_is_closed_during_a_hand_over_ends_it(is_orderly: bool, other: str) -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=2 if other == "c2" else 1)
+        consumer = Consumer(cluster, is_orderly=is_orderly)
+        delay(consumer.brokers, "store_offset")
+        await consumer.engine.start()
+        await asyncio.sleep(3)
+        for each in cluster.queues["T"]:
+            cluster.put("T", 5, each.queue_id)
+        await asyncio.sleep(1)
+        cluster.join(other)
+        await asyncio.sleep(0.1)
+        assert any(found.is_dropped for found in consumer.engine.rebalancer.table.values())
+        await consumer.engine.close(1_000)
+        assert {each: cluster.offsets[each] for each in cluster.queues["T"]} == dict.fromkeys(cluster.queues["T"], 5)
+        assert cluster.locks == {}
+        assert consumer.engine.rebalancer.table == {}
+
+    play(story())
+
+
+def test_a_pull_consumer_that_is_closed_during_a_hand_over_ends_it() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        cluster.put("T", 5)
+        engine = await engine_of(cluster)
+        delay(brokers_of(cluster), "store_offset")
+        engine.subscriptions["T"] = subscription("T", "*", 1)
+        engine.rebalance_soon()
+        taken = await engine.take([], 99, 2_000)
+        await engine.take(taken, 99, 2_000)
+        cluster.join("c0")
+        await asyncio.sleep(0.1)
+        assert engine.rebalancer.table[queue()].is_dropped
+        await engine.close()
+        assert cluster.offsets[queue()] == 5
+
+    play(story())
+
+
+@pytest.mark.parametrize("call", ["lock", "stored_offset"])
+def test_an_orderly_consumer_that_is_closed_while_it_takes_queues_leaves_no_lock(call: str) -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=2)
+        consumer = Consumer(cluster, is_orderly=True)
+        delay(consumer.brokers, call)
+        await consumer.engine.start()
+        await asyncio.sleep(0.1)
+        assert cluster.locks != {}
+        await consumer.engine.close(1_000)
+        assert cluster.locks == {}
+
+    play(story())
+
+
+def test_the_lock_of_a_queue_that_cannot_be_taken_is_given_back() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=2)
+        consumer = Consumer(cluster, is_orderly=True)
+        consumer.brokers.failing = {"stored_offset"}
+        await consumer.engine.start()
+        await asyncio.sleep(0.5)
+        assert cluster.locks == {}
+        consumer.brokers.failing = set()
+        await asyncio.sleep(1)
+        assert consumer.engine.rebalancer.owned("T") == [queue(0), queue(1)]
+
+    play(story())
+
+
+@pytest.mark.parametrize("opened", OPENERS, ids=["push", "pull"])
+def test_a_consumer_whose_end_fails_leaves_its_group_all_the_same(
+    opened: Callable[[str], PushConsumer | PullConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*arguments: Any) -> bool:
+        raise RuntimeError("the test says so")
+
+    with PullConsumer(NOBODY, "other"):
+        consumer = opened("g")
+        with monkeypatch.context() as patched:
+            patched.setattr(PushEngine, "close", fail)
+            patched.setattr(PullEngine, "close", fail)
+            with pytest.raises(RuntimeError, match="the test says so"):
+                consumer.close()
+        opened("g").close()
+
+
+@pytest.mark.parametrize("opened", OPENERS, ids=["push", "pull"])
+def test_a_consumer_whose_start_fails_is_no_member(
+    opened: Callable[[str], PushConsumer | PullConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*arguments: Any) -> None:
+        raise RuntimeError("the test says so")
+
+    with PullConsumer(NOBODY, "other"):
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientInstance, "send_heartbeat", fail)
+            with pytest.raises(RuntimeError, match="the test says so"):
+                opened("g")
+        opened("g").close()
+
+
+@pytest.mark.parametrize("opened", OPENERS, ids=["push", "pull"])
+def test_a_refused_consumer_does_not_put_the_groups_first_one_out(
+    opened: Callable[[str], PushConsumer | PullConsumer],
+) -> None:
+    with PullConsumer(NOBODY, "g"):
+        for _ in range(2):
+            with pytest.raises(GroupTakenError):
+                opened("g")
+
+
+def test_closing_from_another_thread_ends_a_poll_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, given = threading.Event(), list[Any]()
+    take = PullEngine.take
+
+    async def noted(self: PullEngine, *arguments: Any) -> Any:
+        waits.set()
+        return await take(self, *arguments)
+
+    monkeypatch.setattr(PullEngine, "take", noted)
+    consumer = PullConsumer(NOBODY, "g")
+    poll = threading.Thread(target=lambda: given.append(consumer.poll(120_000)), daemon=True)
+    poll.start()
+    assert waits.wait(10)
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    for thread in (closing, poll):
+        thread.join(10)
+    assert (closing.is_alive(), poll.is_alive(), given) == (False, False, [[]])

@@ -1,0 +1,92 @@
+"""Which queue a message goes to: turns, bans and selectors. Java: TopicPublishInfo, MQFaultStrategy, SelectMessageQueueBy…"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from spark_mq.client.latency_faults import LatencyFaults, ban_ms
+from spark_mq.client.message import Message, MessageQueue
+from spark_mq.client.queue_turns import QueueTurns
+from spark_mq.client.selectors import by_hash, by_random, java_hash
+from tests.client.java_producer import java_says
+
+QUEUES = tuple(MessageQueue("T", broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))
+MESSAGE = Message("T", b"body")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def test_queues_take_turns() -> None:
+    turns = QueueTurns()
+    chosen = Counter(turns.choose(QUEUES, None, None) for _ in range(5 * len(QUEUES)))
+    assert chosen == dict.fromkeys(QUEUES, 5)
+
+
+def test_the_broker_that_has_just_failed_is_left_out() -> None:
+    turns = QueueTurns()
+    chosen = Counter(turns.choose(QUEUES, "b", None).broker_name for _ in range(60))
+    assert set(chosen) == {"a", "c"}
+
+
+def test_the_only_broker_is_tried_again_though_it_has_just_failed() -> None:
+    assert QueueTurns().choose(QUEUES[:4], "a", None).broker_name == "a"
+
+
+def test_a_slow_broker_is_left_out_until_its_ban_ends() -> None:
+    clock = Clock()
+    faults, turns = LatencyFaults(clock), QueueTurns()
+    faults.note("a", 600)
+    assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"b", "c"}
+    clock.now_ms += 2_000
+    assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"a", "b", "c"}
+
+
+def test_where_all_are_banned_one_that_was_reached_is_taken_and_then_any() -> None:
+    faults, turns = LatencyFaults(Clock()), QueueTurns()
+    for broker in ("a", "b", "c"):
+        faults.note(broker, 10, has_failed=True, is_reachable=broker == "b")
+    assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"b"}
+    faults.note("b", 10, has_failed=True, is_reachable=False)
+    assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"a", "b", "c"}
+
+
+def test_a_quick_answer_does_not_shorten_a_ban() -> None:
+    clock = Clock()
+    faults = LatencyFaults(clock)
+    faults.note("a", 0, has_failed=True)
+    faults.note("a", 1)
+    assert faults.is_reachable("a")
+    assert not faults.is_available("a")
+    clock.now_ms += 10_000
+    assert faults.is_available("a")
+
+
+def test_bans_are_java_s() -> None:
+    said = {line["latency"]: line["duration"] for line in java_says("ban")}
+    assert {latency: ban_ms(latency) for latency in said} == said
+
+
+def test_a_hash_selects_the_queue_that_java_selects() -> None:
+    lines = java_says("hash")
+    assert {line["kind"] for line in lines} == {"String", "Integer", "Long", "Boolean"}
+    for line in lines:
+        queues = [MessageQueue("T", "b", queue_id) for queue_id in range(line["queues"])]
+        assert by_hash(queues, MESSAGE, line["arg"]).queue_id == line["queue"], line
+
+
+def test_a_random_selector_takes_every_queue_at_times() -> None:
+    assert {by_random(QUEUES, MESSAGE, None) for _ in range(1_000)} == set(QUEUES)
+
+
+@pytest.mark.parametrize("value", [1.5, None, 1 << 63, b"bytes"])
+def test_nothing_is_selected_by_what_java_would_hash_otherwise(value: object) -> None:
+    with pytest.raises(TypeError, match="a queue is selected by"):
+        java_hash(value)

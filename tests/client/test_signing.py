@@ -1,0 +1,36 @@
+"""Signatures of requests, as Apache's AclUtils makes them."""
+
+from __future__ import annotations
+
+from spark_mq.client.settings import Credentials
+from spark_mq.client.signing import signature, signed
+from spark_mq.remoting import HeaderEncoding, make_request
+
+
+def test_a_signature_is_what_apaches_class_makes_of_the_same_request() -> None:
+    fields = {"b": "2", "AccessKey": "ak", "a": "1"}
+    assert signature(fields, b"body", "secret") == "aYyc14GuFWUdXSmx7ZCg2lQ2tEM="
+    command = signed(make_request(310, {"b": "2", "a": "1"}, b"body"), Credentials("ak", "secret"))
+    assert command.ext_fields == {**fields, "Signature": "aYyc14GuFWUdXSmx7ZCg2lQ2tEM="}
+
+
+def test_a_request_without_fields_is_signed_too_and_a_second_time_alike() -> None:
+    credentials = Credentials("ak", "secret", "token")
+    once = signed(make_request(106), credentials)
+    assert list(once.ext_fields or {}) == ["AccessKey", "SecurityToken", "Signature"]
+    assert signed(once, credentials) == once
+
+
+def test_a_view_is_signed_like_its_bytes() -> None:
+    fields = {"AccessKey": "ak"}
+    assert signature(fields, memoryview(b"body"), "s") == signature(fields, b"body", "s") != signature(fields, b"", "s")
+
+
+def test_what_a_server_would_read_as_null_is_left_out() -> None:
+    credentials = Credentials("ak", "secret")
+    in_json = signed(make_request(17, {"attributes": "", "topic": "T"}), credentials)
+    assert in_json.ext_fields is not None
+    assert in_json.ext_fields["attributes"] == ""
+    binary = HeaderEncoding.ROCKETMQ
+    in_binary = signed(make_request(17, {"attributes": "", "topic": "T"}, encoding=binary), credentials)
+    assert in_binary == signed(make_request(17, {"topic": "T"}, encoding=binary), credentials)

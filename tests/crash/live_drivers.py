@@ -1,0 +1,135 @@
+"""A streaming query from a store to a real broker, exactly once, whose processes die at named points; Java counts the rows.
+
+    python -m tests.crash.live_drivers --points 6 --seed 1
+
+Each driver is a process with a JVM and workers of its own (`tests/support/driver_process.py`), on the checkpoint of those before. In
+turns the process that comes to the point dies alone (a task's worker, or the one that commits), or all of them die.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.topic_calls import NewTopic
+from storage import open_store
+from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING
+from tests.support.driver_process import Driver, Query
+from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.spark_cluster import TWO_HOSTS
+
+TOPIC = "LiveDrivers"
+QUEUES = 4
+ROWS_A_DRIVER = 400
+POINTS = (*LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO)
+
+
+def run_drivers(
+    points: Sequence[str], seed: int, directory: Path, tell: Callable[[str], None], master: str = "local[1]"
+) -> str:
+    """A driver for each point, and one that ends. Raises AssertionError where a row is not there once."""
+    chance = random.Random(seed)
+    with ExitStack() as running:
+        oracle = Oracle(directory / "oracle")
+        name_server = running.enter_context(oracle.namesrv())
+        broker = running.enter_context(
+            oracle.broker(
+                directory / "broker-store",
+                name_server,
+                commitlog_file_size_bytes=8 << 20,
+                consume_queue_file_size_bytes=200_000,
+                waitTimeMillsInSendQueue=60_000,
+                osPageCacheBusyTimeOutMills=60_000,
+            )
+        )
+        _make_topic(broker)
+        source = directory / "source"
+        query = Query(
+            str(source),
+            "",
+            TOPIC,
+            str(directory / "checkpoint"),
+            ROWS_A_DRIVER // 2,
+            master=master,
+            sink_options={"nameServer": name_server, "batchBytes": "2k", "sendTimeout": "3s"},
+        )
+        bodies: list[bytes] = []
+        for number, point in enumerate(points):
+            if point in LIVE_REDO:
+                _add_rows(source, bodies, chance)
+                tell(_one(query, directory / f"{number}-before", f"live-amid-send:{chance.randint(2, 20)}", False))
+            _add_rows(source, bodies, chance)
+            time_ = chance.randint(1, 20) if "amid" in point else 1
+            tell(_one(query, directory / f"{number}", f"{point}:{time_}", number % 2 == 1))
+        _add_rows(source, bodies, chance)
+        tell(_one(query, directory / "last", None, False))
+        return _judge(oracle, directory, broker, bodies)
+
+
+def _one(query: Query, directory: Path, failpoint: str | None, all_die: bool) -> str:
+    with Driver(query, directory, failpoint=failpoint, paused=all_die) as driver:
+        driver.begin()
+        code = driver.wait()
+        if all_die and driver.is_paused:
+            driver.kill()
+            return f"{failpoint:28s} all processes killed"
+        if failpoint is None:
+            assert code == 0, driver.output
+        return f"{failpoint or 'no point':28s} the driver ended with {code}"
+
+
+def _add_rows(source: Path, bodies: list[bytes], chance: random.Random) -> None:
+    made = [
+        b"%d:" % (len(bodies) + number) + chance.randbytes(chance.randint(1, 60)) for number in range(ROWS_A_DRIVER)
+    ]
+    with open_store(source, read_only=False, create=True) as store:
+        queues = [number % QUEUES for number in range(len(made))]
+        store.put_batch(pa.table({"body": made, "queue_id": queues}), topic=TOPIC, queue_count=QUEUES)
+    bodies += made
+
+
+def _make_topic(broker: RunningBroker) -> None:
+    with Admin(ClientSettings((broker.name_server,))) as admin:
+        wait_until(lambda: bool(admin.broker_addresses()), "the broker is registered")
+        admin.create_topic(NewTopic(TOPIC, QUEUES, QUEUES), address=broker.address)
+        wait_until(lambda: TOPIC in admin.topics(), "the topic is known")
+
+
+def _judge(oracle: Oracle, directory: Path, broker: RunningBroker, bodies: list[bytes]) -> str:
+    lines = oracle.consume_all(directory / "consumed.jsonl", broker, [TOPIC], lookUps=0)
+    messages = sorted(
+        (line["queueId"], line["queueOffset"], line["bodySha256"]) for line in lines if line["type"] == "message"
+    )
+    found = [[body for queue_id, _, body in messages if queue_id == wanted] for wanted in range(QUEUES)]
+    expected = [[hashlib.sha256(body).hexdigest() for body in bodies[wanted::QUEUES]] for wanted in range(QUEUES)]
+    counts = Counter(body for _, _, body in messages)
+    lost = len({body for queue in expected for body in queue} - set(counts))
+    text = f"{len(bodies)} rows: lost {lost}, doubled {sum(count > 1 for count in counts.values())}"
+    assert found == expected, f"{text}, or out of order"
+    return f"{text}, in order in each queue"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--points", type=int, default=len(POINTS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--two-hosts", action="store_true", help="workers of two hosts, as a cluster has them")
+    asked = parser.parse_args()
+    chosen = random.Random(asked.seed).sample(POINTS, asked.points)
+    with tempfile.TemporaryDirectory(prefix="live-drivers-") as directory:
+        master = TWO_HOSTS if asked.two_hosts else "local[1]"
+        print(run_drivers(chosen, asked.seed, Path(directory), lambda text: print(text, flush=True), master))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A few rounds of exactly once on a real broker. Long runs are made by hand: `python -m tests.crash.live_rounds --rounds 200`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.java_broker import Oracle
+
+from .live_drivers import POINTS, run_drivers
+from .live_rounds import run_rounds
+
+pytestmark = [pytest.mark.interop, pytest.mark.long]
+
+
+@pytest.fixture(autouse=True)
+def _java() -> None:
+    if (reason := Oracle.available()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("guarantee", ["exactlyOnce", "atLeastOnce"])
+def test_rows_are_there_whatever_dies(guarantee: str, tmp_path: Path) -> None:
+    rounds, verdict = run_rounds(12, 11, tmp_path, print, guarantee)
+    assert all(round_.ends[-1] == "committed" for round_ in rounds)
+    assert "lost 0" in verdict
+
+
+@pytest.mark.spark
+def test_a_query_whose_processes_die_at_every_point_sends_each_row_once(tmp_path: Path) -> None:
+    assert "lost 0, doubled 0" in run_drivers(POINTS, 1, tmp_path, print)

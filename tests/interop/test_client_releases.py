@@ -1,0 +1,119 @@
+"""The client's core against brokers of older releases: 4.9 with its access control (ACL 1.0), 5.1."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import AccessDeniedError
+from spark_mq.client.message import Message
+from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.settings import ClientSettings, Credentials
+from spark_mq.client.subscriptions import subscription
+from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
+from spark_mq.remoting import MessageQueue
+from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
+from tests.support.always_commit import AlwaysCommit
+from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
+
+OPERATOR = Credentials("operator", "operators-secret")
+QUEUE = MessageQueue("T", "broker-lab", 0)
+
+
+@pytest.fixture(autouse=True)
+def needs_the_oracle() -> None:
+    reason = Oracle.available()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def released(directory: Path, version: str, *java_properties: str) -> Oracle:
+    oracle = Oracle(directory, version=version, java_properties=java_properties)
+    try:
+        oracle.build()
+    except OracleError as error:
+        pytest.skip(f"RocketMQ {version} could not be had from Maven: {str(error).strip().splitlines()[-1]}")
+    return oracle
+
+
+@pytest.fixture(scope="module")
+def guarded_4_9(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker 4.9.7 that knows one account."""
+    directory = tmp_path_factory.mktemp("acl-1-")
+    home = directory / "home"
+    oracle = released(directory, "4.9.7", f"-Drocketmq.home.dir={home}")
+    shutil.copytree(oracle.home / "4.9.7" / "conf", home / "conf")
+    account = {"accessKey": OPERATOR.access_key, "secretKey": OPERATOR.secret_key, "admin": "true"}
+    lines = [
+        "accounts:",
+        *(f"{'-' if number == 0 else ' '} {each}: {account[each]}" for number, each in enumerate(account)),
+    ]
+    (home / "conf" / "plain_acl.yml").write_text("\n".join(lines) + "\n", "ascii")
+    with ExitStack() as stack:
+        name_server = stack.enter_context(Oracle(directory).namesrv())
+        yield stack.enter_context(oracle.broker(directory / "store", name_server, aclEnable="true"))
+
+
+def produce(settings: ClientSettings) -> None:
+    """Four messages: one waited for, a batch of two, and one of a transaction."""
+    with TransactionProducer(settings, "G", AlwaysCommit()) as producer:
+        first = producer.send(Message("T", bytes(5_000)))
+        assert (first.status, first.queue, first.queue_offset) == (SendStatus.SEND_OK, QUEUE, 0)
+        assert producer.send_batch([Message("T", b"1"), Message("T", b"2")]).queue_offset == 1
+        assert producer.send_in_transaction(Message("T", b"t")).state is TransactionState.COMMIT
+        with Admin(settings) as admin:
+            wait_until(lambda: admin.max_offset(QUEUE) == 4, "the transaction is committed")
+
+
+def go_round(settings: ClientSettings) -> None:
+    """A topic, a group, offsets, a pull, a look at the cluster, and all of it deleted."""
+    with Admin(settings) as admin:
+        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        admin.create_topic(NewTopic("T", 1, 1))
+        wait_until(lambda: "T" in admin.topics(), "the topic is registered")
+        assert list(admin.topic_stats("T")) == [QUEUE]
+        assert (admin.min_offset(QUEUE), admin.max_offset(QUEUE)) == (0, 0)
+        admin.create_group(SubscriptionGroupConfig(group_name="g"))
+        assert "g" in admin.groups()
+        assert admin.store_group_offset("g", QUEUE, 0)
+        assert admin.group_offset("g", QUEUE) == 0
+        pull = Pull(QUEUE, 0, subscription("T", "*", 0), suspend_ms=0, sends_subscription=True)
+        assert admin.pull(pull, "g").status is PullStatus.NO_NEW_MESSAGE
+        produce(settings)
+        assert admin.max_offset(QUEUE) == 4
+        admin.delete_group("g")
+        admin.delete_topic("T")
+        assert "T" not in admin.topics()
+
+
+@pytest.mark.parametrize("encoding", ["JSON", "ROCKETMQ"])
+def test_access_control_of_before_5_0_lets_the_right_key_in(guarded_4_9: RunningBroker, encoding: Any) -> None:
+    go_round(ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR, encoding=encoding))
+
+
+@pytest.mark.parametrize("credentials", [Credentials("operator", "another-secret"), None], ids=["wrong", "none"])
+def test_access_control_of_before_5_0_refuses_others_by_name(
+    guarded_4_9: RunningBroker, credentials: Credentials | None
+) -> None:
+    with Admin(ClientSettings((guarded_4_9.name_server,), credentials=credentials)) as admin:
+        with pytest.raises(AccessDeniedError) as denied:
+            admin.runtime_info(guarded_4_9.address)
+        assert "AclException" in str(denied.value)
+        assert "another-secret" not in str(denied.value)
+
+
+@pytest.mark.parametrize("encoding", ["JSON", "ROCKETMQ"])
+def test_a_broker_5_1_does_what_is_asked(tmp_path: Path, encoding: Any) -> None:
+    oracle = released(tmp_path, "5.1.4")
+    with Oracle(tmp_path).namesrv() as name_server, oracle.broker(tmp_path / "store", name_server):
+        go_round(ClientSettings((name_server,), encoding=encoding))

@@ -1,0 +1,219 @@
+"""The sink that sends to running brokers, counted by Apache's consumer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import make_call
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.topic_calls import NewTopic
+from spark_mq.conditions import BatchInDoubtError
+from spark_mq.remoting import MessageQueue, RequestCode
+from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.direct_writer import SentRows, send_rows
+from spark_mq.sink.live_brokers import LiveBrokers
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_routes import live_routes
+from storage.batch.staged_segment import sink_digest
+from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.live_writer import QUERY
+from tests.support.live_writer import main as send_batch
+from tests.support.places import PROJECT
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
+
+COUNT = 3_000
+
+
+def make_topic(broker: RunningBroker, topic: str, queue_count: int) -> None:
+    with Admin(ClientSettings((broker.name_server,))) as admin:
+        wait_until(lambda: bool(admin.broker_addresses()), "the broker is registered")
+        admin.create_topic(NewTopic(topic, queue_count, queue_count), address=broker.address)
+        wait_until(lambda: topic in admin.topics(), f"topic {topic} has a route")
+
+
+def consumed(directory: Path, broker: RunningBroker, topic: str) -> list[dict[str, Any]]:
+    """What Apache's consumer pulls of the topic, from the beginning to the end."""
+    out = directory / f"{topic}.jsonl"
+    lines = Oracle(directory).consume_all(out, broker, [topic], lookUps=0)
+    return [line for line in lines if line["type"] == "message"]
+
+
+def test_rows_written_at_least_once_are_a_java_consumers_messages(
+    spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkRows", 3)
+    rows = spark.range(COUNT, numPartitions=2).select(
+        F.format_string("body-%05d", "id").alias("body"),
+        F.when(F.col("id") % 2 == 0, "even").alias("tags"),
+        F.format_string("key-%d", "id").alias("keys"),
+        F.when(F.col("id") % 3 == 0, F.lit(1)).alias("queue_id"),
+        F.create_map(F.lit("n"), F.col("id").cast("string")).alias("properties"),
+    )
+    rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server).option(
+        "topic", "SinkRows"
+    ).option("batchBytes", "16k").save()
+    messages = consumed(tmp_path, live_broker, "SinkRows")
+    by_number = {int(line["keys"].removeprefix("key-")): line for line in messages}
+    assert len(messages) == COUNT
+    assert set(by_number) == set(range(COUNT))
+    for number, line in by_number.items():
+        assert line["bodySha256"] == hashlib.sha256(b"body-%05d" % number).hexdigest()
+        assert line["tags"] == ("even" if number % 2 == 0 else None)
+        assert number % 3 or line["queueId"] == 1
+    assert len({line["uniqKey"] for line in messages}) == COUNT, "each row has an id of its own"
+    by_queue = defaultdict(list)
+    for number, line in by_number.items():
+        by_queue[line["queueId"], number >= COUNT // 2].append((line["queueOffset"], number))
+    for places in by_queue.values():
+        assert sorted(places) == sorted(places, key=lambda place: place[1]), "rows of a task and queue keep their order"
+
+
+class QueryOnBrokers:
+    """A stream from Parquet files to a topic, exactly once, with its staging directory beside the checkpoint."""
+
+    def __init__(self, spark: SparkSession, broker: RunningBroker, directory: Path, topic: str) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.files = directory / "files"
+        self.checkpoint = directory / "checkpoint"
+        self.topic = topic
+        self.count = 0
+
+    def add_rows(self, count: int) -> None:
+        rows = self.spark.range(self.count, self.count + count, numPartitions=2)
+        columns = F.format_string("key-%d", "id").alias("keys"), F.format_string("body-%05d", "id").alias("body")
+        rows.select(*columns).write.mode("append").parquet(str(self.files))
+        self.count += count
+
+    def run(self) -> None:
+        """All that there is, as micro-batches."""
+        stream = self.spark.readStream.schema("keys STRING, body STRING").parquet(str(self.files))
+        sink = stream.writeStream.format("spark_mq").option("nameServer", self.broker.name_server)
+        sink = (
+            sink.option("topic", self.topic)
+            .option("checkpointLocation", str(self.checkpoint))
+            .option("batchBytes", "8k")
+        )
+        query = sink.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+
+    def forget_last_commit(self) -> None:
+        """As a driver that was killed after the sink's commit and before Spark's."""
+        commits = sorted((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        commits[-1].unlink()
+        for checksum in (self.checkpoint / "commits").glob(f".{commits[-1].name}.*"):
+            checksum.unlink()
+
+    def staged(self) -> list[str]:
+        return sorted(
+            path.name for path in self.checkpoint.with_name("checkpoint.spark_mq").rglob("*") if path.is_file()
+        )
+
+
+def test_a_stream_sends_each_row_once_also_where_spark_repeats_a_batch(
+    spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkStream", 4)
+    query = QueryOnBrokers(spark, live_broker, tmp_path, "SinkStream")
+    query.add_rows(1_000)
+    query.run()
+    query.forget_last_commit()
+    query.run()
+    query.add_rows(500)
+    query.run()
+    messages = consumed(tmp_path, live_broker, "SinkStream")
+    assert sorted(line["keys"] for line in messages) == sorted(f"key-{number}" for number in range(1_500))
+    assert query.staged() == ["done.json", "lock"], "nothing that was staged is left"
+
+
+def test_a_named_write_is_sent_once(spark: SparkSession, live_broker: RunningBroker, tmp_path: Path) -> None:
+    make_topic(live_broker, "SinkNamed", 2)
+    rows = spark.range(100).select(F.format_string("key-%d", "id").alias("keys"), F.lit("b").alias("body"))
+    for _ in range(2):
+        write = rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server)
+        write.option("topic", "SinkNamed").option("stagingPath", str(tmp_path / "s")).option("writeId", "once").save()
+    assert len(consumed(tmp_path, live_broker, "SinkNamed")) == 100
+
+
+def test_rows_that_wait_arrive_when_their_broker_delivers_them(live_broker: RunningBroker, tmp_path: Path) -> None:
+    make_topic(live_broker, "SinkDelays", 2)
+    options = LiveSinkOptions.parse({"nameServer": live_broker.name_server, "topic": "SinkDelays"}, "batch")
+    rows = pa.record_batch({"body": [b"now", b"later", b"now too"], "delay_level": [None, 1, 0]})
+    sent = send_rows(options, InputColumns(("body", "delay_level")), 0, bytes(8), iter([rows]))
+    assert sent == SentRows(3, {0: 3})
+    with Admin(ClientSettings((live_broker.name_server,))) as admin:
+        wait_until(lambda: sum(admin.max_offsets("SinkDelays").values()) == 3, "the delayed row is delivered")
+    found = {line["bodySha256"] for line in consumed(tmp_path, live_broker, "SinkDelays")}
+    assert found == {hashlib.sha256(body).hexdigest() for body in (b"now", b"later", b"now too")}
+
+
+def test_a_fence_waits_until_the_broker_has_read_a_dead_attempts_connection_to_its_end(
+    live_broker: RunningBroker,
+) -> None:
+    make_topic(live_broker, "SinkFence", 1)
+    given = {"nameServer": live_broker.name_server, "topic": "SinkFence", "guarantee": "atLeastOnce"}
+    options = LiveSinkOptions.parse({**given, "fenceTimeout": "1s"}, "batch")
+    queue = MessageQueue("SinkFence", "broker-lab", 0)
+    data = HeartbeatData(client_id="dead", producers=(ProducerData(group_name="SPARK_MQ_dead_attempt"),))
+    with live_routes(options) as routes:
+        brokers = LiveBrokers(options, routes, "batch 0 of sink s")
+        brokers.prepare([queue])
+        connection = BlockingConnection[None](live_broker.address, options.client_settings())
+        connection.send([(make_call(RequestCode.HEART_BEAT, body=data), None)])
+        assert connection.receive()[0][1].code == 0
+        with pytest.raises(BatchInDoubtError, match="still has a connection of an earlier attempt"):
+            brokers.fence([queue], ["SPARK_MQ_never", "SPARK_MQ_dead_attempt"])
+        connection.close()
+        brokers.fence([queue], ["SPARK_MQ_never", "SPARK_MQ_dead_attempt"])
+
+
+def test_a_batch_whose_staging_directory_is_lost_is_found_by_the_sinks_topic(
+    live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkLost", 2)
+    given = {"name_server": live_broker.name_server, "topic": "SinkLost", "rows": 50}
+    for staging, batch_id in (("a", 0), ("b", 0), ("b", 1), ("c", 1), ("c", 2)):
+        assert send_batch({**given, "staging": str(tmp_path / staging), "batch_id": batch_id}) == 0
+        with Admin(ClientSettings((live_broker.name_server,))) as admin:
+            key = sink_digest(QUERY, QUERY).hex()
+            told = (batch_id + 1,)
+            wait_until(lambda: len(admin.query_by_key("SPARK_MQ_SINK", key).messages) >= told[0], "the topic tells")  # noqa: B023
+    messages = consumed(tmp_path, live_broker, "SinkLost")
+    assert len(messages) == len({line["keys"] for line in messages}) == 3 * 2 * 50
+    assert send_batch({**given, "staging": str(tmp_path / "d"), "batch_id": 1}) == 3, "the query has gone back"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["4.9.7", "5.1.4"])
+def test_a_batch_whose_writer_died_is_finished_on_an_older_broker(oracle: Oracle, tmp_path: Path, version: str) -> None:
+    """A 4.9 broker keeps the names of producer groups whose connections have ended."""
+    with ExitStack() as running:
+        name_server = running.enter_context(oracle.namesrv())
+        older = oracle.release(version).broker(tmp_path / "store", name_server, commitlog_file_size_bytes=8 << 20)
+        broker = running.enter_context(older)
+        make_topic(broker, "SinkOlder", 2)
+        given = {"name_server": name_server, "topic": "SinkOlder", "staging": str(tmp_path / "s"), "rows": 100}
+        command = [sys.executable, "-m", "tests.support.live_writer", json.dumps({**given, "batch_id": 0})]
+        dying = {**os.environ, "SPARK_MQ_FAILPOINT": "live-amid-send:3"}
+        assert subprocess.run(command, cwd=PROJECT, env=dying, check=False).returncode == -signal.SIGKILL
+        assert subprocess.run(command, cwd=PROJECT, check=False).returncode == 0
+        messages = consumed(tmp_path, broker, "SinkOlder")
+    assert len(messages) == len({line["keys"] for line in messages}) == 2 * 100

@@ -1,0 +1,322 @@
+"""Exactly once over a model of brokers: whatever dies, is lost or comes late, each row is there once and in its place."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_mq.conditions import BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError
+from spark_mq.remoting import MessageQueue
+from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.sink import exact_commit
+from spark_mq.sink.exact_commit import ExactCommit, Outcome
+from spark_mq.sink.journal import Journal
+from spark_mq.sink.sent_batch import StagedFile, batch_prefix
+from spark_mq.sink.staged_rows import StagedWriter
+from storage.batch.ledger import Batch
+from storage.failpoints import LIVE_COMMIT, LIVE_REDO
+from storage.files.local_file_system import LocalFileSystem
+
+from .model_brokers import Died, ModelBrokers, ModelCluster
+
+QUEUES = [MessageQueue("T", broker, queue_id) for broker in ("a", "b") for queue_id in (0, 1)]
+SINK = "query"
+SEEDS_A_TEST = 10
+
+
+class UnsyncedFiles(LocalFileSystem):
+    """What dies here is a process, not the machine; and hundreds of rounds shall be cheap."""
+
+    def sync(self, path: str) -> None:
+        pass
+
+
+class Sink:
+    """A query's sink: a staging directory, a cluster, and processes that come one after another."""
+
+    def __init__(self, directory: Path, cluster: ModelCluster) -> None:
+        self.files = UnsyncedFiles()
+        self.directory = directory
+        self.cluster = cluster
+        self.random = cluster.random
+        self.expected: dict[MessageQueue, list[bytes]] = {}
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.files, str(self.directory), SINK)
+
+    def stage(self, batch: Batch, rows_by_task: list[list[tuple[MessageQueue, list[bytes]]]]) -> list[StagedFile]:
+        """What the tasks of one run of a batch stage; each run has nonces of its own."""
+        staged = []
+        for partition, batches in enumerate(rows_by_task):
+            nonce = f"{self.random.getrandbits(32):08x}"
+            writer = StagedWriter(self.files, self.journal.directory, f"{batch.batch_id}-{partition}-{nonce}-x.rows")
+            rank = 0
+            for queue, bodies in batches:
+                ranks = np.arange(rank, rank + len(bodies))
+                rank += len(bodies)
+                marks = [f"{batch_prefix(batch)}{nonce}-{partition}-{number:012X}" for number in ranks]
+                items = [
+                    BatchedMessage(body, f"SPARK_MQ_ROW\x01{mark}\x02".encode())
+                    for body, mark in zip(bodies, marks, strict=True)
+                ]
+                writer.append(queue, encode_batch(items), 0, ranks)
+            if (finished := writer.finish()) is not None:
+                staged.append(finished)
+        return staged
+
+    def commit(self, batch: Batch, staged: list[StagedFile]) -> Outcome:
+        """One process commits, or dies."""
+        commit = ExactCommit(self.journal, ModelBrokers(self.cluster), lambda: f"{self.random.getrandbits(32):08x}")
+        with self.journal.locked(0):
+            return commit.commit(batch, staged)
+
+    def run(self, batch_id: int, rows_by_task: list[list[tuple[MessageQueue, list[bytes]]]]) -> int:
+        """What Spark does: stage and commit, again after each failure. Returns how often."""
+        batch = Batch(SINK, SINK, batch_id)
+        for rows in rows_by_task:
+            for queue, bodies in rows:
+                self.expected.setdefault(queue, []).extend(bodies)
+        for tries in range(1, 400):
+            try:
+                self.commit(batch, self.stage(batch, rows_by_task))
+            except (Died, BatchInDoubtError):
+                continue
+            return tries
+        raise AssertionError("it never ends")
+
+    def stored(self) -> dict[MessageQueue, list[bytes]]:
+        """The sink's rows in each queue."""
+        found = {queue: [body for mark, body in rows if mark] for queue, rows in self.cluster.queues.items()}
+        return {queue: bodies for queue, bodies in found.items() if bodies}
+
+
+def some_rows(chance: random.Random, batch_id: int) -> list[list[tuple[MessageQueue, list[bytes]]]]:
+    """The rows of a batch: of each task some send batches. The same for each run of the batch."""
+    number = iter(range(10_000))
+    return [
+        [
+            (chance.choice(QUEUES), [b"%d:%d:%d" % (batch_id, task, next(number)) for _ in range(chance.randint(1, 4))])
+            for _ in range(chance.randint(0, 5))
+        ]
+        for task in range(chance.randint(1, 3))
+    ]
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> list[ModelCluster]:
+    """Processes die at the named points of a commit too, of the clusters in the list."""
+    clusters: list[ModelCluster] = []
+
+    def reach(name: str) -> None:
+        assert name in (*LIVE_COMMIT, *LIVE_REDO)
+        for cluster in clusters:
+            cluster.die(0.5)
+
+    monkeypatch.setattr(exact_commit, "reach", reach)
+    return clusters
+
+
+@pytest.mark.parametrize(
+    "first", [*range(0, 100, 10), *(pytest.param(at, marks=pytest.mark.slow) for at in range(100, 400, 10))]
+)
+def test_each_row_is_stored_once_and_in_order_whatever_goes_wrong(
+    first: int, tmp_path: Path, dying: list[ModelCluster]
+) -> None:
+    tries = 0
+    for seed in range(first, first + SEEDS_A_TEST):
+        chance = random.Random(seed)
+        cluster = ModelCluster(chance, trouble=chance.choice([0.05, 0.2, 0.4]))
+        dying[:] = [cluster]
+        sink = Sink(tmp_path / str(seed), cluster)
+        for batch_id in range(3):
+            tries += sink.run(batch_id, some_rows(chance, batch_id))
+        cluster.trouble = 0.0
+        cluster.release([one.group for one in cluster.held])
+        sink.run(3, [[(QUEUES[0], [b"last"])]])
+        assert sink.stored() == sink.expected, f"seed {seed}"
+        kept = sink.journal.load()
+        assert kept.intent is None
+        assert kept.done is not None
+        assert kept.done.batch.batch_id == 3
+        left = [entry.name for entry in sink.files.list_directory(sink.journal.directory)]
+        assert sorted(left) == ["done.json", "lock"], f"seed {seed}"
+        shutil.rmtree(tmp_path / str(seed))
+    assert tries > 1.3 * 3 * SEEDS_A_TEST, "the rounds were too peaceful"
+
+
+def test_without_a_fence_rows_would_be_doubled_or_noticed(tmp_path: Path, dying: list[ModelCluster]) -> None:
+    """The simulator can fail: where requests on their way are not waited for, some seed shows it."""
+    wrong = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        cluster = ModelCluster(chance, trouble=0.3, forgets_requests=True)
+        dying[:] = [cluster]
+        sink = Sink(tmp_path / str(seed), cluster)
+        try:
+            for batch_id in range(3):
+                sink.run(batch_id, some_rows(chance, batch_id))
+            wrong += sink.stored() != sink.expected
+        except SentRowsLostError:
+            wrong += 1
+    assert wrong > 5
+
+
+ROWS = [[(QUEUES[0], [b"a", b"b", b"c"]), (QUEUES[2], [b"d"])]]
+
+
+def peaceful(tmp_path: Path) -> Sink:
+    return Sink(tmp_path / "staging", ModelCluster(random.Random(1), trouble=0.0))
+
+
+def test_a_batch_that_is_done_is_not_sent_again(tmp_path: Path) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    assert sink.commit(batch, sink.stage(batch, ROWS)) == Outcome(4, True, {0: 1})
+    assert sink.commit(batch, sink.stage(batch, ROWS)) == Outcome(0, False, {})
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_a_part_of_a_request_that_a_crash_left_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    staged = sink.stage(batch, ROWS)
+
+    def stop(name: str) -> None:
+        if name == "live-after-intent":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, staged)
+    intent = sink.journal.load().intent
+    assert intent is not None
+    marks = [f"{batch_prefix(batch)}{intent.files[0].mark}{rank:012X}" for rank in range(2)]
+    sink.cluster.queues[QUEUES[0]] = [(marks[0], b"a"), ("", b"foreign"), (marks[1], b"b")]
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    assert sink.commit(batch, sink.stage(batch, ROWS)).attempts == 2
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rule"),
+    [([1], "row 0 of the batch's 3 rows is not there"), ([0, 0], "twice"), ([0, 2], "row 1"), ([0, 1, 2, 0], "twice")],
+)
+def test_rows_that_are_no_beginning_of_the_batch_stop_it(
+    ranks: list[int], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    staged = sink.stage(batch, ROWS)
+
+    def stop(name: str) -> None:
+        if name == "live-after-intent":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, staged)
+    sink.cluster.queues[QUEUES[0]] = [
+        (f"{batch_prefix(batch)}{staged[0].mark}{rank:012X}", b"%d" % rank) for rank in ranks
+    ]
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    with pytest.raises(SentRowsLostError, match=rule):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    assert QUEUES[2] not in sink.cluster.queues, "nothing more is sent"
+
+
+def test_a_queue_that_has_lost_its_end_is_looked_through_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    sink.cluster.queues[QUEUES[0]] = [("", b"foreign")] * 10
+    deaths = iter([True, False, True, False, False])
+
+    def stop(name: str) -> None:
+        if name in ("live-after-intent", "live-after-send") and next(deaths):
+            sink.cluster.queues[QUEUES[0]] = (
+                sink.cluster.queues[QUEUES[0]][:4] if name == "live-after-intent" else (sink.cluster.queues[QUEUES[0]])
+            )
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    for _ in range(2):
+        try:
+            sink.commit(batch, sink.stage(batch, ROWS))
+        except Died:
+            continue
+    sink.commit(batch, sink.stage(batch, ROWS))
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_a_lost_staging_directory_is_noticed(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    for batch_id in range(2):
+        sink.run(batch_id, ROWS)
+    shutil.rmtree(sink.directory)
+    before = sink.stored()
+    batch = Batch(SINK, SINK, 1)
+    assert not sink.commit(batch, sink.stage(batch, ROWS)).is_new, "its rows are where the topic says"
+    assert sink.stored() == before
+    sink.run(2, ROWS)
+    shutil.rmtree(sink.directory)
+    sink.cluster.queues[QUEUES[0]][-1] = ("", b"expired")
+    batch = Batch(SINK, SINK, 2)
+    with pytest.raises(StagingLostError, match="3 of its 4 rows are found"):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    with pytest.raises(StagingLostError, match="the query is at 1"):
+        sink.commit(Batch(SINK, SINK, 1), [])
+
+
+def test_a_batch_that_was_begun_under_a_lost_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+
+    def stop(name: str) -> None:
+        if name == "live-after-send":
+            raise Died
+
+    batch = Batch(SINK, SINK, 1)
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    shutil.rmtree(sink.directory)
+    with pytest.raises(StagingLostError, match="was begun"):
+        sink.commit(batch, sink.stage(batch, ROWS))
+
+
+def test_a_later_batch_without_any_memory_is_refused(tmp_path: Path) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 7)
+    with pytest.raises(StagingLostError, match="knows nothing of batches before 7"):
+        sink.commit(batch, sink.stage(batch, ROWS))
+
+
+def test_an_empty_first_batch_is_remembered(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    assert sink.commit(Batch(SINK, SINK, 0), []) == Outcome(0, False, {})
+    sink.run(1, ROWS)
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_another_query_of_the_same_sink_is_refused(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+    with pytest.raises(WriteFailedError, match="take another sinkId"):
+        sink.commit(Batch(SINK, "another", 1), [])
+
+
+def test_staged_rows_that_were_changed_are_not_sent(tmp_path: Path) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    staged = sink.stage(batch, ROWS)
+    path = Path(sink.journal.directory) / staged[0].name
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match="staged rows"):
+        sink.commit(batch, staged)
+    assert sink.stored() == {}
+    assert sink.journal.load().intent is None

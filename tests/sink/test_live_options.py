@@ -1,0 +1,112 @@
+"""Options of the sink that sends to running brokers: which guarantee holds, and what makes no sense."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_mq.conditions import OptionError, SinkSchemaError
+from spark_mq.data_source import SparkMqDataSource
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_rows import columns_to_send
+from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
+from spark_mq.source.options import COLUMN_NAMES
+
+SERVER = {"nameServer": "a:9876", "topic": "T"}
+
+
+def batch(**options: str) -> LiveSinkOptions:
+    return LiveSinkOptions.parse({**SERVER, **options}, "batch")
+
+
+def stream(**options: str) -> LiveSinkOptions:
+    return LiveSinkOptions.parse({**SERVER, **options}, "streaming")
+
+
+def test_a_stream_is_exact_where_it_has_a_directory_to_stage_in() -> None:
+    assert stream(stagingPath="/s").guarantee == "exactlyOnce"
+    beside = stream(checkpointLocation="file:/c/q")
+    assert (beside.guarantee, beside.staging_path) == ("exactlyOnce", "/c/q.spark_mq")
+    assert stream(checkpointLocation="/c/q", guarantee="atleastonce").staging_path is None
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpointLocation": "s3://bucket/c"}, {"checkpointLocation": "hdfs:/c"}])
+def test_a_stream_without_one_must_say_which_guarantee_it_wants(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="guarantee=atLeastOnce"):
+        stream(**options)
+    assert stream(**options, guarantee="atLeastOnce").guarantee == "atLeastOnce"
+
+
+def test_a_write_is_at_least_once_unless_it_has_directory_and_name() -> None:
+    assert batch().guarantee == "atLeastOnce"
+    assert batch(stagingPath="/s", writeId="w").is_exact
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"guarantee": "twice"}, "guarantee"),
+        ({"guarantee": "exactlyOnce", "writeId": "w"}, "stagingPath"),
+        ({"guarantee": "exactlyOnce", "stagingPath": "/s"}, "writeId"),
+        ({"stagingPath": "/s"}, "stagingPath"),
+        ({"writeId": "w"}, "writeId"),
+        ({"guarantee": "exactlyOnce", "stagingPath": "s3://b/s", "writeId": "w"}, "stagingPath"),
+        ({"guarantee": "exactlyOnce", "stagingPath": "/s", "writeId": "w", "producerGroup": "g"}, "producerGroup"),
+        ({"path": "/store"}, "path"),
+        ({"conf": "/c"}, "conf"),
+        ({"queueNum": "4"}, "queueNum"),
+        ({"onInvalidRow": "deadLetter"}, "onInvalidRow"),
+        ({"acks": "1"}, "acks"),
+        ({"accessKey": "a"}, "secretKey"),
+        ({"tlsCaFile": "/c"}, "tls"),
+        ({"sinkId": "s"}, "sinkId"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_the_options_name(options: dict[str, str], refused: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        batch(**options)
+    assert caught.value.option == refused
+
+
+def test_no_secret_is_shown() -> None:
+    options = batch(accessKey="me", secretKey="s3cr3t", securityToken="t0k3n")
+    shown = repr(options) + repr(LiveBatchWriter(options, columns_to_send(SCHEMA, options, mode="append")).options)
+    assert "s3cr3t" not in shown
+    assert "t0k3n" not in shown
+
+
+SCHEMA = StructType().add("body", "binary").add("born_timestamp", "timestamp").add("broker_name", "string")
+
+
+def test_rows_of_the_source_are_taken_without_what_belongs_to_their_earlier_place() -> None:
+    assert columns_to_send(SCHEMA, batch(), mode="append").names == ("body",)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("delay_level", "integer"), ("deliver_at", "timestamp")])
+def test_rows_that_wait_are_sent_at_least_once_alone(name: str, kind: str) -> None:
+    schema = StructType().add("body", "binary").add(name, kind)
+    assert name in columns_to_send(schema, batch(), mode="append").names
+    with pytest.raises(SinkSchemaError, match="guarantee=atLeastOnce"):
+        columns_to_send(schema, batch(stagingPath="/s", writeId="w"), mode="append")
+
+
+@pytest.mark.parametrize("name", ["retry_group", "transaction_state", "producer_group"])
+def test_columns_that_cannot_be_sent_are_refused_by_name(name: str) -> None:
+    with pytest.raises(SinkSchemaError, match="write them to a store") as caught:
+        columns_to_send(StructType().add("body", "binary").add(name, "string"), batch(), mode="append")
+    assert caught.value.column == name
+
+
+def test_the_data_source_sends_where_a_name_server_is_named() -> None:
+    source = SparkMqDataSource({"nameserver": "a:9876", "topic": "T", "stagingpath": "/s"})
+    assert isinstance(source.streamWriter(SCHEMA, False), LiveStreamWriter)
+    assert isinstance(SparkMqDataSource({"nameserver": "a:9876", "topic": "T"}).writer(SCHEMA, False), LiveBatchWriter)
+
+
+def test_an_insert_into_a_view_that_was_made_for_reading_sends_nothing() -> None:
+    schema = StructType()
+    for name in COLUMN_NAMES:
+        schema = schema.add(name, "binary" if name == "body" else "string")
+    source = SparkMqDataSource({"nameserver": "a:9876", "topic": "T", "accesskey": "a", "secretkey": "s"})
+    with pytest.raises(OptionError, match="a view that was made for reading"):
+        source.writer(schema, False)

@@ -1,0 +1,224 @@
+"""What is asked of brokers and how often, and what their silence means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from spark_mq.client.errors import BrokerNotFoundError, BrokerUnreachableError, ClientError, ResponseError
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response, write_body
+from spark_mq.remoting.admin_bodies import TopicOffset, TopicStatsTable
+from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_mq.source.cluster_questions import Answered
+from spark_mq.source.live_view import LOOK_INTERVAL_MS, NAMES_INTERVAL_MS, RETRY_INTERVAL_MS, LiveView
+from spark_mq.source.offsets import NamedQueue, QueueId
+from spark_mq.source.subscription import Subscription
+
+TIMEOUT_MS = 5_000
+
+
+class Brokers:
+    """Name servers and brokers in memory, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.queues = {("T", "a"): 2, ("T", "b"): 1, ("U", "a"): 1}
+        self.ends: dict[QueueId, tuple[int, int]] = {}
+        self.down: dict[str, ClientError] = {}
+        self.unregistered: set[str] = set()
+        self.code = 0
+        self.asked: list[tuple[str, str]] = []
+        self.names_asked = 0
+        self.name_server_error: ClientError | None = None
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def view(self, subscription: Subscription) -> LiveView:
+        opened = LiveView(self, subscription, TIMEOUT_MS, self.clock)  # type: ignore[arg-type]
+        opened.open()
+        return opened
+
+    def later(self, view: LiveView, ms: int = LOOK_INTERVAL_MS) -> bool:
+        self.now_ms += ms
+        return view.refresh()
+
+    def cluster_info(self) -> ClusterInfo:
+        self.names_asked += 1
+        if self.name_server_error is not None:
+            raise self.name_server_error
+        names = sorted({broker for _, broker in self.queues} - self.unregistered)
+        datas = {
+            name: BrokerData(cluster="C", broker_name=name, broker_addresses={1: "s", 0: f"{name}:1"}) for name in names
+        }
+        return ClusterInfo(broker_address_table=datas, cluster_address_table={"C": tuple(names)})
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(sorted({topic for topic, _ in self.queues} | {"SCHEDULE_TOPIC_XXXX", "a"}))
+
+    def topic_route(self, topic: str) -> TopicRouteData | None:
+        datas = [
+            QueueData(broker_name=broker, read_queue_count=count, write_queue_count=count, perm=6)
+            for (one, broker), count in self.queues.items()
+            if one == topic and broker not in self.unregistered
+        ]
+        return TopicRouteData(queue_datas=tuple(datas)) if datas else None
+
+    def ask_all(
+        self, commands: Mapping[str, Sequence[RemotingCommand]], failures: dict[str, ClientError]
+    ) -> dict[str, list[Answered]]:
+        answers: dict[str, list[Answered]] = {}
+        for address, asked in commands.items():
+            broker = address.partition(":")[0]
+            if broker in self.down:
+                failures[address] = self.down[broker]
+                continue
+            answers[address] = [self._answer(address, broker, command) for command in asked]
+        return answers
+
+    def _answer(self, address: str, broker: str, command: RemotingCommand) -> Answered:
+        assert command.code == RequestCode.GET_TOPIC_STATS_INFO
+        topic = (command.ext_fields or {})["topic"]
+        self.asked.append((topic, broker))
+        table = {
+            MessageQueue(topic, broker, number): TopicOffset(
+                min_offset=self.ends.get(QueueId(topic, broker, number), (0, 0))[0],
+                max_offset=self.ends.get(QueueId(topic, broker, number), (0, 0))[1],
+            )
+            for number in range(self.queues.get((topic, broker), 0))
+        }
+        body = write_body(TopicStatsTable(offset_table=table))
+        return Answered(address, command, make_response(command, self.code, "said", None, b"" if self.code else body))
+
+
+T = Subscription(topics=("T",))
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+def bounds(view: LiveView) -> dict[QueueId, tuple[int, int]]:
+    return {queue: (ends.minimum, ends.maximum) for queue, ends in view.ends.items()}
+
+
+def test_a_look_is_one_request_a_topic_and_broker_however_often_it_is_asked_for(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    assert brokers.asked == [("T", "a"), ("T", "b")]
+    for _ in range(50):
+        brokers.later(view, 10)
+    assert len(brokers.asked) == 2 + 2 * 5
+    assert brokers.names_asked == 1
+    brokers.later(view, NAMES_INTERVAL_MS)
+    assert brokers.names_asked == 2
+
+
+def test_a_look_tells_whether_anything_is_new(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    queues = view.queues
+    assert not brokers.later(view)
+    assert view.queues is queues
+    brokers.ends[QueueId("T", "a", 1)] = (3, 9)
+    assert brokers.later(view)
+    assert view.changed == {QueueId("T", "a", 1)}
+    assert bounds(view)[QueueId("T", "a", 1)] == (3, 9)
+    assert view.queues is queues
+    assert not brokers.later(view)
+
+
+def test_queues_that_are_added_are_seen_soon(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    brokers.queues["T", "a"] = 4
+    brokers.later(view)
+    assert len(view.queues) == 3, "a queue that cannot be pulled yet is not shown"
+    brokers.later(view, RETRY_INTERVAL_MS)
+    assert QueueId("T", "a", 3) in view.queues
+
+
+def test_a_pattern_takes_topics_that_appear_and_none_of_the_brokers_own(brokers: Brokers) -> None:
+    view = brokers.view(Subscription(pattern=re.compile(".*")))
+    assert {queue.topic for queue in view.queues} == {"T", "U"}
+    brokers.queues["V", "b"] = 1
+    brokers.later(view, NAMES_INTERVAL_MS)
+    assert {queue.topic for queue in view.queues} == {"T", "U", "V"}
+
+
+def test_assigned_queues_name_their_topics(brokers: Brokers) -> None:
+    view = brokers.view(Subscription(assigned=frozenset([NamedQueue("U", "a", 0)])))
+    assert list(view.queues) == [QueueId("U", "a", 0)]
+
+
+@pytest.mark.parametrize("unregistered", [False, True])
+def test_a_silent_broker_keeps_its_queues_until_the_time_is_over(brokers: Brokers, unregistered: bool) -> None:
+    brokers.ends[QueueId("T", "b", 0)] = (1, 5)
+    view = brokers.view(T)
+    brokers.down["b"] = BrokerUnreachableError("b:1", "no connection")
+    if unregistered:
+        brokers.unregistered.add("b")
+    before = bounds(view)
+    for _ in range(TIMEOUT_MS // 500 - 1):
+        assert not brokers.later(view, 500)
+        assert bounds(view) == before
+        assert "b" in view.brokers
+    brokers.now_ms += 2_000
+    with pytest.raises((BrokerUnreachableError, BrokerNotFoundError)):
+        brokers.later(view)
+
+
+def test_a_broker_that_comes_back_is_read_on(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    brokers.down["b"] = BrokerUnreachableError("b:1", "no connection")
+    brokers.unregistered.add("b")
+    for _ in range(4):
+        brokers.later(view, 1_000)
+    brokers.down.clear()
+    brokers.unregistered.clear()
+    brokers.ends[QueueId("T", "b", 0)] = (0, 7)
+    assert brokers.later(view, 1_000)
+    for _ in range(20):
+        brokers.later(view, 1_000)
+    assert bounds(view)[QueueId("T", "b", 0)] == (0, 7)
+
+
+def test_a_deleted_topic_is_gone_though_name_servers_may_keep_it(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    brokers.code = 17
+    assert brokers.later(view)
+    assert not view.queues
+
+
+def test_a_topic_that_a_broker_does_not_have_any_more_is_gone(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    del brokers.queues["T", "b"]
+    brokers.queues["U", "b"] = 1
+    brokers.later(view, NAMES_INTERVAL_MS)
+    assert {queue.broker_name for queue in view.queues} == {"a"}
+
+
+def test_a_refusal_is_an_error_at_once(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    brokers.code = 16
+    with pytest.raises(ResponseError, match="NO_PERMISSION"):
+        brokers.later(view)
+
+
+def test_queues_are_looked_at_without_name_servers(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    brokers.name_server_error = BrokerUnreachableError("ns:9876", "no connection")
+    brokers.ends[QueueId("T", "b", 0)] = (0, 7)
+    assert brokers.later(view, NAMES_INTERVAL_MS)
+    assert bounds(view)[QueueId("T", "b", 0)] == (0, 7)
+
+
+def test_a_write_only_topic_has_no_queue(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def route(topic: str) -> Any:
+        return TopicRouteData(
+            queue_datas=(QueueData(broker_name="a", read_queue_count=4, write_queue_count=4, perm=2),)
+        )
+
+    monkeypatch.setattr(brokers, "topic_route", route)
+    assert not brokers.view(T).queues

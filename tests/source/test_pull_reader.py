@@ -1,0 +1,270 @@
+"""A reader and a broker of one queue: what can pass is tried again, what is gone is data loss, and what makes no sense has a name."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_mq.client.errors import (
+    AccessDeniedError,
+    BrokerUnreachableError,
+    ClientError,
+    FrameRefusedError,
+    MalformedResponseError,
+    RequestTimeoutError,
+    ResponseError,
+)
+from spark_mq.client.settings import ClientSettings, Credentials
+from spark_mq.conditions import DataLossError
+from spark_mq.remoting import RemotingCommand, make_response
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.pull_reader import DEPTH, PullReader
+from spark_mq.source.pull_request import PullFilter, PullTerms
+from storage.errors import CorruptMessageError
+from storage.format.record import encode_record
+from tests.support.fake_broker import FakeBroker
+from tests.support.message_builder import make_message
+
+QUEUE = QueueId("TopicA", "broker-a", 0)
+
+
+def records(count: int) -> list[bytes | None]:
+    return [
+        encode_record(make_message(queue_offset=at, commitlog_offset=100 * at, body=b"%d" % at)) for at in range(count)
+    ]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker(records(1_000)) as running:
+        yield running
+
+
+def reader_of(*brokers: FakeBroker | str, timeout_ms: int = 5_000, **terms: object) -> PullReader:
+    addresses = {number: one if isinstance(one, str) else one.address for number, one in enumerate(brokers)}
+    settings = ClientSettings(("127.0.0.1:1",), credentials=terms.pop("credentials", None), connect_timeout_ms=300)  # type: ignore[arg-type]
+    looks = {name: terms.pop(name) for name in ("fail_on_data_loss", "verify_crc") if name in terms}
+    made = PullTerms(settings, **{"group": "TOOLS_CONSUMER", "timeout_ms": timeout_ms, **terms})  # type: ignore[arg-type]
+    return PullReader(QUEUE, addresses, made, **looks)  # type: ignore[arg-type]
+
+
+def read(reader: PullReader, start: int, end: int) -> list[int]:
+    """The offsets of what was read; each message is the one of its offset."""
+    offsets: list[int] = []
+    for part in reader.slices(start, end):
+        found = part.queue_offsets.tolist()
+        assert part.records.bodies().to_pylist() == [b"%d" % offset for offset in found]
+        offsets += found
+    reader.close()
+    return offsets
+
+
+@pytest.mark.parametrize("most", [1, 7, 32, 800])
+def test_a_range_is_read_whole_and_in_order(broker: FakeBroker, most: int) -> None:
+    broker.most = most
+    assert read(reader_of(broker), 5, 995) == list(range(5, 995))
+    assert broker.connections == 1
+
+
+def test_pulls_are_in_flight_side_by_side(broker: FakeBroker) -> None:
+    read(reader_of(broker), 0, 1_000)
+    assert broker.offsets[:DEPTH] == [32 * number for number in range(DEPTH)]
+
+
+def test_pulls_carry_their_subscription_and_store_nothing(broker: FakeBroker) -> None:
+    read(reader_of(broker, filter=PullFilter("TagA || TagB"), group="G"), 0, 3)
+    fields = broker.requests[0].ext_fields or {}
+    expected = {"consumerGroup": "G", "topic": "TopicA", "queueId": "0", "queueOffset": "0", "maxMsgNums": "3"}
+    expected |= {
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "subscription": "TagA || TagB",
+        "expressionType": "TAG",
+        "lo": "false",
+    }
+    assert expected.items() <= fields.items()
+    assert "Signature" not in fields
+
+
+def test_pulls_are_signed(broker: FakeBroker) -> None:
+    read(reader_of(broker, credentials=Credentials("me", "secret")), 0, 3)
+    fields = broker.requests[0].ext_fields or {}
+    assert (fields["AccessKey"], "secret" in str(fields)) == ("me", False)
+    assert fields["Signature"]
+
+
+def test_gaps_are_passed_over(broker: FakeBroker) -> None:
+    gaps = {0, 5, 31, 32, 33, *range(200, 300), 999}
+    broker.records = [None if at in gaps else one for at, one in enumerate(broker.records)]
+    assert read(reader_of(broker), 0, 1_000) == [at for at in range(1_000) if at not in gaps]
+
+
+def test_a_gap_that_turns_out_to_be_expired_is_data_loss(broker: FakeBroker) -> None:
+    """A broker that deletes a log file passes over its entries before it moves the queue's beginning."""
+
+    def pull_then_expire(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        answer = self.pull(request)
+        self.minimum = 300
+        return answer
+
+    broker.records[10:20] = [None] * 10
+    broker.answers = [FakeBroker.pull, pull_then_expire]
+    with pytest.raises(DataLossError, match="the queue begins at 300; offset 10 was to be read"):
+        read(reader_of(broker), 0, 64)
+
+
+def test_a_gap_is_looked_at_once_a_range_and_never_where_the_broker_filters(broker: FakeBroker) -> None:
+    broker.records[10:20] = [None] * 10
+    assert len(read(reader_of(broker), 0, 64)) == 54
+    assert broker.offsets == [0, 32, 10]
+    assert len(read(reader_of(broker, filter=PullFilter("TagA")), 0, 64)) == 54
+    assert broker.offsets[3:] == [0, 32]
+
+
+@pytest.mark.parametrize("broken", [1, 3, 17, 40])
+def test_a_connection_that_breaks_costs_no_message(broker: FakeBroker, broken: int) -> None:
+    broker.most = 8
+    broker.answers = [*[FakeBroker.pull] * broken, lambda *_: None, FakeBroker.pull, lambda *_: None]
+    assert read(reader_of(broker), 0, 1_000) == list(range(1_000))
+    assert broker.connections == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broker_that_breaks_off_again_and_again_costs_no_message(broker: FakeBroker, seed: int) -> None:
+    order = random.Random(seed)
+    broker.most = order.choice([3, 32, 100])
+
+    broker.answers = [
+        order.choice([FakeBroker.pull, FakeBroker.pull, FakeBroker.pull, lambda *_: None]) for _ in range(20)
+    ]
+    assert read(reader_of(broker), 0, 1_000) == list(range(1_000))
+
+
+def test_a_busy_broker_is_asked_again(broker: FakeBroker) -> None:
+    broker.answers = [lambda _, request: make_response(request, 2, "[OVERLOAD]system busy")]
+    assert read(reader_of(broker), 0, 100) == list(range(100))
+
+
+def test_a_broker_that_is_stopping_is_asked_again(broker: FakeBroker) -> None:
+    broker.answers = [lambda _, request: make_response(request, 1, "store getMessage return null")]
+    assert read(reader_of(broker), 0, 100) == list(range(100))
+
+
+def test_a_reset_of_the_group_changes_nothing(broker: FakeBroker) -> None:
+    broker.answers = [lambda self, request: self.said(request, 21, "OFFSET_RESET", 500)]
+    assert read(reader_of(broker), 0, 100) == list(range(100))
+
+
+def test_the_slave_is_read_where_the_master_does_not_answer(broker: FakeBroker) -> None:
+    assert read(reader_of("127.0.0.1:1", broker), 0, 1_000) == list(range(1_000))
+
+
+def test_a_slave_that_is_behind_is_no_loss(broker: FakeBroker) -> None:
+    with FakeBroker(records(40)) as slave:
+        broker.answers = [lambda *_: None]
+        assert read(reader_of(broker, slave), 0, 100) == list(range(100))
+        assert slave.requests
+        with pytest.raises(ClientError):
+            read(reader_of("127.0.0.1:1", slave, timeout_ms=500), 0, 100)
+
+
+def test_the_slave_that_the_master_suggests_is_followed_only_where_that_is_wanted(broker: FakeBroker) -> None:
+    with FakeBroker(records(1_000)) as slave:
+        broker.suggested_broker_id = slave.suggested_broker_id = 1
+        assert read(reader_of(broker, slave), 0, 1_000) == list(range(1_000))
+        assert not slave.requests
+        assert read(reader_of(broker, slave, may_leave_master=True), 0, 1_000) == list(range(1_000))
+        assert slave.requests
+
+
+def test_what_expired_is_data_loss_or_passed_over(broker: FakeBroker) -> None:
+    broker.minimum = 100
+    with pytest.raises(
+        DataLossError, match=r"queue TopicA/broker-a/0: the queue begins at 100; offset \d+ was to be read"
+    ):
+        read(reader_of(broker), 50, 1_000)
+    with pytest.warns(RuntimeWarning, match="tolerated"):
+        assert read(reader_of(broker, fail_on_data_loss=False), 50, 1_000) == list(range(100, 1_000))
+
+
+@pytest.mark.parametrize("there", [0, 1, 40, 999])
+def test_a_queue_that_ends_before_the_plan_is_data_loss(broker: FakeBroker, there: int) -> None:
+    broker.records = broker.records[:there]
+    with pytest.raises(DataLossError, match=rf"the queue ends at {there}, before offset 1000 that was planned"):
+        read(reader_of(broker), 0, 1_000)
+    with pytest.warns(RuntimeWarning, match="tolerated"):
+        assert read(reader_of(broker, fail_on_data_loss=False), 0, 1_000) == list(range(there))
+
+
+def test_the_next_range_of_a_reader_gets_no_answers_of_the_last(broker: FakeBroker) -> None:
+    reader = reader_of(broker, fail_on_data_loss=False)
+    broker.records = broker.records[:40]
+    with pytest.warns(RuntimeWarning, match="tolerated"):
+        first = [offset for part in reader.slices(0, 1_000) for offset in part.queue_offsets.tolist()]
+    assert first == list(range(40))
+    assert read(reader, 7, 30) == list(range(7, 30))
+
+
+def test_a_broker_that_nobody_reaches_is_an_error_in_time() -> None:
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1: no connection: Connection refused"):
+        read(reader_of("127.0.0.1:1", timeout_ms=400), 0, 10)
+    assert time.monotonic() - began < 60
+
+
+def test_a_silent_broker_is_an_error_in_time(broker: FakeBroker) -> None:
+    broker.answers = [lambda *_: b""] * 100
+    with pytest.raises(RequestTimeoutError, match=r"no answer to PULL_MESSAGE \(11\) within 200 ms"):
+        read(reader_of(broker, timeout_ms=200), 0, 10)
+
+
+def test_a_refusal_is_an_error_at_once(broker: FakeBroker) -> None:
+    broker.answers = [lambda _, request: make_response(request, 16, "the topic[TopicA] pulling message is forbidden")]
+    with pytest.raises(AccessDeniedError, match="pulling message is forbidden"):
+        read(reader_of(broker), 0, 10)
+    broker.answers = [lambda _, request: make_response(request, 17, "topic[TopicA] not exist")]
+    with pytest.raises(ResponseError, match="TOPIC_NOT_EXIST"):
+        read(reader_of(broker), 0, 10)
+
+
+def lie(code: int, remark: str, then: int, body: bytes = b"") -> list[object]:
+    return [lambda self, request: self.said(request, code, remark, then, body)]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        lie(0, "FOUND", 10),
+        lie(0, "FOUND", 0, b"x"),
+        lie(0, "FOUND", 10, b"x"),
+        lie(0, "FOUND", 10, bytes(200)),
+        lie(0, "FOUND", 10, b"\xff" * 200),
+        lie(0, "FOUND", 10, encode_record(make_message(queue_offset=3)) * 2),
+        lie(19, "", 10, b"records"),
+        lie(21, "", -7),
+        [lambda _, request: make_response(request, 0, "FOUND", {"nextBeginOffset": "many"}, b"x")],
+        [lambda _, request: make_response(request, 0, "FOUND", None, b"x")],
+    ],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_an_error(broker: FakeBroker, answers: list[object]) -> None:
+    broker.answers = answers  # type: ignore[assignment]
+    with pytest.raises(MalformedResponseError, match=broker.address):
+        read(reader_of(broker), 0, 10)
+
+
+@pytest.mark.parametrize("nonsense", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, b"\x15\x03\x01\x00\x02\x02F"])
+def test_what_is_no_frame_is_an_error(broker: FakeBroker, nonsense: bytes) -> None:
+    broker.answers = [lambda *_: nonsense]
+    with pytest.raises(FrameRefusedError):
+        read(reader_of(broker), 0, 10)
+
+
+def test_a_wrong_sum_is_an_error_where_it_is_looked_for(broker: FakeBroker) -> None:
+    spoilt = bytearray(broker.records[3] or b"")
+    spoilt[spoilt.index(b"3", 88)] = ord("x")
+    broker.records[3] = bytes(spoilt)
+    with pytest.raises(CorruptMessageError, match="body CRC"):
+        read(reader_of(broker, verify_crc=True), 0, 10)
