@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 
-from storage.failpoints import UPKEEP
+from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, UPKEEP
 from tests.crash.duty_judge import Judge
 from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
 from tests.crash.duty_process import Kill, Nursery, Step, read_steps
@@ -38,8 +38,11 @@ _SOURCES = ("storage", "spark_mq", "jobs")
 
 
 def failpoints_of_duties() -> set[str]:
-    """The names of all failpoints that a duty passes; those of a writer's upkeep are `tests/torture/kills.py`'s."""
-    return failpoints_in_source() - set(UPKEEP)
+    """The names of all failpoints that a duty passes.
+
+    Those of a writer's upkeep are `tests/torture/kills.py`'s, those of the live sink `tests/crash/live_rounds.py`'s.
+    """
+    return failpoints_in_source() - {*UPKEEP, *LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO}
 
 
 def failpoints_in_source() -> set[str]:
