@@ -17,9 +17,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
 
+from spark_mq.client.consumer_settings import default_offset_directory
+from spark_mq.client.group_brokers import GroupBrokers
 from spark_mq.client.message import MessageQueue
-from spark_mq.client.offset_stores import OffsetMemory
+from spark_mq.client.offset_stores import OffsetMemory, OffsetStore, RemoteOffsetStore
 from spark_mq.remoting import BodyError, WireBody, read_body
+from spark_mq.remoting.client_bodies import MessageModel
 from spark_mq.remoting.wire_class import Long
 
 _LOG = logging.getLogger(__name__)
@@ -105,3 +108,12 @@ class LocalOffsetStore(OffsetMemory):
                 await asyncio.to_thread(self._file.update, changed)
             except OSError as error:
                 _LOG.warning("offsets were not stored in %s; it is tried again: %s", self._file.path, error)
+
+
+def offset_store_of(
+    model: MessageModel, brokers: GroupBrokers, directory: Path | None, client_id: str, group: str
+) -> OffsetStore:
+    """Where a group of this model keeps its offsets: CLUSTERING at its brokers, BROADCASTING in a file of each client."""
+    if model is MessageModel.CLUSTERING:
+        return RemoteOffsetStore(brokers)
+    return LocalOffsetStore(LocalOffsetFile(directory or default_offset_directory(), client_id, group))

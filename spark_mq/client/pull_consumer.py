@@ -24,20 +24,19 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerCalls
-from spark_mq.client.consumer_settings import PullSettings, default_offset_directory
+from spark_mq.client.consumer_settings import PullSettings
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.local_offsets import LocalOffsetFile, LocalOffsetStore
+from spark_mq.client.local_offsets import offset_store_of
 from spark_mq.client.member import Kind, QuietMember
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.namespaces import with_namespace, without_namespace
-from spark_mq.client.offset_stores import OffsetStore, RemoteOffsetStore
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType, subscription
-from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType, MessageModel
+from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.names import validate_group, validate_topic
 
@@ -250,13 +249,9 @@ class _AtWork(QuietMember):
         self._instance = instance
         self._pull = pull
         self.calls = ConsumerCalls(instance, self.group)
-        offsets: OffsetStore = RemoteOffsetStore(self.calls)
-        if pull.model is MessageModel.BROADCASTING:
-            directory = pull.offset_directory or default_offset_directory()
-            offsets = LocalOffsetStore(LocalOffsetFile(directory, instance.client_id, self.group))
         self.engine = PullEngine(
             self.calls,
-            offsets,
+            offset_store_of(pull.model, self.calls, pull.offset_directory, instance.client_id, self.group),
             pull,
             current_time_ms,
             namespace=settings.namespace,

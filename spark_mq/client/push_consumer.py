@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerCalls
-from spark_mq.client.consumer_settings import PushSettings, default_offset_directory
+from spark_mq.client.consumer_settings import PushSettings
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
@@ -42,11 +42,10 @@ from spark_mq.client.listeners import (
     OrderlyContext,
     OrderlyListener,
 )
-from spark_mq.client.local_offsets import LocalOffsetFile, LocalOffsetStore
+from spark_mq.client.local_offsets import offset_store_of
 from spark_mq.client.member import Kind, QuietMember
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.offset_stores import OffsetStore, RemoteOffsetStore
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
@@ -223,14 +222,9 @@ class _AtWork(QuietMember):
         self._orderly_listener = consumer._orderly_listener
         self._calls = ConsumerCalls(instance, self.group)
         self._pool = ListenerPool(f"consume-{consumer.group[:100]}", self._push.thread_count)
-        is_broadcasting = self._push.model is MessageModel.BROADCASTING
-        offsets: OffsetStore = RemoteOffsetStore(self._calls)
-        if is_broadcasting:
-            directory = self._push.offset_directory or default_offset_directory()
-            offsets = LocalOffsetStore(LocalOffsetFile(directory, instance.client_id, self.group))
         self.engine = PushEngine(
             self._calls,
-            offsets,
+            offset_store_of(self._push.model, self._calls, self._push.offset_directory, instance.client_id, self.group),
             self._pool,
             self.group,
             Listeners(consumer._listener, consumer._orderly_listener, consumer._queue_listener),
@@ -239,7 +233,7 @@ class _AtWork(QuietMember):
             current_time_ms,
         )
         self.engine.subscriptions.update(consumer._wanted)
-        if not is_broadcasting:
+        if self._push.model is MessageModel.CLUSTERING:
             topic = retry_topic(self.group)
             self.engine.subscriptions[topic] = subscription(topic, "*", current_time_ms())
 
