@@ -122,7 +122,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> list[ModelCluster]:
 
 
 @pytest.mark.parametrize(
-    "first", [*range(0, 100, 10), *(pytest.param(at, marks=pytest.mark.slow) for at in range(100, 400, 10))]
+    "first", [*range(0, 30, 10), *(pytest.param(at, marks=pytest.mark.slow) for at in range(30, 400, 10))]
 )
 def test_each_row_is_stored_once_and_in_order_whatever_goes_wrong(
     first: int, tmp_path: Path, dying: list[ModelCluster]
@@ -163,7 +163,9 @@ def test_without_a_fence_rows_would_be_doubled_or_noticed(tmp_path: Path, dying:
             wrong += sink.stored() != sink.expected
         except SentRowsLostError:
             wrong += 1
-    assert wrong > 5
+        if wrong > 5:
+            return
+    pytest.fail(f"only {wrong} seeds of 60 show it")
 
 
 ROWS = [[(QUEUES[0], [b"a", b"b", b"c"]), (QUEUES[2], [b"d"])]]
