@@ -34,6 +34,7 @@ from spark_mq.sink.send_plan import (
     found_rows,
     nothing_left,
     plan_queues,
+    queue_text,
     remaining,
     rows_stored,
 )
@@ -130,14 +131,14 @@ class ExactCommit:
             if kept.done.batch.batch_id >= batch.batch_id:
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
-        elif self._was_sent_elsewhere(batch):
+        elif self._was_sent_elsewhere(batch, files):
             self._journal.drop_rows(batch.batch_id)
             return Outcome(0, False, {})
         if not files:
             if kept.done is None:  # so that the next batch finds a memory of its query
                 self._journal.save_done(Done(batch, (), 0))
             return Outcome(0, False, {})
-        readers = self._read(files, check=True)
+        readers = self._read(files)
         plans = plan_queues([reader.batches for reader in readers])
         self._brokers.prepare(plans)
         ends = self._brokers.ends(plans)
@@ -238,10 +239,10 @@ class ExactCommit:
         self._journal.drop_rows(done.batch.batch_id)
         reach("live-after-rows-dropped")
 
-    def _was_sent_elsewhere(self, batch: Batch) -> bool:
+    def _was_sent_elsewhere(self, batch: Batch, files: Sequence[StagedFile]) -> bool:
         """Whether a batch of which the journal knows nothing was sent: its directory was lost or is another one.
 
-        Raises StagingLostError unless that can be told.
+        Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """
         known = self._brokers.announced(batch.sink_id)
         if known is None and batch.batch_id == 0:
@@ -268,14 +269,21 @@ class ExactCommit:
                 f"batch {batch.batch_id} was begun ({len(counts)} rows are found), and what was to be sent is not known"
             )
             raise StagingLostError(batch.sink_id, rule)
+        targets = plan_queues([reader.batches for reader in self._read(files)])
+        if unseen := sorted(set(targets) - {span.queue for span in known.spans}):
+            rule = (
+                f"batch {batch.batch_id} may have been begun in queue {queue_text(unseen[0])}, to which the last batch "
+                f"that the sink's topic tells of ({known.batch.batch_id}) did not go"
+            )
+            raise StagingLostError(batch.sink_id, rule)
         self._journal.save_done(known)
         return False
 
-    def _read(self, files: Sequence[StagedFile], *, check: bool = False) -> list[StagedReader]:
+    def _read(self, files: Sequence[StagedFile]) -> list[StagedReader]:
+        """The staged files. Raises CorruptRecordError where one is not what its task has written."""
         readers = [StagedReader(self._journal.files, self._journal.directory, staged) for staged in files]
-        if check:
-            for reader in readers:
-                reader.check()
+        for reader in readers:
+            reader.check()
         return readers
 
     def _check_query(self, known: Batch, batch: Batch) -> None:

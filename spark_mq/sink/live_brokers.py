@@ -45,7 +45,7 @@ from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_request import send_request
 from spark_mq.sink.live_routes import LiveRoutes
-from spark_mq.sink.send_plan import QueuePlan
+from spark_mq.sink.send_plan import QueuePlan, queue_text
 from spark_mq.sink.sent_batch import Done, decode_done, encode
 from spark_mq.sink.staged_rows import StagedReader
 from spark_mq.sink.unsafe_answers import refuse_unsafe
@@ -124,7 +124,7 @@ class LiveBrokers:
         least = self._offset(RequestCode.GET_MIN_OFFSET, queue)
         if least > start:
             raise SentRowsLostError(
-                _text(queue),
+                queue_text(queue),
                 f"its messages from {start} to {least} are gone: they have expired, or somebody has deleted them",
             )
         offsets: list[np.ndarray] = []
@@ -142,7 +142,7 @@ class LiveBrokers:
                 offsets.append(part.queue_offsets[ours])
                 marks += [mark.decode() for mark in texts.filter(pa.array(ours)).to_pylist()]
         except DataLossError as error:
-            raise SentRowsLostError(_text(queue), error.describe()) from None
+            raise SentRowsLostError(queue_text(queue), error.describe()) from None
         finally:
             reader.close()
         return Marks(np.concatenate(offsets) if offsets else np.empty(0, np.int64), marks)
@@ -218,7 +218,7 @@ class LiveBrokers:
                 done = decode_done(message.body)
             except ValueError:
                 continue
-            if done.batch.sink_id == sink_id:
+            if done.batch.sink_id == sink_id and done.spans and done.rows > 0:  # no sink tells of an empty batch
                 known.append(done)
         return max(known, key=lambda done: done.batch.batch_id, default=None)
 
@@ -364,7 +364,3 @@ def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[Staged
 
 def _key(sink_id: str) -> str:
     return sink_digest(sink_id, sink_id).hex()
-
-
-def _text(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

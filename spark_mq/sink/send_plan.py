@@ -10,7 +10,7 @@ is missing before one that is there (the broker lost it), a row that is there tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def rows_stored(queue: MessageQueue, expected: np.ndarray, found: np.ndarray) ->
     """How many of the first expected rows lie in the queue. Raises SentRowsLostError where they are no beginning."""
     if len(found) <= len(expected) and bool(np.all(found == expected[: len(found)])):
         return len(found)
-    raise SentRowsLostError(_text(queue), _difference(expected, found))
+    raise SentRowsLostError(queue_text(queue), _difference(expected, found))
 
 
 def remaining(plan: QueuePlan, stored: int) -> QueuePlan:
@@ -97,12 +97,6 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> str:
     )
 
 
-def _text(queue: MessageQueue) -> str:
+def queue_text(queue: MessageQueue) -> str:
+    """A queue, for people."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
-
-
-def batches_of(plans: Mapping[MessageQueue, QueuePlan]) -> Iterator[tuple[MessageQueue, PlannedBatch]]:
-    """All that is planned, queue by queue."""
-    for queue, plan in plans.items():
-        for one in plan:
-            yield queue, one

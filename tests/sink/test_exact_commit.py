@@ -18,6 +18,7 @@ from spark_mq.sink.journal import Journal
 from spark_mq.sink.sent_batch import StagedFile, batch_prefix
 from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
+from storage.errors import CorruptRecordError
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO
 from storage.files.local_file_system import LocalFileSystem
 
@@ -322,3 +323,49 @@ def test_staged_rows_that_were_changed_are_not_sent(tmp_path: Path) -> None:
         sink.commit(batch, staged)
     assert sink.stored() == {}
     assert sink.journal.load().intent is None
+
+
+def test_a_batch_that_may_have_been_begun_where_the_last_one_did_not_go_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink's topic tells of the queues of the last batch. In another queue nobody knows from where to look."""
+    sink = peaceful(tmp_path)
+    sink.run(0, [[(QUEUES[0], [b"first"])]])
+
+    def stop(name: str) -> None:
+        if name == "live-after-send":
+            raise Died
+
+    batch, rows = Batch(SINK, SINK, 1), [[(QUEUES[3], [b"second"])]]
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, sink.stage(batch, rows))
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    shutil.rmtree(sink.directory)
+    with pytest.raises(StagingLostError, match="may have been begun in queue T/b/1"):
+        sink.commit(batch, sink.stage(batch, rows))
+    assert sink.stored() == {QUEUES[0]: [b"first"], QUEUES[3]: [b"second"]}
+
+
+def test_staged_rows_that_were_changed_after_the_intent_are_not_sent_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    staged = sink.stage(batch, ROWS)
+
+    def stop(name: str) -> None:
+        if name == "live-after-intent":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, staged)
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    path = Path(sink.journal.directory) / staged[0].name
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="staged rows"):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    assert sink.stored() == {}
+    assert sink.journal.load().intent is not None, "the batch stays open"
