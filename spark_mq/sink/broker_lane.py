@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from spark_mq.client.blocking_connection import BlockingConnection
@@ -64,6 +65,8 @@ class LaneTerms(NamedTuple):
     """Is told each stored batch with the broker's answer, on the lane's thread."""
     keep_alive: RemotingCommand | None = None
     """Sent now and then while the lane works."""
+    leave: RemotingCommand | None = None
+    """Sent when all is stored. A broker up to 4.9 keeps the name of a producer group for ever unless a client takes leave."""
 
 
 class _Try:
@@ -131,6 +134,7 @@ class BrokerLane:
         try:
             while self._step():
                 pass
+            self._take_leave()
         except BaseException as error:  # told to whoever offers or finishes
             with self._changed:
                 self._failure = self._failure or error
@@ -230,6 +234,15 @@ class BrokerLane:
                 one.not_before_s = now_s + pause_s
                 del self._in_flight[one.batch.queue]
                 self._waiting.setdefault(one.batch.queue, deque()).appendleft(one)
+
+    def _take_leave(self) -> None:
+        connection, leave = self._connection, self._terms.leave
+        if connection is None or leave is None or self._failure is not None:
+            return
+        with suppress(ClientError):  # all is stored
+            connection.send([(leave, None)], self._terms.send_timeout_ms)
+            while connection.in_flight:
+                connection.receive(self._terms.send_timeout_ms)
 
     def _hang_up(self) -> None:
         if self._connection is not None:

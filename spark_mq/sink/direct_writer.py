@@ -73,7 +73,7 @@ def send_over(
     frames: Iterator[pa.RecordBatch],
 ) -> SentRows:
     """As `send_rows`, over these routes."""
-    writer = _DirectWriter(options, routes, key + partition.to_bytes(2, "big"), partition)
+    writer = _DirectWriter(options, routes, key + (partition % 65_536).to_bytes(2, "big"), partition)
     try:
         for frame in frames:
             writer.append(frame.select(list(columns.names)), is_kafka=columns.kafka)

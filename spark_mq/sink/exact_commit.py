@@ -84,8 +84,18 @@ class Brokers(Protocol):
     def marks(self, queue: MessageQueue, start: int, prefix: str) -> Marks:
         """The marks with that prefix from an offset to the queue's end. Raises SentRowsLostError where messages behind it are gone."""
 
-    def send(self, group: str, plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Stored:
-        """Send all of it. Raises SendInDoubtError, or an error where a broker refuses for good."""
+    def send(
+        self,
+        group: str,
+        plans: Mapping[MessageQueue, QueuePlan],
+        files: Sequence[StagedReader],
+        least: Mapping[MessageQueue, int],
+    ) -> Stored:
+        """Send all of it. Raises SendInDoubtError, or an error where a broker refuses for good.
+
+        A queue that ends before its `least` offset once the connections are there has lost its end since that was asked: a doubt, and
+        nothing is sent. From then on a broker that starts again breaks its connection.
+        """
 
     def check_safety(self, statuses: Mapping[int, int]) -> None:
         """Raises NotConfirmedError where the user wants more than an answer gave."""
@@ -161,7 +171,8 @@ class ExactCommit:
         self, intent: Intent, readers: Sequence[StagedReader], plans: Mapping[MessageQueue, QueuePlan]
     ) -> Outcome:
         try:
-            stored = self._brokers.send(intent.groups[-1], plans, readers)
+            least = {span.queue: span.start for span in intent.spans}
+            stored = self._brokers.send(intent.groups[-1], plans, readers, least)
         except SendInDoubtError as doubt:
             _LOG.warning("batch %d: attempt %d is in doubt: %s", intent.batch.batch_id, intent.attempt, doubt)
             return self._redo(intent, readers, plans)
@@ -193,7 +204,7 @@ class ExactCommit:
                 reason = f"{intent.attempt} attempts were made, and the last {idle} have stored nothing more"
                 raise BatchInDoubtError(_text(intent.batch), reason)
             try:
-                stored = self._brokers.send(own, left, readers)
+                stored = self._brokers.send(own, left, readers, ends)
             except SendInDoubtError as doubt:
                 _LOG.warning("batch %d: attempt %d is in doubt: %s", intent.batch.batch_id, intent.attempt, doubt)
                 continue

@@ -63,7 +63,8 @@ def stage_for_brokers(
     name = f"{batch.batch_id}-{partition}-{nonce}-{attempt}-{uuid.uuid4().hex}.rows"
     writer = StagedWriter(files, sink_directory(options.staging_path, batch.sink_id), name)
     mark = f"{batch_prefix(batch)}{nonce}-{partition}-"
-    key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + partition.to_bytes(2, "big")
+    place = (partition % 65_536).to_bytes(2, "big")  # the nonce is the task's own
+    key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + place
     cutter, row_count = BatchCutter(options.batch_bytes, MOST_ROWS), 0
     with live_routes(options) as routes:
         rows = MessageRows(route_rules(options, routes.queues_of, mark), key, partition + batch.batch_id)

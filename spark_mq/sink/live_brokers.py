@@ -2,12 +2,15 @@
 
 The fence, broker by broker, is what makes a second attempt safe, because RocketMQ knows no producer epochs:
 
-1.  Each attempt is a producer group of its own. It sends a heartbeat over the connection, waits for the answer, and only then rows.
+1.  Each attempt is a producer group of its own. It sends a heartbeat over the connection, asks whether the broker knows the group's
+    connection now (204), and only then sends rows.
 2.  A later attempt asks for the group's connections (204) until the broker knows none. The broker forgets a group when it has read the
     connection to its end; so every request that came over it is in the broker's send queue by then, or past it.
 3.  It stores a message in the sink's own topic, behind those requests, and waits until that message can be read. Stores are one after
     another, and queues are filled in the order of the log; so what was stored before is readable now.
 4.  Both once more after a pause, because several threads take requests from the send queue.
+
+The message of 3 is flushed and replicated after all that lies before it. So its answer says how safe the rows are that are found.
 
 Java: ProducerManager, ClientHousekeepingService, SendMessageProcessor, DefaultMessageStore.ReputMessageService.
 """
@@ -20,8 +23,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +30,19 @@ import pyarrow.compute as pc
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
-from spark_mq.client.errors import ClientError, request_text, response_error
+from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.errors import ClientError
 from spark_mq.client.namespaces import with_namespace
-from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError
-from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import ProducerConnection
+from spark_mq.client.send_retries import stored_status
+from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_headers import CreateTopicRequest
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
-from spark_mq.remoting.consumer_headers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest
+from spark_mq.remoting.consumer_headers import QueueRequest, UnregisterClientRequest
 from spark_mq.remoting.message_headers import SendMessageAnswer
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
+from spark_mq.sink.broker_questions import BrokerQuestions
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_request import send_request
@@ -68,28 +70,26 @@ _MARK = rf"(?:^|\x02){ROW_MARK}\x01(?P<mark>[^\x02]*)(?:\x02|$)"
 _KNOWN_ANNOUNCEMENTS = 32
 _LOG = logging.getLogger("spark_mq.sink")
 
-T = TypeVar("T")
-
 
 class LiveBrokers:
     """The brokers of one commit (`exact_commit.Brokers`)."""
 
     def __init__(self, options: LiveSinkOptions, routes: LiveRoutes, batch_text: str) -> None:
         self._options = options
-        self._routes = routes
-        self._settings = options.client_settings()
+        self._questions = BrokerQuestions(options, routes)
         self._batch_text = batch_text
         self._topic = with_namespace(options.namespace, TOPIC)
-        self._topic_of: dict[str, str] = {}
+        self._fenced: dict[str, int] = {}
+        """What the last message of a fence was answered, by broker."""
         self._statuses: Counter[tuple[str, int]] = Counter()
 
     # What a commit asks.
 
     def prepare(self, queues: Iterable[MessageQueue]) -> None:
         """The sink's own topic is there, at each of the brokers."""
-        for name in self._names(queues):
-            with self._connected(name) as connection:
-                answer = self._call(
+        for name in self._questions.names(queues):
+            with self._questions.connected(name) as connection:
+                answer = self._questions.call(
                     connection, RequestCode.GET_TOPIC_CONFIG, QueueRequest(topic=self._topic, queue_id=0)
                 )
                 if answer.code == ResponseCode.SUCCESS:
@@ -104,35 +104,39 @@ class LiveBrokers:
                     topic_filter_type="SINGLE_TAG",
                     topic_sys_flag=0,
                 )
-                self._ask(connection, code, header)
+                self._questions.ask(connection, code, header)
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """As their masters say."""
-        return {queue: self._offset(RequestCode.GET_MAX_OFFSET, queue) for queue in queues}
+        return self._questions.ends(queues)
 
     def fence(self, queues: Iterable[MessageQueue], groups: Sequence[str]) -> None:
-        """As the module says. Raises BatchInDoubtError when `fenceTimeout` is over."""
+        """As the module says. Raises BatchInDoubtError when `fenceTimeout` is over.
+
+        The answer to the last message of a fence tells how safe everything is that the broker has stored before.
+        """
         deadline = time.monotonic() + self._options.fence_timeout / 1_000
-        for name in self._names(queues):
+        for name in self._questions.names(queues):
             self._until(deadline, lambda name=name: self._is_past(name, groups), name)  # type: ignore[misc]
             time.sleep(_SETTLE_S)
             self._until(deadline, lambda name=name: self._is_past(name, groups), name)  # type: ignore[misc]
+            self._statuses = Counter({key: rows for key, rows in self._statuses.items() if key[0] != name})
 
     def marks(self, queue: MessageQueue, start: int, prefix: str) -> Marks:
         """Every record from there to the end is looked at."""
-        end = self._offset(RequestCode.GET_MAX_OFFSET, queue)
-        least = self._offset(RequestCode.GET_MIN_OFFSET, queue)
-        if least > start:
+        end = self._questions.ends([queue])[queue]
+        first = self._questions.start(queue)
+        if first > start:
             raise SentRowsLostError(
                 queue_text(queue),
-                f"its messages from {start} to {least} are gone: they have expired, or somebody has deleted them",
+                f"its messages from {start} to {first} are gone: they have expired, or somebody has deleted them",
             )
         offsets: list[np.ndarray] = []
         marks: list[str] = []
         reader = PullReader(
             QueueId(queue.topic, queue.broker_name, queue.queue_id),
-            {0: self._address(queue.broker_name, queue.topic)},
-            PullTerms(self._settings, DEFAULT_GROUP, timeout_ms=self._options.fence_timeout),
+            {0: self._questions.address(queue.broker_name, queue.topic)},
+            PullTerms(self._questions.settings, DEFAULT_GROUP, timeout_ms=self._options.fence_timeout),
         )
         try:
             for part in reader.slices(start, end):
@@ -145,10 +149,18 @@ class LiveBrokers:
             raise SentRowsLostError(queue_text(queue), error.describe()) from None
         finally:
             reader.close()
+        if marks and queue.broker_name in self._fenced:
+            self._statuses[queue.broker_name, self._fenced[queue.broker_name]] += len(marks)
         return Marks(np.concatenate(offsets) if offsets else np.empty(0, np.int64), marks)
 
-    def send(self, group: str, plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Stored:
-        """A connection for each broker, which is not made again."""
+    def send(
+        self,
+        group: str,
+        plans: Mapping[MessageQueue, QueuePlan],
+        files: Sequence[StagedReader],
+        least: Mapping[MessageQueue, int],
+    ) -> Stored:
+        """A connection for each broker, which is not made again. Raises WriteFailedError where a fence would not see it."""
         ends: dict[MessageQueue, int] = {}
         statuses: Counter[int] = Counter()
         lock = threading.Lock()
@@ -161,14 +173,17 @@ class LiveBrokers:
                 self._statuses[batch.queue.broker_name, answer.code] += batch.row_count
             reach("live-amid-send")
 
+        timeouts = self._options.send_timeout, self._options.retry_timeout
         lanes: dict[str, BrokerLane] = {}
         connections: list[BlockingConnection[object]] = []
         body = HeartbeatData(client_id=group, producers=(ProducerData(group_name=group),))
         heartbeat = make_call(RequestCode.HEART_BEAT, body=body)
+        leave = make_call(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequest(client_id=group, producer_group=group))
         try:
-            for name in self._names(plans):
+            for name in self._questions.names(plans):
                 connections.append(self._registered(name, group, heartbeat))
-                lanes[name] = self._lane(connections[-1], group, heartbeat, take)
+                self._check_ends(connections[-1], {queue: least[queue] for queue in plans if queue.broker_name == name})
+                lanes[name] = self._lane(connections[-1], LaneTerms(group, True, *timeouts, take, heartbeat, leave))
             reach("live-connected")
             for batch in _interleaved(plans, files):
                 lanes[batch.queue.broker_name].offer(batch)
@@ -178,9 +193,7 @@ class LiveBrokers:
             if error.is_doubt:
                 raise SendInDoubtError(error.describe()) from None
             raise error.cause from None
-        except (
-            ClientError
-        ) as error:  # no connection, or no answer to its heartbeat: nothing was sent over it, maybe over others
+        except ClientError as error:  # no connection, or no answer before the first row: nothing was sent
             raise SendInDoubtError(error.describe()) from None
         finally:
             for lane in lanes.values():
@@ -190,7 +203,7 @@ class LiveBrokers:
         return Stored(ends, statuses)
 
     def check_safety(self, statuses: Mapping[int, int]) -> None:
-        """With `acks=all`: every answer said SEND_OK."""
+        """With `acks=all`: every answer said SEND_OK, and so did the fence's for rows that were found."""
         if self._options.acks == "all":
             for (broker_name, code), rows in self._statuses.items():
                 refuse_unsafe({code: rows}, broker_name)
@@ -199,16 +212,16 @@ class LiveBrokers:
         """A message with the sink's digest as key. The batch is done already, so an error is logged and no more."""
         if not done.spans:
             return
-        name = self._names(span.queue for span in done.spans)[0]
+        name = self._questions.names(span.queue for span in done.spans)[0]
         try:
-            with self._connected(name) as connection:
+            with self._questions.connected(name) as connection:
                 self._put(connection, name, encode(done), key=_key(done.batch.sink_id))
         except ClientError as error:
             _LOG.warning("batch %d is sent; the sink's topic was not told: %s", done.batch.batch_id, error.describe())
 
     def announced(self, sink_id: str) -> Done | None:
         """By the brokers' index; the newest batch number counts."""
-        with Admin(self._settings) as admin:
+        with Admin(self._questions.settings) as admin:
             if self._topic not in admin.topics():
                 return None
             found = admin.query_by_key(self._topic, _key(sink_id), limit=_KNOWN_ANNOUNCEMENTS).messages
@@ -224,31 +237,17 @@ class LiveBrokers:
 
     # How it is asked.
 
-    def _names(self, queues: Iterable[MessageQueue]) -> list[str]:
-        """The queues' brokers. A topic of each is remembered: by its route the address is found."""
-        names = set()
-        for queue in queues:
-            names.add(queue.broker_name)
-            self._topic_of.setdefault(queue.broker_name, queue.topic)
-        return sorted(names)
-
     def _is_past(self, broker_name: str, groups: Sequence[str]) -> bool:
         """Whether the broker knows no connection of the groups, and everything that was stored before can be read."""
-        with self._connected(broker_name) as connection:
-            for group in groups:
-                code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-                answer = self._call(connection, code, ProducerGroupRequest(producer_group=group))
-                if (
-                    answer.code == ResponseCode.SUCCESS
-                ):  # brokers up to 4.9 keep a group whose last connection has ended
-                    if read_answer_body(ProducerConnection, answer, connection.address, code).connections:
-                        return False
-                elif answer.code != ResponseCode.SYSTEM_ERROR or "not exist" not in (answer.remark or ""):
-                    raise self._refused(connection, code, answer)
-            put = self._put(connection, broker_name, json.dumps({"fence": groups[-1]}).encode())
+        with self._questions.connected(broker_name) as connection:
+            if any(self._questions.has_producers(connection, group) for group in groups):
+                return False
+            put, self._fenced[broker_name] = self._put(
+                connection, broker_name, json.dumps({"fence": groups[-1]}).encode()
+            )
             queue = MessageQueue(self._topic, broker_name, put.queue_id)
             deadline = time.monotonic() + self._options.send_timeout / 1_000
-            while self._offset_at(connection, RequestCode.GET_MAX_OFFSET, queue) <= put.queue_offset:
+            while self._questions.ends_at(connection, [queue])[queue] <= put.queue_offset:
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(_POLL_S / 5)
@@ -269,80 +268,44 @@ class LiveBrokers:
             time.sleep(_POLL_S)
 
     def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[object]:
-        """A connection that the broker knows as the group's."""
-        connection = BlockingConnection[object](self._address(broker_name), self._settings)
+        """A connection that the broker knows as the group's, and tells a fence of."""
+        connection = BlockingConnection[object](self._questions.address(broker_name), self._questions.settings)
         try:
-            answer = self._exchange(connection, heartbeat)
+            answer = self._questions.exchange(connection, heartbeat)
             if answer.code != ResponseCode.SUCCESS:
-                raise self._refused(connection, RequestCode.HEART_BEAT, answer)
+                raise self._questions.refused(connection, RequestCode.HEART_BEAT, answer)
+            if not self._questions.has_producers(connection, group):
+                raise WriteFailedError(
+                    f"{self._batch_text}: broker {broker_name} takes a producer's heartbeat and does not register it, so that a "
+                    "later attempt could not ask for its connection; nothing was sent to it. A broker does so with "
+                    "enableRegisterProducer=false and rejectTransactionMessage=true"
+                )
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _lane(
-        self,
-        connection: BlockingConnection[object],
-        group: str,
-        heartbeat: RemotingCommand,
-        take: Callable[[QueueBatch, RemotingCommand], None],
-    ) -> BrokerLane:
-        timeouts = self._options.send_timeout, self._options.retry_timeout
-        return BrokerLane(lambda: connection, LaneTerms(group, True, *timeouts, take, heartbeat))  # type: ignore[arg-type,return-value]
+    def _check_ends(self, connection: BlockingConnection[object], least: Mapping[MessageQueue, int]) -> None:
+        """Raises SendInDoubtError for a queue that ends before its offset."""
+        for queue, end in self._questions.ends_at(connection, least).items():
+            if end < least[queue]:
+                raise SendInDoubtError(f"queue {queue_text(queue)} ended at {least[queue]} and ends at {end} now")
+
+    def _lane(self, connection: BlockingConnection[object], terms: LaneTerms) -> BrokerLane:
+        return BrokerLane(lambda: connection, terms)  # type: ignore[arg-type,return-value]
 
     def _put(
         self, connection: BlockingConnection[object], broker_name: str, body: bytes, key: str | None = None
-    ) -> SendMessageAnswer:
-        """A message in the sink's own topic."""
+    ) -> tuple[SendMessageAnswer, int]:
+        """A message in the sink's own topic, and the code of its answer, which says how safely it is stored."""
         properties = b"" if key is None else f"KEYS\x01{key}\x02".encode()
         item = encode_batch([BatchedMessage(body, properties)])
         queue = MessageQueue(self._topic, broker_name, 0)
         request = send_request(queue, item, 1, 0, group=DEFAULT_GROUP, born_time_ms=current_time_ms())
-        answer = self._exchange(connection, request)
-        if answer.code not in (0, 10, 11, 12):
-            raise self._refused(connection, RequestCode.SEND_MESSAGE_V2, answer)
-        return read_answer_header(SendMessageAnswer, answer, connection.address, RequestCode.SEND_MESSAGE_V2)
-
-    def _offset(self, code: RequestCode, queue: MessageQueue) -> int:
-        self._names([queue])
-        with self._connected(queue.broker_name) as connection:
-            return self._offset_at(connection, code, queue)
-
-    def _offset_at(self, connection: BlockingConnection[object], code: RequestCode, queue: MessageQueue) -> int:
-        kind = MaxOffsetRequest if code == RequestCode.GET_MAX_OFFSET else QueueRequest
-        header = kind(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        answer = self._ask(connection, code, header)
-        return read_answer_header(OffsetAnswer, answer, connection.address, code).queue_offset
-
-    @contextmanager
-    def _connected(self, broker_name: str) -> Iterator[BlockingConnection[object]]:
-        connection = BlockingConnection[object](self._address(broker_name), self._settings)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-    def _address(self, broker_name: str, topic: str | None = None) -> str:
-        return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
-
-    def _ask(self, connection: BlockingConnection[object], code: RequestCode, header: Header) -> RemotingCommand:
-        answer = self._call(connection, code, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise self._refused(connection, code, answer)
-        return answer
-
-    def _call(self, connection: BlockingConnection[object], code: RequestCode, header: Header) -> RemotingCommand:
-        return self._exchange(connection, make_call(code, header))
-
-    def _exchange(self, connection: BlockingConnection[object], request: RemotingCommand) -> RemotingCommand:
-        connection.send([(request, None)], self._options.send_timeout)
-        (_, answer), *_ = connection.receive(self._options.send_timeout)
-        return answer
-
-    def _refused(
-        self, connection: BlockingConnection[object], code: RequestCode, answer: RemotingCommand
-    ) -> ClientError:
-        return response_error(answer.code, answer.remark, connection.address, request_text(code))
+        answer, code = self._questions.exchange(connection, request), RequestCode.SEND_MESSAGE_V2
+        if stored_status(answer.code) is None:
+            raise self._questions.refused(connection, code, answer)
+        return read_answer_header(SendMessageAnswer, answer, connection.address, code), answer.code
 
 
 def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Iterator[QueueBatch]:

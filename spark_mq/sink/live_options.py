@@ -29,6 +29,8 @@ Guarantee = Literal["exactlyOnce", "atLeastOnce"]
 Acks = Literal["stored", "all"]
 
 DEFAULT_GROUP = "SPARK_MQ_SINK"
+MOST_BATCH_BYTES = 4 << 20
+"""What brokers take by default. Java: MessageStoreConfig.maxMessageSize, MessageExtEncoder.encode(MessageExtBatch)."""
 _STAGING_SUFFIX = ".spark_mq"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _OF_STORES = "is for stores (path), and has no meaning with nameServer"
@@ -40,6 +42,14 @@ def parse_guarantee(text: str, option: str) -> str:
 
 def parse_acks(text: str, option: str) -> str:
     return one_of(text, option, get_args(Acks))
+
+
+def parse_batch_bytes(text: str, option: str) -> int:
+    """A request's size; brokers answer a larger one with an error that says nothing of it, each time it is sent."""
+    size = values.parse_size_bytes(text, option)
+    if size > MOST_BATCH_BYTES:
+        raise OptionError(option, f"a broker takes up to {MOST_BATCH_BYTES >> 20}m (maxMessageSize), found {text!r}")
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +124,7 @@ class LiveSinkOptions(ClusterOptions):
     ] = 60_000
     batch_bytes: Annotated[
         int,
-        Option(values.parse_size_bytes, "how large a request may be; a larger row goes alone", shown="512k"),
+        Option(parse_batch_bytes, "how large a request may be, up to `4m`; a larger row goes alone", shown="512k"),
     ] = 512 << 10
     compress_body_over: CompressBodyOver = None
     keep_unique_key: KeepUniqueKey = False

@@ -1,8 +1,9 @@
 """Brokers as a model: queues in memory, and everything that can go wrong on the way to them, by a seeded random.
 
 A request that is sent may be stored and answered, stored without an answer, lost, cut by a crash after some of its rows, or held back
-on its way and stored later: at the latest when a fence has waited for its group. Foreign messages come in between. The process that
-commits dies (`Died`) at any point, also within these calls.
+on its way and stored later: at the latest when a fence has waited for its group. So may the requests of other queues that are in flight
+then. Foreign messages come in between, and a broker that loses power loses the last of them. The process that commits dies (`Died`) at
+any point, also within these calls.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_mq.conditions import BatchInDoubtError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
-from spark_mq.sink.send_plan import QueuePlan
+from spark_mq.sink.send_plan import PlannedBatch, QueuePlan
 from spark_mq.sink.sent_batch import Done
 from spark_mq.sink.staged_rows import StagedReader
 
@@ -60,6 +61,12 @@ class ModelCluster:
             stored.append(("", b"somebody else's"))
         stored += rows
 
+    def lose_end(self, queue: MessageQueue) -> None:
+        """The broker loses power, and starts again without the last messages of a queue; none of them is the sink's."""
+        stored = self.queues.get(queue, [])
+        while stored and not stored[-1][0] and self.random.random() < 0.8:
+            stored.pop()
+
     def release(self, groups: Iterable[str] | None = None) -> None:
         """Requests that were held back arrive: those of the groups, or some."""
         for one in list(self.held):
@@ -81,8 +88,14 @@ class ModelBrokers:
         self.cluster.die(0.1)
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        self.cluster.die(0.1)
-        return {queue: len(self.cluster.queues.get(queue, [])) for queue in queues}
+        cluster = self.cluster
+        cluster.die(0.1)
+        ends = {}
+        for queue in queues:
+            while cluster.happens():
+                cluster.queues.setdefault(queue, []).append(("", b"somebody else's"))
+            ends[queue] = len(cluster.queues.get(queue, []))
+        return ends
 
     def fence(self, queues: Iterable[MessageQueue], groups: Sequence[str]) -> None:
         self.cluster.die()
@@ -98,8 +111,20 @@ class ModelBrokers:
         found = [(at, mark) for at, (mark, _) in enumerate(stored) if at >= start and mark.startswith(prefix)]
         return Marks(np.array([at for at, _ in found], np.int64), [mark for _, mark in found])
 
-    def send(self, group: str, plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Stored:
+    def send(
+        self,
+        group: str,
+        plans: Mapping[MessageQueue, QueuePlan],
+        files: Sequence[StagedReader],
+        least: Mapping[MessageQueue, int],
+    ) -> Stored:
         cluster = self.cluster
+        for queue in plans:
+            if cluster.happens(0.5):
+                cluster.lose_end(queue)
+        for queue in plans:  # a connection is there, so that a broker that starts again is noticed from here on
+            if len(cluster.queues.get(queue, [])) < least[queue]:
+                raise SendInDoubtError("a queue has lost its end")
         work = {queue: list(plan) for queue, plan in plans.items()}
         ends: dict[MessageQueue, int] = {}
         while work:
@@ -107,10 +132,10 @@ class ModelBrokers:
             cluster.release(None)
             queue = cluster.random.choice(sorted(work))
             one = work[queue].pop(0)
-            body = files[one.file].read(one.batch.start, one.batch.size_bytes)
-            rows = [(_mark(item.raw_properties), item.body) for item in decode_batch(body)][one.skip :]
+            rows = _rows(one, files)
             if cluster.happens():
-                self._fail(group, queue, rows, others=work)
+                others = {other: _rows(left[0], files) for other, left in work.items() if left and other != queue}
+                self._fail(group, {queue: rows, **{other: others[other] for other in others if cluster.happens(2.0)}})
             cluster.store(queue, rows)
             ends[queue] = len(cluster.queues[queue])
             if not work[queue]:
@@ -118,19 +143,20 @@ class ModelBrokers:
         cluster.die()
         return Stored(ends, {0: 1})
 
-    def _fail(
-        self, group: str, queue: MessageQueue, rows: list[tuple[str, bytes]], others: Mapping[MessageQueue, object]
-    ) -> None:
-        """One of the ways in which a send ends without an answer."""
-        kind = self.cluster.random.choice(["stored", "lost", "cut", "held", "held"])
-        if kind == "stored":
-            self.cluster.store(queue, rows)
-        elif kind == "cut":
-            self.cluster.store(queue, rows[: self.cluster.random.randrange(len(rows) + 1)])
-        elif kind == "held":
-            self.cluster.held.append(Held(group, queue, rows))
-        self.cluster.die(2.0)
-        raise SendInDoubtError(kind)
+    def _fail(self, group: str, in_flight: Mapping[MessageQueue, list[tuple[str, bytes]]]) -> None:
+        """Each request in flight ends without an answer in one of the ways that there are."""
+        cluster = self.cluster
+        kinds = []
+        for queue, rows in in_flight.items():
+            kinds.append(cluster.random.choice(["stored", "lost", "cut", "held", "held"]))
+            if kinds[-1] == "stored":
+                cluster.store(queue, rows)
+            elif kinds[-1] == "cut":
+                cluster.store(queue, rows[: cluster.random.randrange(len(rows) + 1)])
+            elif kinds[-1] == "held":
+                cluster.held.append(Held(group, queue, rows))
+        cluster.die(2.0)
+        raise SendInDoubtError(", ".join(kinds))
 
     def check_safety(self, statuses: Mapping[int, int]) -> None:
         self.cluster.die(0.1)
@@ -143,6 +169,11 @@ class ModelBrokers:
     def announced(self, sink_id: str) -> Done | None:
         known = [done for done in self.cluster.topic if done.batch.sink_id == sink_id]
         return max(known, key=lambda done: done.batch.batch_id, default=None)
+
+
+def _rows(one: PlannedBatch, files: Sequence[StagedReader]) -> list[tuple[str, bytes]]:
+    body = files[one.file].read(one.batch.start, one.batch.size_bytes)
+    return [(_mark(item.raw_properties), item.body) for item in decode_batch(body)][one.skip :]
 
 
 def _mark(properties: bytes) -> str:

@@ -187,6 +187,14 @@ def test_at_least_once_a_task_fails_on_an_answer_that_is_not_safe_unless_the_use
         assert sum(map(len, broker.stored.values())) > 0
 
 
+def test_a_write_may_have_more_partitions_than_a_unique_key_counts() -> None:
+    with SendingBroker() as broker:
+        options = LiveSinkOptions.parse({"nameServer": "unused:1", "topic": "T"}, "batch")
+        frames = iter([pa.record_batch({"body": [b"a"]})])
+        sent = send_over(FixedRoutes(broker.address), options, InputColumns(("body",)), 70_000, bytes(8), frames)
+        assert sent == SentRows(1, {0: 1})
+
+
 class FixedRoutes:
     """Routes to one broker."""
 

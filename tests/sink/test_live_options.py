@@ -57,6 +57,7 @@ def test_a_write_is_at_least_once_unless_it_has_directory_and_name() -> None:
         ({"queueNum": "4"}, "queueNum"),
         ({"onInvalidRow": "deadLetter"}, "onInvalidRow"),
         ({"acks": "1"}, "acks"),
+        ({"batchBytes": "5m"}, "batchBytes"),
         ({"accessKey": "a"}, "secretKey"),
         ({"tlsCaFile": "/c"}, "tls"),
         ({"sinkId": "s"}, "sinkId"),

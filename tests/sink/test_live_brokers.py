@@ -1,0 +1,178 @@
+"""What a commit makes of what masters answer: who is registered, where queues end, and how safe rows are that a redo finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from spark_mq.conditions import NotConfirmedError, WriteFailedError
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
+from spark_mq.remoting.admin_bodies import ClientConnection, ProducerConnection
+from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
+from spark_mq.remoting.body_fields import read_body, write_body
+from spark_mq.remoting.client_bodies import HeartbeatData
+from spark_mq.remoting.header_fields import read_header
+from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.sink import live_brokers
+from spark_mq.sink.exact_commit import SendInDoubtError
+from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.send_plan import QueuePlan, plan_queues
+from spark_mq.sink.staged_rows import StagedReader, StagedWriter
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.record import encode_record
+from tests.support.fake_broker import FakeBroker
+from tests.support.message_builder import make_message
+
+QUEUE = MessageQueue("TopicA", "broker-a", 0)
+PREFIX = "0123456789abcdef-0-"
+GROUP = "SPARK_MQ_attempt"
+
+
+class Master(FakeBroker):
+    """Knows producers, stores what is sent, and tells where queues end."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.groups: set[str] = set()
+        self.registers = True
+        self.status = 0
+        self.told = 0
+        """Messages in the sink's own topic."""
+
+    def address_of(self, broker_name: str, topic: str) -> str:
+        return self.address
+
+    def pull(self, request: RemotingCommand) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        match request.code:
+            case RequestCode.HEART_BEAT:
+                if self.registers:
+                    heartbeat = read_body(HeartbeatData, request.body)
+                    self.groups |= {producer.group_name for producer in heartbeat.producers}
+                return make_response(request, 0, None)
+            case RequestCode.UNREGISTER_CLIENT:
+                self.groups.discard(fields["producerGroup"])
+                return make_response(request, 0, None)
+            case RequestCode.GET_PRODUCER_CONNECTION_LIST:
+                if (group := fields["producerGroup"]) not in self.groups:
+                    return make_response(request, 1, f"the producer group[{group}] not exist")
+                return make_response(
+                    request, 0, None, None, write_body(ProducerConnection(connections=(ClientConnection(),)))
+                )
+            case RequestCode.GET_MAX_OFFSET | RequestCode.GET_MIN_OFFSET:
+                end = self.told if fields["topic"] == TOPIC else len(self.records)
+                at = end if request.code == RequestCode.GET_MAX_OFFSET else 0
+                return make_response(request, 0, None, {"offset": str(at)})
+            case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+                return self.store(request)
+        return super().pull(request)
+
+    def store(self, request: RemotingCommand) -> RemotingCommand:
+        header = read_header(SendMessageRequest, request)
+        if header.topic == TOPIC:
+            at, self.told = self.told, self.told + 1
+        else:
+            at = len(self.records)
+            for item in decode_batch(request.body):
+                self.add(item.body, item.raw_properties)
+        return make_response(request, self.status, None, {"msgId": "id", "queueId": "0", "queueOffset": str(at)})
+
+    def add(self, body: bytes, properties: bytes) -> None:
+        at = len(self.records)
+        message = make_message(
+            topic=QUEUE.topic, queue_offset=at, commitlog_offset=1_000 * at, body=body, properties=properties
+        )
+        self.records.append(encode_record(message))
+
+
+def brokers_of(master: Master, **options: str) -> LiveBrokers:
+    given = {"nameServer": "unused:1", "topic": "TopicA", "stagingPath": "/unused", "writeId": "w", **options}
+    return LiveBrokers(LiveSinkOptions.parse(given, "batch"), cast(LiveRoutes, cast(Any, master)), "batch 0 of sink w")
+
+
+def staged(directory: Path, count: int) -> tuple[dict[MessageQueue, QueuePlan], list[StagedReader]]:
+    writer = StagedWriter(LocalFileSystem(), str(directory), "0-0-00000000-x.rows")
+    items = [BatchedMessage(b"%d" % at, property_of(at), 0) for at in range(count)]
+    writer.append(QUEUE, encode_batch(items), 0, np.arange(count))
+    finished = writer.finish()
+    assert finished is not None
+    reader = StagedReader(LocalFileSystem(), str(directory), finished)
+    return plan_queues([reader.batches]), [reader]
+
+
+def property_of(rank: int) -> bytes:
+    return f"SPARK_MQ_ROW\x01{PREFIX}00000000-0-{rank:012X}\x02".encode()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_brokers, "_SETTLE_S", 0.0)
+
+
+def test_a_send_is_registered_takes_leave_and_says_where_rows_end(tmp_path: Path) -> None:
+    plans, files = staged(tmp_path, 3)
+    with Master() as master:
+        master.add(b"foreign", b"")
+        stored = brokers_of(master).send(GROUP, plans, files, {QUEUE: 1})
+        assert stored.ends == {QUEUE: 4}
+        assert stored.statuses == {0: 3}
+        assert master.groups == set(), "brokers up to 4.9 keep the names of groups that do not take leave"
+        assert master.connections == 1
+
+
+def test_a_broker_that_does_not_register_producers_gets_no_row(tmp_path: Path) -> None:
+    """enableRegisterProducer=false with rejectTransactionMessage=true: no fence would ever see the connection."""
+    plans, files = staged(tmp_path, 3)
+    with Master() as master:
+        master.registers = False
+        with pytest.raises(WriteFailedError, match="enableRegisterProducer"):
+            brokers_of(master).send(GROUP, plans, files, {QUEUE: 0})
+        assert master.records == []
+
+
+def test_nothing_is_sent_to_a_queue_that_has_lost_its_end(tmp_path: Path) -> None:
+    plans, files = staged(tmp_path, 3)
+    with Master() as master:
+        master.add(b"foreign", b"")
+        with pytest.raises(SendInDoubtError, match="TopicA/broker-a/0 ended at 2 and ends at 1 now"):
+            brokers_of(master).send(GROUP, plans, files, {QUEUE: 2})
+        assert len(master.records) == 1
+
+
+@pytest.mark.parametrize("acks", ["all", "stored"])
+def test_rows_that_a_redo_finds_are_as_safe_as_the_fence_says(acks: str) -> None:
+    with Master() as master:
+        brokers = brokers_of(master, acks=acks)
+        master.add(b"0", property_of(0))
+        master.add(b"foreign", b"")
+        master.status = 12
+        brokers.fence([QUEUE], [GROUP])
+        assert brokers.marks(QUEUE, 0, PREFIX).offsets.tolist() == [0]
+        if acks == "stored":
+            brokers.check_safety({})
+            return
+        with pytest.raises(NotConfirmedError, match="broker-a has stored 1 rows and answers FLUSH_SLAVE_TIMEOUT"):
+            brokers.check_safety({})
+        master.status = 0
+        brokers.fence([QUEUE], [GROUP])
+        brokers.marks(QUEUE, 0, PREFIX)
+        brokers.check_safety({})
+
+
+def test_rows_that_were_not_safe_when_they_were_sent_are_safe_when_a_later_fence_says_so(tmp_path: Path) -> None:
+    plans, files = staged(tmp_path, 3)
+    with Master() as master:
+        brokers = brokers_of(master)
+        master.status = 10
+        brokers.send(GROUP, plans, files, {QUEUE: 0})
+        with pytest.raises(NotConfirmedError):
+            brokers.check_safety({})
+        master.status = 0
+        brokers.fence([QUEUE], [GROUP])
+        assert len(brokers.marks(QUEUE, 0, PREFIX).marks) == 3
+        brokers.check_safety({})
