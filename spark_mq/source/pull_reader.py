@@ -15,7 +15,7 @@ from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, pull_answer
+from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, pull_answer
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from storage.format.record import MINIMUM_RECORD_SIZE
@@ -27,7 +27,6 @@ DEPTH = 16
 ANSWER_TIMEOUT_MS = 10_000
 """After so long without any answer a broker counts as silent, and the pulls are sent again."""
 MASTER = 0
-_STORE_CLOSED = "store getMessage return null"
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
 
@@ -121,7 +120,7 @@ class PullReader:
             for ask, command in connection.receive(min(ANSWER_TIMEOUT_MS, self._terms.timeout_ms)):
                 suggested = self._take(window, ask, command)
         except ClientError as error:
-            if not _may_pass(error):
+            if not may_pass(error):
                 raise
             self._leave(window)
             self._wait_or_raise(error)
@@ -193,8 +192,3 @@ class PullReader:
 
 class _NoNewsError(ResponseError):
     """An answer that says nothing of the queue."""
-
-
-def _may_pass(error: ClientError) -> bool:
-    is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
-    return error.retriable or is_closed_store
