@@ -8,7 +8,7 @@ answer keeps the ends it had; after `timeout_ms` of that the query fails, becaus
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError
@@ -134,15 +134,14 @@ class LiveView:
             is_system_topic(topic, broker_name=name, cluster_name=cluster) for name, cluster in self.clusters.items()
         )
 
-    def await_broker(self, broker_name: str) -> bool:
-        """Whether a broker is registered; one that is not is waited for, because it may be starting."""
+    def await_brokers(self, names: Collection[str]) -> set[str]:
+        """Which of these are registered; those that are not are waited for, because they may be starting."""
         began = self._clock()
-        while broker_name not in self.brokers:
-            if self._clock() - began >= self._timeout_ms:
-                return False
+        while not set(names) <= self.brokers.keys() and self._clock() - began < self._timeout_ms:
             time.sleep(LOOK_INTERVAL_MS / 1000)
-            self._look_at_names()
-        return True
+            self._names_due_ms = self._clock()
+            self._look_at_names_in_time()
+        return set(names) & self.brokers.keys()
 
     def read_queue_count(self, topic: str) -> int:
         """How many queues of the topic can be read at the broker that has most."""

@@ -10,17 +10,16 @@ import time
 from collections.abc import Iterator, Mapping
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, ResponseError, request_text
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, request_text
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, pull_answer
+from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, no_news, pull_answer
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from storage.format.record import MINIMUM_RECORD_SIZE
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
-from storage.rules.response_codes import ResponseCode
 
 DEPTH = 16
 """Pulls in flight."""
@@ -148,9 +147,7 @@ class PullReader:
                 window.answer(ask, ask.end, b"")
             case Lost(_, reason) | Ended(_, reason) | Again(reason):
                 window.again(ask)
-                raise _NoNewsError(
-                    ResponseCode.SYSTEM_BUSY, reason, address, _WHAT, self._queue.topic, self._terms.group
-                )
+                raise no_news(reason, address, self._queue, self._terms.group)
             case Misfit(reason):
                 raise MalformedResponseError(address, _WHAT, reason)
         self._failures, self._last_news = 0, time.monotonic()
@@ -188,7 +185,3 @@ class PullReader:
         ids = list(self._addresses)
         if self._broker_id in ids:
             self._broker_id = ids[(ids.index(self._broker_id) + 1) % len(ids)]
-
-
-class _NoNewsError(ResponseError):
-    """An answer that says nothing of the queue."""

@@ -19,6 +19,7 @@ from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequ
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import PULL_CODES, PullAnswer
 from spark_mq.source.pull_window import Ask
+from storage.rules.response_codes import ResponseCode
 
 HAS_SUBSCRIPTION = 4
 """Java: PullSysFlag.FLAG_SUBSCRIPTION."""
@@ -109,3 +110,9 @@ def may_pass(error: ClientError) -> bool:
     """Whether the same request may succeed later; a broker that stops says SYSTEM_ERROR for a moment."""
     is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
     return error.retriable or is_closed_store
+
+
+def no_news(reason: str, address: str, queue: QueueId, group: str) -> ResponseError:
+    """What an answer amounts to that says nothing of the queue: a broker that is busy."""
+    what = request_text(RequestCode.PULL_MESSAGE)
+    return ResponseError(ResponseCode.SYSTEM_BUSY, reason, address, what, queue.topic, group)
