@@ -178,6 +178,10 @@ class Cluster:
             counts.append(1 + max(store.queue_ids(topic), default=-1))
         return max(counts)
 
+    def await_brokers(self, brokers: Collection[str]) -> bool:
+        """A store that is not there now does not come while a query waits."""
+        return False
+
     def refuse_lost_queues(self, brokers: Collection[str]) -> None:
         """Raises StoreNotFoundError for a store whose log has messages and which has no queue at all: a topic may be deleted, but not
         all of them at once.

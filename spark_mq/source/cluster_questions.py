@@ -139,8 +139,22 @@ class ClusterQuestions:
         self, commands: Mapping[str, Sequence[RemotingCommand]], failures: dict[str, ClientError] | None = None
     ) -> dict[str, list[Answered]]:
         """The same at several servers side by side. A server that fails is left out, and stands in `failures` where that is given."""
-        was_open = {address: address in self._open for address in commands}
         begun: dict[str, _Exchange] = {}
+        try:
+            return self._ask_all(commands, failures, begun)
+        except BaseException:
+            for address, exchange in begun.items():
+                if not exchange.is_done:  # its answers would be taken for those of the next requests
+                    self._drop(address)
+            raise
+
+    def _ask_all(
+        self,
+        commands: Mapping[str, Sequence[RemotingCommand]],
+        failures: dict[str, ClientError] | None,
+        begun: dict[str, _Exchange],
+    ) -> dict[str, list[Answered]]:
+        was_open = {address: address in self._open for address in commands}
         answers: dict[str, list[Answered]] = {}
         for address, asked in commands.items():
             begun[address] = _Exchange(address, asked)
@@ -195,6 +209,10 @@ class _Exchange:
     def has_answers(self) -> bool:
         return bool(self._found)
 
+    @property
+    def is_done(self) -> bool:
+        return len(self._found) == len(self._asked)
+
     def answers(self) -> list[Answered]:
         return [Answered(self.address, asked, self._found[number]) for number, asked in enumerate(self._asked)]
 
@@ -204,7 +222,7 @@ class _Exchange:
         self._send(connection)
 
     def finish(self, connection: BlockingConnection[int]) -> None:
-        while len(self._found) < len(self._asked):
+        while not self.is_done:
             for number, command in connection.receive():
                 self._found[number] = command
             self._send(connection)

@@ -9,7 +9,7 @@ Java: DefaultMQAdminExt, DefaultMQPullConsumer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spark_mq.client.errors import BrokerNotFoundError
 from spark_mq.conditions import OptionError
@@ -18,22 +18,23 @@ from spark_mq.remoting.admin_bodies import GroupList
 from spark_mq.remoting.admin_headers import TopicRequest
 from spark_mq.remoting.consumer_headers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
 from spark_mq.remoting.route_bodies import TopicConfigData
-from spark_mq.source.cluster_questions import ClusterQuestions, request
+from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
+from spark_mq.source.first_record import FirstRecord, first_record
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.live_groups import group_writers
 from spark_mq.source.live_topics import MASTER
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.pull_outcome import Found, outcome_of
-from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression, pull_answer
+from spark_mq.source.pull_outcome import Lost
+from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression
 from spark_mq.source.pull_split import PullSplit
 from spark_mq.source.pull_window import Ask
-from spark_mq.source.pulled_records import PulledPart, slice_of
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
+from spark_mq.source.time_search import first_not_older
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.rules.response_codes import ResponseCode
 
@@ -51,10 +52,12 @@ class LiveCluster:
         self._questions = ClusterQuestions(options.client_settings())
         self._view = LiveView(self._questions, options.subscription, options.pull_timeout)
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
+        self._given_up: set[str] = set()
         try:
             self._view.open()
             if options.sub_expression is not None and options.expression_type != "TAG":
-                self._check_expression(PullFilter(options.sub_expression, options.expression_type))
+                filter_ = PullFilter(options.sub_expression, options.expression_type)
+                self._view.patiently(lambda: self._check_expression(filter_))
         except BaseException:
             self.close()
             raise
@@ -89,9 +92,10 @@ class LiveCluster:
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:
         """Raises OptionError for a topic whose queues hold batches. Brokers before 5.0 have none, and do not know the request."""
-        masters = sorted(addresses[MASTER] for addresses in self._view.brokers.values() if MASTER in addresses)
         asked = [request(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
-        answers = self._questions.ask_all(dict.fromkeys(masters if asked else (), asked))
+        answers = self._view.patiently(
+            lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
+        )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
             config = answer.body(TopicConfigData) if answer.code == ResponseCode.SUCCESS else TopicConfigData()
             if config.attributes.get("queue.type") == "BatchCQ":
@@ -99,10 +103,22 @@ class LiveCluster:
                 raise OptionError("topic", f"{topic}: {rule}")
 
     def refuse_lost_queues(self, brokers: Collection[str]) -> None:
-        """A broker that is not registered may be starting, and is waited for. Raises BrokerNotFoundError, unless loss is tolerated."""
-        for name in sorted(brokers):
-            if not self._view.await_broker(name) and self._options.fail_on_data_loss:
+        """Raises BrokerNotFoundError for a broker that is not registered, unless loss is tolerated."""
+        for name in sorted(set(brokers) - self._view.brokers.keys()):
+            if self._options.fail_on_data_loss:
                 raise BrokerNotFoundError(name, MASTER)
+
+    def await_brokers(self, brokers: Collection[str]) -> bool:
+        """A broker that is not registered may be starting. One that was waited for in vain is not waited for again."""
+        awaited = set(brokers) - self._given_up
+        if not awaited:
+            return False
+        came = self._view.await_brokers(awaited)
+        self._given_up |= awaited - came
+        if came:
+            self._view.open()
+            self._records_before.clear()
+        return bool(came)
 
     # Positions
 
@@ -122,20 +138,16 @@ class LiveCluster:
         return QueueFacts(*self.bounds(queue), lambda offset: self.record_before(queue, offset), None, "nameServer")
 
     def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
-        """The broker's own search, held against the messages that it leads to: releases before 5.0 give the nearest one."""
+        """The broker's own search, held against the messages around what it finds (`time_search.py`)."""
         ends = self._view.ends.get(queue)
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
         asked = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        (answer,) = self._questions.ask(self._master(queue), [asked])
-        offset = min(max(answer.header(OffsetAnswer).queue_offset, ends.minimum), ends.maximum)
-        while offset < ends.maximum:
-            place = self.record_before(queue, offset + 1)
-            if place is None or place[1] >= timestamp_ms:
-                return offset
-            offset += 1
-        return None
+        guess = self._ask(queue, asked)[0].header(OffsetAnswer).queue_offset
+        time_of: Callable[[int], int | None] = lambda offset: self._time_at(queue, offset)  # noqa: E731
+        found = first_not_older(timestamp_ms, guess, ends.minimum, ends.maximum, time_of)
+        return found if found < ends.maximum else None
 
     def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
         return self.offset_by_time(queue, timestamp_ms)
@@ -147,7 +159,7 @@ class LiveCluster:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
         )
         asked.append(request(RequestCode.QUERY_CONSUMER_OFFSET, header))
-        groups, offset = self._questions.ask(self._master(queue), asked)
+        groups, offset = self._ask(queue, *asked)
         if group not in groups.body(GroupList).groups or offset.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return offset.header(OffsetAnswer).queue_offset
@@ -158,6 +170,9 @@ class LiveCluster:
         return self._records_before[queue, offset]
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
+        self._view.patiently(lambda: self._look_up(offsets))
+
+    def _look_up(self, offsets: Mapping[QueueId, int]) -> None:
         by_master: dict[str, list[tuple[QueueId, int]]] = {}
         for queue, offset in offsets.items():
             if (queue, offset) in self._records_before:
@@ -166,22 +181,39 @@ class LiveCluster:
                 by_master.setdefault(self._master(queue), []).append((queue, offset))
             else:
                 self._records_before[queue, offset] = None
-        pulls = {address: [self._pull_one(*one) for one in ones] for address, ones in by_master.items()}
+        pulls = {
+            address: [self._pull_one(queue, offset - 1) for queue, offset in ones]
+            for address, ones in by_master.items()
+        }
         for address, answers in self._questions.ask_all(pulls).items():
             for (queue, offset), answer in zip(by_master[address], answers, strict=True):
-                self._records_before[queue, offset] = self._place_of(queue, offset - 1, answer.command, address)
+                found = first_record(offset - 1, answer.command, address, queue, self._group)
+                if isinstance(found, FirstRecord) and found.queue_offset == offset - 1:
+                    self._records_before[queue, offset] = found.place
+                else:  # a gap: what came is the record behind it
+                    self._records_before[queue, offset] = None
+
+    def _time_at(self, queue: QueueId, offset: int) -> int | None:
+        """When the first message at or behind the offset was stored, None where there is none; 0 of one that is gone by now."""
+        found = self._view.patiently(lambda: self._first_record(queue, offset))
+        if isinstance(found, Lost):
+            return 0
+        return None if found is None else found.place[1]
+
+    def _first_record(self, queue: QueueId, offset: int) -> FirstRecord | Lost | None:
+        (answer,) = self._questions.ask(self._master(queue), [self._pull_one(queue, offset)])
+        return first_record(offset, answer.command, answer.address, queue, self._group)
 
     def _pull_one(self, queue: QueueId, offset: int) -> RemotingCommand:
-        return PullRequests(queue, self._terms(PullFilter())).request(Ask(offset - 1, offset))
+        return PullRequests(queue, self._terms(PullFilter())).request(Ask(offset, offset + 1))
 
-    def _place_of(self, queue: QueueId, offset: int, command: RemotingCommand, address: str) -> RecordPlace | None:
-        answer = pull_answer(command, address, queue, self._group)
-        if not isinstance(outcome_of(offset, answer), Found):
-            return None
-        found = slice_of([PulledPart(offset, offset + 1, answer.body)], queue.topic.encode(), queue.queue_id)
-        if not len(found.queue_offsets):  # a gap: what came is the record behind it
-            return None
-        return int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])
+    def _ask(self, queue: QueueId, *asked: RemotingCommand) -> list[Answered]:
+        return self._view.patiently(lambda: self._questions.ask(self._master(queue), asked))
+
+    def _masters(self) -> list[str]:
+        """Of the brokers that have queues of the query, because others may be away; of all where none has."""
+        names = {queue.broker_name for queue in self._view.queues} or self._view.brokers.keys()
+        return sorted({self._view.brokers[name][MASTER] for name in names if MASTER in self._view.brokers[name]})
 
     def _master(self, queue: QueueId) -> str:
         address = self._view.brokers.get(queue.broker_name, {}).get(MASTER)
@@ -234,11 +266,12 @@ class LiveCluster:
 
     def _check_expression(self, filter_: PullFilter) -> None:
         """A pull with an expression that does not compile filters nothing, so brokers are asked first. Raises ResponseError."""
-        masters = {addresses[MASTER] for addresses in self._view.brokers.values() if MASTER in addresses}
-        for topic in sorted({queue.topic for queue in self._view.queues})[:1]:
-            asked = check_expression(topic, self._group, filter_)
-            for answers in self._questions.ask_all({address: [asked] for address in sorted(masters)}).values():
-                answers[0].expect()
+        topics = sorted({queue.topic for queue in self._view.queues}) or [
+            self._group
+        ]  # brokers look at the expression alone
+        asked = check_expression(topics[0], self._group, filter_)
+        for answers in self._questions.ask_all({address: [asked] for address in self._masters()}).values():
+            answers[0].expect()
 
     # Groups
 

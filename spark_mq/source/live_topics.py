@@ -51,6 +51,12 @@ def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBro
     }
 
 
+def unreadable(topic: str, route: TopicRouteData | None) -> set[TopicAtBroker]:
+    """Where the topic is and may not be read."""
+    datas = () if route is None else route.queue_datas
+    return {TopicAtBroker(topic, data.broker_name) for data in datas} - readable_queues(topic, route).keys()
+
+
 def wanted_topics(subscription: Subscription, there: Iterable[str], system_topics: Collection[str]) -> list[str]:
     """The topics that a query asks for, of those that are there where it has a pattern."""
     if subscription.pattern is None:

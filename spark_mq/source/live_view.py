@@ -8,7 +8,8 @@ answer keeps the ends it had; after `timeout_ms` of that the query fails, becaus
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError
 from spark_mq.remoting import RequestCode
@@ -23,9 +24,11 @@ from spark_mq.source.live_topics import (
     addresses_of,
     queue_ends,
     readable_queues,
+    unreadable,
     wanted_topics,
 )
 from spark_mq.source.offsets import QueueId
+from spark_mq.source.pull_request import may_pass
 from spark_mq.source.subscription import Subscription
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
@@ -34,6 +37,8 @@ LOOK_INTERVAL_MS = 100
 NAMES_INTERVAL_MS = 30_000
 RETRY_INTERVAL_MS = 1_000
 """Between two looks at the names while a broker fails."""
+
+T = TypeVar("T")
 
 
 def monotonic_ms() -> int:
@@ -67,7 +72,9 @@ class LiveView:
         self.changed: set[QueueId] = set()
         """What is new since the last look: queues whose ends are others, or that came or went."""
         self._counts: dict[TopicAtBroker, int] = {}
-        self._told: dict[TopicAtBroker, tuple[int, bytes]] = {}
+        self._told: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
+        self._gone: set[TopicAtBroker] = set()
+        """Where a broker has said that it has no such topic."""
         self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
         self._silent_since: dict[str, int] = {}
         self._looked_ms: int | None = None
@@ -84,13 +91,14 @@ class LiveView:
                 self._look_at_names()
                 failures = self._look_at_queues()
             except ClientError as error:
-                failures = {"": error}
-                if not error.retriable or isinstance(error, NameServerUnreachableError):
+                if isinstance(error, NameServerUnreachableError):
                     raise
+                failures = {"": error}
             if not failures:
                 return
-            if self._clock() - began >= self._timeout_ms:
-                raise next(iter(failures.values()))
+            for failure in failures.values():
+                if not failure.retriable or self._clock() - began >= self._timeout_ms:
+                    raise failure
             time.sleep(LOOK_INTERVAL_MS / 1000)
 
     def refresh(self) -> bool:
@@ -98,15 +106,22 @@ class LiveView:
         now_ms = self._clock()
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             return False
-        if now_ms >= self._names_due_ms:
-            try:
-                self._look_at_names()
-            except ClientError as error:  # queues can be read without name servers
-                if not error.retriable:
-                    raise
-                self._names_due_ms = now_ms + RETRY_INTERVAL_MS
+        self._look_at_names_in_time()
         self._judge(self._look_at_queues())
         return bool(self.changed)
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """What asking brokers gives. What may pass is tried again until the time is over, wherever the brokers are by then."""
+        began = self._clock()
+        while True:
+            try:
+                return ask()
+            except ClientError as error:
+                if not may_pass(error) or self._clock() - began >= self._timeout_ms:
+                    raise
+            time.sleep(LOOK_INTERVAL_MS / 1000)
+            self._names_due_ms = min(self._names_due_ms, self._clock() + RETRY_INTERVAL_MS)
+            self._look_at_names_in_time()
 
     def all_topics(self) -> tuple[str, ...]:
         """The names of all topics of the cluster, for texts."""
@@ -119,21 +134,30 @@ class LiveView:
             is_system_topic(topic, broker_name=name, cluster_name=cluster) for name, cluster in self.clusters.items()
         )
 
-    def await_broker(self, broker_name: str) -> bool:
-        """Whether a broker is registered; one that is not is waited for, because it may be starting."""
+    def await_brokers(self, names: Collection[str]) -> set[str]:
+        """Which of these are registered; those that are not are waited for, because they may be starting."""
         began = self._clock()
-        while broker_name not in self.brokers:
-            if self._clock() - began >= self._timeout_ms:
-                return False
+        while not set(names) <= self.brokers.keys() and self._clock() - began < self._timeout_ms:
             time.sleep(LOOK_INTERVAL_MS / 1000)
-            self._look_at_names()
-        return True
+            self._names_due_ms = self._clock()
+            self._look_at_names_in_time()
+        return set(names) & self.brokers.keys()
 
     def read_queue_count(self, topic: str) -> int:
         """How many queues of the topic can be read at the broker that has most."""
         return max((count for at, count in self._counts.items() if at.topic == topic), default=0)
 
     # Names
+
+    def _look_at_names_in_time(self) -> None:
+        if self._clock() < self._names_due_ms:
+            return
+        try:
+            self._look_at_names()
+        except ClientError as error:  # queues can be read without name servers
+            if not error.retriable:
+                raise
+            self._names_due_ms = self._clock() + RETRY_INTERVAL_MS
 
     def _look_at_names(self) -> None:
         info = self._questions.cluster_info()
@@ -145,13 +169,13 @@ class LiveView:
             there = self.topics = tuple(sorted(self._questions.topics()))
         system = {topic for topic in there if self.is_system_topic(topic)}
         counts: dict[TopicAtBroker, int] = {}
+        closed: set[TopicAtBroker] = set()
         for topic in wanted_topics(self._subscription, there, system):
-            counts |= readable_queues(topic, self._questions.topic_route(topic))
-        for (
-            at,
-            count,
-        ) in self._counts.items():  # a broker that is gone from the names is silent, its topics are not deleted
-            if at.broker_name not in registered:
+            route = self._questions.topic_route(topic)
+            counts |= readable_queues(topic, route)
+            closed |= unreadable(topic, route)
+        for at, count in self._counts.items():  # names come and go; whether a topic is gone its broker says
+            if at not in self._gone and at not in closed:
                 counts.setdefault(at, count)
         silent = {at.broker_name for at in counts} - registered.keys()
         self.brokers = dict(sorted({**{name: self.brokers.get(name, {}) for name in silent}, **registered}.items()))
@@ -192,15 +216,18 @@ class LiveView:
 
     def _ends_of(self, at: TopicAtBroker, answer: Answered) -> dict[QueueId, QueueEnds]:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:  # name servers keep deleted topics
+            self._gone.add(at)
             return {}
+        self._gone.discard(at)
         told = self._counts[at], bytes(answer.command.body)
-        if self._told.get(at) == told and answer.code == ResponseCode.SUCCESS:
-            return self._found[at]
+        known = self._told.get(at)
+        if known is not None and known[0] == told and answer.code == ResponseCode.SUCCESS:
+            return known[1]
         stats = answer.body(TopicStatsTable)
         if any(queue.queue_id >= self._counts[at] for queue in stats.offset_table):  # maybe queues were added
             self._names_due_ms = min(self._names_due_ms, (self._looked_ms or 0) + RETRY_INTERVAL_MS)
-        self._told[at] = told
-        return queue_ends(at, self._counts[at], stats)
+        self._told[at] = told, queue_ends(at, self._counts[at], stats)
+        return self._told[at][1]
 
     def _take(self, found: dict[TopicAtBroker, dict[QueueId, QueueEnds]]) -> None:
         self._found = found

@@ -17,6 +17,7 @@ from spark_mq.source.starting_offsets import AtOffsets
 if TYPE_CHECKING:
     from spark_mq.source.options import SourceOptions
 
+_FLAGS = re.compile(r"^(\(\?[aimsux]+\))+")
 _Limit = TypeVar("_Limit")
 
 
@@ -30,7 +31,7 @@ def in_namespace(options: SourceOptions) -> SourceOptions:
         options,
         topic=options.topic and with_namespace(namespace, options.topic),
         subscribe=tuple(with_namespace(namespace, topic) for topic in options.subscribe),
-        subscribe_pattern=pattern and re.compile(f"{re.escape(namespace)}%(?:{pattern.pattern})", pattern.flags),
+        subscribe_pattern=pattern and _pattern(namespace, pattern),
         assign=frozenset(_named(namespace, queue) for queue in options.assign),
         starting_offsets=_at(namespace, options.starting_offsets),
         ending_offsets=_at(namespace, options.ending_offsets),
@@ -38,6 +39,11 @@ def in_namespace(options: SourceOptions) -> SourceOptions:
         ending_offsets_by_timestamp=_by_name(namespace, options.ending_offsets_by_timestamp),
         consumer_group=options.consumer_group and with_namespace(namespace, options.consumer_group),
     )
+
+
+def _pattern(namespace: str, pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """Flags may stand at the beginning of a pattern only; they are among its flags anyway, and none of the namespace's."""
+    return re.compile(f"(?-i:{re.escape(namespace)}%)(?:{_FLAGS.sub('', pattern.pattern)})", pattern.flags)
 
 
 def _named(namespace: str, queue: NamedQueue) -> NamedQueue:

@@ -5,6 +5,7 @@
     20 PULL_RETRY_IMMEDIATELY         NO_MATCHED_MESSAGE: nothing up to the next offset matches                   Nothing
                                       MESSAGE_WAS_REMOVING: entries whose records are deleted                     Lost
                                       the next offset is no further: a slave that has no answer                   Again
+                                      OFFSET_TOO_SMALL, OFFSET_FOUND_NULL: a slave with offsetCheckInSlave        Lost
     19 PULL_NOT_FOUND                 OFFSET_OVERFLOW_ONE, NO_MESSAGE_IN_QUEUE: the queue ends here               Ended
                                       OFFSET_FOUND_NULL: no entry can be read here                                Lost
     21 PULL_OFFSET_MOVED              OFFSET_TOO_SMALL: the queue begins further on                               Lost
@@ -95,6 +96,8 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
         return Misfit(f"the next offset is {next_offset}")
     if bool(body) != (code == ResponseCode.SUCCESS):
         return Misfit(f"{len(body)} bytes of records with code {code}")
+    if remark == "OFFSET_RESET" and not body:
+        return Again("the group's offset was reset")
     match code:
         case ResponseCode.SUCCESS if next_offset > asked:
             return Found(next_offset)
@@ -104,10 +107,8 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
             return Again(remark or "no answer to the pull")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if remark == "MESSAGE_WAS_REMOVING":
             return Lost(next_offset, f"the messages from {asked} to {next_offset} are deleted from the log")
-        case ResponseCode.PULL_RETRY_IMMEDIATELY:
+        case ResponseCode.PULL_RETRY_IMMEDIATELY if minimum <= asked and remark != "OFFSET_FOUND_NULL":
             return Nothing(next_offset)
-        case ResponseCode.PULL_OFFSET_MOVED if remark == "OFFSET_RESET":
-            return Again("the group's offset was reset")
         case _ if next_offset > asked:
             return Lost(next_offset, _beginning(asked, next_offset, minimum, remark))
         case _ if maximum <= asked or next_offset < asked:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, ResponseError, request_text
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, request_text
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, pull_answer
+from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, no_news, pull_answer
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from storage.format.record import MINIMUM_RECORD_SIZE
@@ -25,9 +25,11 @@ from storage.rules.response_codes import ResponseCode
 DEPTH = 16
 """Pulls in flight."""
 ANSWER_TIMEOUT_MS = 10_000
-"""After so long without any answer a broker counts as silent, and the pulls are sent again."""
+"""After so long without any answer a broker counts as silent, and the pulls are sent again; sooner where the time is short and there
+are slaves to ask."""
+AWAY_SECONDS = 30
+"""So long a slave is read after the master failed, before its advice to go back is followed: a frozen master costs time at each try."""
 MASTER = 0
-_STORE_CLOSED = "store getMessage return null"
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
 
@@ -53,7 +55,10 @@ class PullReader:
         self._connection: BlockingConnection[Ask] | None = None
         self._failures = 0
         self._last_news = time.monotonic()
+        self._answer_timeout_ms = max(min(ANSWER_TIMEOUT_MS, terms.timeout_ms // max(len(self._addresses), 1)), 1)
         self._suggestions_count = True
+        self._master_error: ClientError | None = None
+        self._back_at = 0.0
         self._first_gap: int | None = None
 
     def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
@@ -118,10 +123,11 @@ class PullReader:
             connection = self._connection
             connection.send((self._requests.request(ask), ask) for ask in window.asks())
             suggested = self._broker_id
-            for ask, command in connection.receive(min(ANSWER_TIMEOUT_MS, self._terms.timeout_ms)):
+            for ask, command in connection.receive(self._answer_timeout_ms):
                 suggested = self._take(window, ask, command)
         except ClientError as error:
-            if not _may_pass(error):
+            at_slave = self._broker_id != MASTER and MASTER in self._addresses
+            if not at_slave and not may_pass(error):  # what a slave refuses the master may give
                 raise
             self._leave(window)
             self._wait_or_raise(error)
@@ -133,6 +139,12 @@ class PullReader:
     def _take(self, window: PullWindow[Body], ask: Ask, command: RemotingCommand) -> int:
         """One answer. Returns the broker id that it suggests. Raises an error that may pass where the answer says nothing."""
         address = self._addresses[self._broker_id]
+        if command.code == ResponseCode.TOPIC_NOT_EXIST and self._broker_id == MASTER:
+            if not window.is_done:
+                self._lose(f"its topic is gone; offset {window.position} was to be read")
+            window.cut(window.position)
+            window.answer(ask, ask.end, b"")
+            return self._broker_id
         answer = pull_answer(command, address, self._queue, self._terms.group)
         match outcome_of(ask.offset, answer):
             case Found(next_offset):
@@ -149,12 +161,12 @@ class PullReader:
                 window.answer(ask, ask.end, b"")
             case Lost(_, reason) | Ended(_, reason) | Again(reason):
                 window.again(ask)
-                raise _NoNewsError(
-                    ResponseCode.SYSTEM_BUSY, reason, address, _WHAT, self._queue.topic, self._terms.group
-                )
+                raise no_news(reason, address, self._queue, self._terms.group)
             case Misfit(reason):
                 raise MalformedResponseError(address, _WHAT, reason)
         self._failures, self._last_news = 0, time.monotonic()
+        if self._broker_id == MASTER:
+            self._master_error = None
         return answer.suggested_broker_id
 
     def _lose(self, loss: str) -> None:
@@ -170,7 +182,7 @@ class PullReader:
 
     def _may_go_to(self, broker_id: int) -> bool:
         if broker_id == MASTER:
-            return MASTER in self._addresses
+            return MASTER in self._addresses and time.monotonic() >= self._back_at
         return self._terms.may_leave_master and self._suggestions_count and broker_id in self._addresses
 
     def _leave(self, window: PullWindow[Body]) -> None:
@@ -179,22 +191,15 @@ class PullReader:
         window.withdraw()
 
     def _wait_or_raise(self, error: ClientError) -> None:
-        """Choose whom to ask next, after a while that grows; the error itself when the time is over."""
+        """Choose whom to ask next, after a while that grows; the master's last error when the time is over."""
         self._failures += 1
+        if self._broker_id == MASTER:
+            self._master_error, self._back_at = error, time.monotonic() + AWAY_SECONDS
         self._suggestions_count = self._suggestions_count and self._broker_id == MASTER
         pause = 0.0 if self._failures == 1 else min(0.1 * 2 ** (self._failures - 2), 2.0)
         if time.monotonic() + pause - self._last_news > self._terms.timeout_ms / 1000:
-            raise error
+            raise self._master_error or error
         time.sleep(pause)
         ids = list(self._addresses)
         if self._broker_id in ids:
             self._broker_id = ids[(ids.index(self._broker_id) + 1) % len(ids)]
-
-
-class _NoNewsError(ResponseError):
-    """An answer that says nothing of the queue."""
-
-
-def _may_pass(error: ClientError) -> bool:
-    is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
-    return error.retriable or is_closed_store

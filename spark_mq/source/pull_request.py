@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_mq.client.errors import MalformedResponseError, request_text, response_error
+from spark_mq.client.errors import ClientError, MalformedResponseError, ResponseError, request_text, response_error
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body
 from spark_mq.remoting.client_bodies import CheckClientBody, SubscriptionData
@@ -19,11 +19,13 @@ from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequ
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import PULL_CODES, PullAnswer
 from spark_mq.source.pull_window import Ask
+from storage.rules.response_codes import ResponseCode
 
 HAS_SUBSCRIPTION = 4
 """Java: PullSysFlag.FLAG_SUBSCRIPTION."""
 MOST_BYTES = 262_144
 """Said to brokers, which ignore it up to 5.3.3."""
+_STORE_CLOSED = "store getMessage return null"
 
 
 class PullFilter(NamedTuple):
@@ -102,3 +104,15 @@ def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: s
         header.suggested_broker_id,
         command.body,
     )
+
+
+def may_pass(error: ClientError) -> bool:
+    """Whether the same request may succeed later; a broker that stops says SYSTEM_ERROR for a moment."""
+    is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
+    return error.retriable or is_closed_store
+
+
+def no_news(reason: str, address: str, queue: QueueId, group: str) -> ResponseError:
+    """What an answer amounts to that says nothing of the queue: a broker that is busy."""
+    what = request_text(RequestCode.PULL_MESSAGE)
+    return ResponseError(ResponseCode.SYSTEM_BUSY, reason, address, what, queue.topic, group)

@@ -2,8 +2,9 @@
 
 A broker gives at most 32 messages or 256 KiB a pull, fewer from disk, and says only in the answer where to go on. In a queue without
 gaps the next offsets are known ahead, so the window asks for offset, offset + stride, offset + 2 × stride …, each up to where the next
-one begins. An answer that ends short leaves a rest, which is asked for before anything new, and teaches a smaller stride. After some
-answers that were full the stride is doubled: what comes of it is a longer answer, or a rest of the usual size.
+one begins. An answer that ends short leaves a rest, which is asked for before anything new, and teaches a smaller stride. Of several
+rests the first is asked for first, by strides, so that few parts wait for it. After some answers that were full the stride is
+doubled: what comes of it is a longer answer, or a rest of the usual size.
 
     asked    |---- a ----|---- b ----|---- c ----|
     answered |---- a ----|-- b -|    |---- c ----|
@@ -14,7 +15,7 @@ Where the broker filters, an answer may cover more than was asked for; the offse
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
 FIRST_STRIDE = 32
@@ -52,7 +53,7 @@ class PullWindow(Generic[T]):
         self._stride = first_stride
         self._full_answers = 0
         self._frontier = start
-        self._rests: deque[Ask] = deque()
+        self._rests: list[Ask] = []  # a heap
         self._in_flight: set[Ask] = set()
         self._parts: dict[int, Part[T]] = {}
 
@@ -73,9 +74,13 @@ class PullWindow(Generic[T]):
         """What to ask for now; it is in flight from here on."""
         asks: list[Ask] = []
         while len(self._in_flight) < self._depth:
-            if self._rests:
-                ask = self._rests.popleft()
-            elif self._frontier < self.end and len(self._in_flight) + len(self._parts) < 2 * self._depth:
+            has_room = len(self._in_flight) + len(self._parts) < 2 * self._depth
+            if self._rests and (has_room or self._rests[0].offset == self.position):
+                offset, end = heappop(self._rests)
+                ask = Ask(offset, min(offset + self._stride, end))
+                if ask.end < end:
+                    heappush(self._rests, Ask(ask.end, end))
+            elif not self._rests and has_room and self._frontier < self.end:
                 ask = Ask(self._frontier, min(self._frontier + self._stride, self.end))
                 self._frontier = ask.end
             else:
@@ -89,7 +94,7 @@ class PullWindow(Generic[T]):
         self._in_flight.remove(ask)
         end = min(next_offset, ask.end)
         if end < min(ask.end, self.end):
-            self._rests.append(Ask(end, ask.end))
+            heappush(self._rests, Ask(end, ask.end))
         self._parts[ask.offset] = Part(ask.offset, end, content)
         self._learn(ask, next_offset)
 
@@ -106,19 +111,21 @@ class PullWindow(Generic[T]):
 
     def withdraw(self) -> None:
         """Everything in flight is asked for again: the connection is gone."""
-        self._rests.extendleft(sorted(self._in_flight, reverse=True))
+        self._rests += self._in_flight
+        heapify(self._rests)
         self._in_flight.clear()
 
     def again(self, ask: Ask) -> None:
         """An ask in flight that was not answered is asked for again."""
         self._in_flight.remove(ask)
-        self._rests.appendleft(ask)
+        heappush(self._rests, ask)
 
     def cut(self, end: int) -> None:
         """The range ends before: nothing from there on is asked for any more, or given."""
         self.end = max(min(end, self.end), self.position)
         self._frontier = min(self._frontier, self.end)
-        self._rests = deque(Ask(ask.offset, min(ask.end, self.end)) for ask in self._rests if ask.offset < self.end)
+        self._rests = [Ask(ask.offset, min(ask.end, self.end)) for ask in self._rests if ask.offset < self.end]
+        heapify(self._rests)
 
     def take(self) -> list[Part[T]]:
         """The parts that come next in order, as far as they are there."""

@@ -65,6 +65,10 @@ class QueryCluster(Protocol):
         """Raises for a named topic whose queues this package cannot read."""
         ...
 
+    def await_brokers(self, brokers: Collection[str]) -> bool:
+        """Wait for brokers of a checkpoint whose data cannot be read yet; returns whether one came, and its queues are there now."""
+        ...
+
     def refuse_lost_queues(self, brokers: Collection[str]) -> None:
         """Raises where queues of these brokers cannot be seen for a cause that is no loss."""
         ...

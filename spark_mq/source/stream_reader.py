@@ -170,6 +170,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._group.store(self.cluster.physical_positions(self._planned))
             return start
         self._caught_up = None
+        if self._await_brokers(start) and self._frozen is not None:
+            self._frozen = FrozenEnd(self._available())
         available = self._available()
         if self._frozen is not None:
             self._frozen.check_available(available)
@@ -214,6 +216,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ends = None
         return changed
 
+    def _await_brokers(self, queues: Collection[QueueId]) -> bool:
+        """Wait for brokers that a checkpoint names and that are not there; returns whether one came."""
+        missing = {queue.broker_name for queue in queues} - set(self.cluster.brokers)
+        has_news = bool(missing) and self.cluster.await_brokers(missing)
+        if has_news:
+            self._ends = None
+        return has_news
+
     def _available(self) -> dict[QueueId, int]:
         """Where every queue of the query ends, by the last look."""
         there = self.cluster.queues()
@@ -241,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 losses.append(verdict.loss)
             if verdict.continuity in (Continuity.BEYOND_END, Continuity.REPLACED):
                 broken.append(queue)
-            starts[queue] = verdict.resume or 0
+            starts[queue] = available[queue] if verdict.resume is None else verdict.resume
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)
         warn_of_losses(losses)
@@ -285,6 +295,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         changed = self._refresh()
         if not self._planned:  # a batch of an earlier run, maybe of another query
+            self._await_brokers(end.keys())
+            self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
                 end.keys(), self._asked_for(end.keys()), self.cluster.brokers, self.options.place_option
             )

@@ -127,5 +127,9 @@ def test_a_namespace_stands_before_all_names_of_topics_and_the_group() -> None:
         False,
         False,
     ]
+    given = {"nameServer": "a:1", "subscribePattern": "(?i)order(?# all)|bill", "namespace": "ns"}
+    pattern = SourceOptions.parse(given).subscribe_pattern
+    assert pattern is not None
+    assert [bool(pattern.fullmatch(name)) for name in ("ns%ORDER", "ns%Bill", "NS%order")] == [True, True, False]
     assigned = SourceOptions.parse({"nameServer": "a:1", "assign": '{"T": {"b": [3]}}', "namespace": "ns"}).assign
     assert assigned == {NamedQueue("ns%T", "b", 3)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,6 +30,13 @@ def topics(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
 def server() -> Iterator[FakeBroker]:
     with FakeBroker([]) as running:
         yield running
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def questions(*name_servers: str) -> ClusterQuestions:
@@ -82,3 +90,13 @@ def test_a_body_that_makes_no_sense_is_an_error(server: FakeBroker) -> None:
     server.answers = [lambda _, request: make_response(request, 0, None, None, b"[1")]
     with pytest.raises(MalformedResponseError, match="GET_ALL_TOPIC_LIST_FROM_NAMESERVER"):
         questions(server.address).topics()
+
+
+def test_answers_to_requests_that_were_given_up_are_not_taken_for_those_of_the_next(server: FakeBroker) -> None:
+    asking = questions()
+    with pytest.raises(BrokerUnreachableError):
+        asking.ask_all({server.address: pulls(2), NOBODY: pulls(1)})
+    until(lambda: len(server.requests) == 2)
+    server.answers = [topics] * 4
+    answer = asking.ask(server.address, [make_request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)])[0]
+    assert answer.body(TopicList).topics == ("A", "B")

@@ -29,6 +29,8 @@ class Brokers:
         self.ends: dict[QueueId, tuple[int, int]] = {}
         self.down: dict[str, ClientError] = {}
         self.unregistered: set[str] = set()
+        self.without_route: set[tuple[str, str]] = set()
+        self.perm = 6
         self.code = 0
         self.asked: list[tuple[str, str]] = []
         self.names_asked = 0
@@ -61,9 +63,9 @@ class Brokers:
 
     def topic_route(self, topic: str) -> TopicRouteData | None:
         datas = [
-            QueueData(broker_name=broker, read_queue_count=count, write_queue_count=count, perm=6)
+            QueueData(broker_name=broker, read_queue_count=count, write_queue_count=count, perm=self.perm)
             for (one, broker), count in self.queues.items()
-            if one == topic and broker not in self.unregistered
+            if one == topic and broker not in self.unregistered and (one, broker) not in self.without_route
         ]
         return TopicRouteData(queue_datas=tuple(datas)) if datas else None
 
@@ -91,7 +93,8 @@ class Brokers:
             for number in range(self.queues.get((topic, broker), 0))
         }
         body = write_body(TopicStatsTable(offset_table=table))
-        return Answered(address, command, make_response(command, self.code, "said", None, b"" if self.code else body))
+        code = self.code or (0 if (topic, broker) in self.queues else 17)
+        return Answered(address, command, make_response(command, code, "said", None, b"" if code else body))
 
 
 T = Subscription(topics=("T",))
@@ -197,6 +200,42 @@ def test_a_topic_that_a_broker_does_not_have_any_more_is_gone(brokers: Brokers) 
     brokers.queues["U", "b"] = 1
     brokers.later(view, NAMES_INTERVAL_MS)
     assert {queue.broker_name for queue in view.queues} == {"a"}
+    brokers.later(view, NAMES_INTERVAL_MS)
+    brokers.asked.clear()
+    brokers.later(view)
+    assert brokers.asked == [("T", "a")], "it is not asked for any more"
+
+
+def test_a_topic_that_only_the_name_server_does_not_know_now_is_not_gone(brokers: Brokers) -> None:
+    """Names and routes are two requests, maybe to two name servers: a broker may come or go between them."""
+    brokers.ends[QueueId("T", "b", 0)] = (1, 5)
+    view = brokers.view(T)
+    before = bounds(view)
+    brokers.without_route.add(("T", "b"))
+    assert not brokers.later(view, NAMES_INTERVAL_MS)
+    assert bounds(view) == before
+
+
+def test_a_topic_that_may_not_be_read_for_a_while_is_seen_again(brokers: Brokers) -> None:
+    brokers.ends[QueueId("T", "b", 0)] = (1, 5)
+    view = brokers.view(T)
+    before = bounds(view)
+    brokers.perm = 2
+    brokers.later(view, NAMES_INTERVAL_MS)
+    assert not view.queues
+    brokers.perm = 6
+    brokers.later(view, NAMES_INTERVAL_MS)
+    assert bounds(view) == before
+
+
+def test_a_topic_that_is_made_again_just_as_it_was_is_seen_again(brokers: Brokers) -> None:
+    view = brokers.view(T)
+    before = bounds(view)
+    brokers.code = 17
+    brokers.later(view)
+    brokers.code = 0
+    brokers.later(view)
+    assert bounds(view) == before
 
 
 def test_a_refusal_is_an_error_at_once(brokers: Brokers) -> None:
@@ -204,6 +243,37 @@ def test_a_refusal_is_an_error_at_once(brokers: Brokers) -> None:
     brokers.code = 16
     with pytest.raises(ResponseError, match="NO_PERMISSION"):
         brokers.later(view)
+
+
+def test_a_refusal_is_not_waited_out_when_a_query_starts(brokers: Brokers) -> None:
+    brokers.code = 16
+    with pytest.raises(ResponseError, match="NO_PERMISSION"):
+        brokers.view(T)
+    assert brokers.asked == [("T", "a"), ("T", "b")]
+
+
+def test_what_may_pass_is_asked_again_until_the_time_is_over(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda s: setattr(brokers, "now_ms", brokers.now_ms + int(1000 * s)))
+    view = brokers.view(T)
+    errors: list[ClientError] = [
+        BrokerUnreachableError("b:1", "no connection"),
+        ResponseError(1, "store getMessage return null", "b:1", "PULL_MESSAGE (11)"),
+    ]
+
+    def ask(errors: list[ClientError]) -> str:
+        if errors:
+            raise errors.pop(0)
+        return "an answer"
+
+    assert view.patiently(lambda: ask(errors)) == "an answer"
+    names_asked = brokers.names_asked
+    with pytest.raises(BrokerUnreachableError):
+        view.patiently(lambda: ask([BrokerUnreachableError("b:1", "no connection")]))
+    assert 1 < brokers.names_asked - names_asked <= TIMEOUT_MS // RETRY_INTERVAL_MS
+    began = brokers.now_ms
+    with pytest.raises(ResponseError, match="NO_PERMISSION"):
+        view.patiently(lambda: ask([ResponseError(16, "no", "b:1", "PULL_MESSAGE (11)")]))
+    assert brokers.now_ms == began
 
 
 def test_queues_are_looked_at_without_name_servers(brokers: Brokers) -> None:

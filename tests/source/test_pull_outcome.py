@@ -22,6 +22,10 @@ def answer(code: int, remark: str, next_offset: int, minimum: int, maximum: int,
         (10, answer(20, "NO_MATCHED_MESSAGE", 11, 0, 11), Nothing(11)),
         (10, answer(20, "MESSAGE_WAS_REMOVING", 42, 0, 100), Lost(42, "the messages from 10 to 42 are deleted from the log")),
         (10, answer(20, "OFFSET_OVERFLOW_ONE", 10, 0, 10), Again("OFFSET_OVERFLOW_ONE")),  # of a slave
+        (10, answer(20, "OFFSET_TOO_SMALL", 50, 50, 100), Lost(50, "the queue begins at 50")),  # of a slave
+        (10, answer(20, "OFFSET_FOUND_NULL", 1_000, 0, 2_000),
+         Lost(1_000, "no entry from 10 to 1000 can be read (OFFSET_FOUND_NULL)")),  # of a slave
+        (10, answer(20, "OFFSET_RESET", 90, 0, 100), Again("the group's offset was reset")),  # of a slave
         (10, answer(19, "OFFSET_OVERFLOW_ONE", 10, 0, 10), Ended(10, "the queue ends at 10")),
         (0, answer(19, "NO_MESSAGE_IN_QUEUE", 0, 0, 0), Ended(0, "the queue ends at 0")),
         (10, answer(19, "OFFSET_FOUND_NULL", 1_000, 0, 2_000),

@@ -225,9 +225,52 @@ def test_a_refusal_is_an_error_at_once(broker: FakeBroker) -> None:
     broker.answers = [lambda _, request: make_response(request, 16, "the topic[TopicA] pulling message is forbidden")]
     with pytest.raises(AccessDeniedError, match="pulling message is forbidden"):
         read(reader_of(broker), 0, 10)
-    broker.answers = [lambda _, request: make_response(request, 17, "topic[TopicA] not exist")]
-    with pytest.raises(ResponseError, match="TOPIC_NOT_EXIST"):
+    broker.answers = [lambda _, request: make_response(request, 26, "subscription group [G] does not exist")]
+    with pytest.raises(ResponseError, match="SUBSCRIPTION_GROUP_NOT_EXIST"):
         read(reader_of(broker), 0, 10)
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_topic_that_is_deleted_while_it_is_read_is_data_loss(broker: FakeBroker, before: int) -> None:
+    def gone(_: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        return make_response(request, 17, "topic[TopicA] not exist")
+
+    broker.answers = [*[FakeBroker.pull] * before, *[gone] * 40]
+    with pytest.raises(DataLossError, match=r"its topic is gone; offset \d+ was to be read"):
+        read(reader_of(broker), 0, 1_000)
+    broker.answers = [*[FakeBroker.pull] * before, *[gone] * 40]
+    with pytest.warns(RuntimeWarning, match="its topic is gone") as caught:
+        found = read(reader_of(broker, fail_on_data_loss=False), 0, 1_000)
+    assert found == list(range(len(found)))
+    assert len(found) <= 32 * before
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("code", [1, 16, 17, 26])
+def test_what_a_slave_refuses_is_asked_of_the_master(broker: FakeBroker, code: int) -> None:
+    with FakeBroker([]) as slave:
+        broker.answers = [lambda *_: None]
+        slave.answers = [lambda _, request: make_response(request, code, "not here")] * 100
+        assert read(reader_of(broker, slave), 0, 100) == list(range(100))
+        assert slave.requests
+
+
+def test_who_cannot_reach_the_master_is_told_so_whatever_the_slave_says() -> None:
+    with (
+        FakeBroker(records(40)) as slave,
+        pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1: no connection"),
+    ):
+        read(reader_of("127.0.0.1:1", slave, timeout_ms=300), 0, 100)
+
+
+def test_a_frozen_master_is_not_tried_again_after_every_answer_of_the_slave(broker: FakeBroker) -> None:
+    """Slaves advise to go back to the master, whatever became of it."""
+    with FakeBroker([]) as frozen:
+        frozen.answers = [lambda *_: b""] * 10_000
+        began = time.monotonic()
+        assert read(reader_of(frozen, broker, timeout_ms=500), 0, 1_000) == list(range(1_000))
+        assert frozen.connections == 1
+        assert time.monotonic() - began < 30
 
 
 def lie(code: int, remark: str, then: int, body: bytes = b"") -> list[object]:

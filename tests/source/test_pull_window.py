@@ -18,6 +18,7 @@ def run(window: PullWindow[int], covers: int, seed: int = 1, reach: int = 0) -> 
     pulls = 0
     while not window.is_done:
         asks = window.asks()
+        assert len(window._parts) <= 2 * window._depth, "large messages come one a pull, and all of this is memory"
         pulls += len(asks)
         in_flight += asks
         assert in_flight, "it waits for nothing"

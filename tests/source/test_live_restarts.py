@@ -1,0 +1,166 @@
+"""A query's driver while brokers come, go and fail: what it waits for, and what it says when the time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spark_mq.conditions import DataLossError, SparkMqError
+from spark_mq.remoting import RemotingCommand, RequestCode, make_response
+from spark_mq.source.live_cluster import LiveCluster
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.partition_reader import QueuePartition
+from spark_mq.source.stream_reader import StreamReader
+from storage.rules.response_codes import ResponseCode
+from tests.support.fake_broker import Answer, FakeBroker
+from tests.support.fake_cluster import FIRST_TIME_MS, FakeCluster
+
+COUNT = 40
+QUEUE = QueueId("TopicA", "broker-a", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(range(COUNT)) as running:
+        yield running
+
+
+def options_of(cluster: FakeCluster, **options: str) -> SourceOptions:
+    given = {"nameServer": cluster.address, "subscribe": "TopicA", "startingOffsets": "earliest", "pullTimeout": "1s"}
+    return SourceOptions.parse({**given, **options}, "streaming")
+
+
+def stream(cluster: FakeCluster, **options: str) -> StreamReader:
+    parsed = options_of(cluster, **options)
+    return StreamReader(parsed, parsed.column_names)
+
+
+def first_batch(reader: StreamReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    start = reader.initialOffset()
+    return start, reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def offsets(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    parts = [part for part in reader.partitions(start, end) if isinstance(part, QueuePartition)]
+    batches = [batch for part in parts for split in part.splits for batch in split.read()]
+    return [offset for batch in batches for offset in batch.column("queue_offset").to_pylist()]
+
+
+def of_pull(answer: Answer) -> Answer:
+    """What answers the next pull, and no other request."""
+
+    def answered(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand | bytes | None:
+        if request.code == RequestCode.PULL_MESSAGE:
+            return answer(broker, request)
+        broker.answers.insert(0, answered)
+        return broker.pull(request)
+
+    return answered
+
+
+def closed_store(_: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+    return make_response(request, ResponseCode.SYSTEM_ERROR, "store getMessage return null")
+
+
+def busy(_: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+    return make_response(request, ResponseCode.SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]")
+
+
+def hang_up(*_: object) -> None:
+    return None
+
+
+def test_a_broker_that_fails_between_look_and_pull_is_asked_again(cluster: FakeCluster) -> None:
+    reader = stream(cluster)
+    start = reader.initialOffset()
+    cluster.answers = [of_pull(answer) for answer in (closed_store, busy, hang_up, hang_up)]
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert not cluster.answers
+    before = [100 * (COUNT - 1), FIRST_TIME_MS + COUNT - 1]
+    assert end == {"TopicA": {"broker-a": {"0": {"next": COUNT, "before": before}}}}
+
+
+def test_a_broker_that_goes_on_failing_is_an_error_of_the_broker(cluster: FakeCluster) -> None:
+    reader = stream(cluster)
+    start = reader.initialOffset()
+    cluster.refused[RequestCode.PULL_MESSAGE] = ResponseCode.SYSTEM_BUSY
+    with pytest.raises(SparkMqError, match="SYSTEM_BUSY") as caught:
+        reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert caught.value.condition == "SPARK_MQ_BROKER_REFUSED"
+
+
+def test_a_restarted_query_waits_for_a_broker_that_registers_late(cluster: FakeCluster) -> None:
+    _, end = first_batch(stream(cluster))
+    cluster.records += [None]
+    for prepare in (False, True):
+        cluster.unregistered = 4
+        reader = stream(cluster)
+        if prepare:
+            reader.prepareForTriggerAvailableNow()
+        later = reader.latestOffset(end, reader.getDefaultReadLimit())
+        assert later["TopicA"]["broker-a"]["0"]["next"] == COUNT + 1
+
+
+def test_a_batch_that_is_repeated_waits_for_a_broker_that_registers_late(cluster: FakeCluster) -> None:
+    start, end = first_batch(stream(cluster))
+    cluster.unregistered = 4
+    assert offsets(stream(cluster), start, end) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_broker_that_does_not_register_is_no_data_loss(cluster: FakeCluster, repeated: bool) -> None:
+    start, end = first_batch(stream(cluster))
+    cluster.unregistered = 1_000
+    reader = stream(cluster)
+    plan = (
+        partial(reader.partitions, start, end)
+        if repeated
+        else partial(reader.latestOffset, end, reader.getDefaultReadLimit())
+    )
+    with pytest.raises(SparkMqError) as caught:
+        plan()
+    assert caught.value.condition == "SPARK_MQ_BROKER_UNREACHABLE"
+
+
+@pytest.mark.filterwarnings("ignore:.*SPARK_MQ_DATA_LOSS")
+def test_a_batch_that_is_repeated_goes_on_without_a_topic_that_is_gone(cluster: FakeCluster) -> None:
+    start, end = first_batch(stream(cluster))
+    cluster.has_topic = False
+    with pytest.raises(DataLossError, match="queue TopicA/broker-a/0 at offset 0 is gone"):
+        stream(cluster).partitions(start, end)
+    assert offsets(stream(cluster, failOnDataLoss="false"), start, end) == []
+
+
+@pytest.mark.parametrize("searched", [0, 6, 9, 12, COUNT])
+def test_a_time_is_where_the_first_message_of_it_is_whatever_the_broker_finds(searched: int) -> None:
+    times = [*range(6), *[50] * 10, *range(100, 124)]
+    with FakeCluster(times) as cluster:
+        cluster.searched = searched
+        live = LiveCluster(options_of(cluster))
+        assert live.offset_by_time(QUEUE, FIRST_TIME_MS + 50) == 6
+        assert live.offset_by_time(QUEUE, FIRST_TIME_MS + 49) == 6
+        assert live.offset_by_time(QUEUE, FIRST_TIME_MS + 51) == 16
+        assert live.offset_by_time(QUEUE, FIRST_TIME_MS) == 0
+        assert live.offset_by_time(QUEUE, FIRST_TIME_MS + 124) is None
+        live.close()
+
+
+def test_an_expression_is_asked_about_before_there_is_a_topic(cluster: FakeCluster) -> None:
+    """A pull with one that does not compile filters nothing."""
+    cluster.refused[RequestCode.CHECK_CLIENT_CONFIG] = 23
+    with pytest.raises(Exception, match="refused"):
+        LiveCluster(
+            SourceOptions.parse(
+                {
+                    "nameServer": cluster.address,
+                    "subscribePattern": "Later.*",
+                    "subExpression": "a >",
+                    "expressionType": "SQL92",
+                },
+                "streaming",
+            )
+        )
