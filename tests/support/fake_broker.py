@@ -88,6 +88,7 @@ class FakeBroker:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             self._open.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()

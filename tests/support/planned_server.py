@@ -79,6 +79,7 @@ class PlannedServer:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
                 self._threads.append(thread)
                 thread.start()

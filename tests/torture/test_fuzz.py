@@ -17,7 +17,7 @@ from tests.torture import fuzz
 from tests.torture.decoders import Decoder
 from tests.torture.mutations import Mutator, smallest
 
-SHARES = [0.05, pytest.param(0.2, marks=pytest.mark.slow)]
+SHARES = [0.02, pytest.param(0.2, marks=pytest.mark.slow)]
 BY_NAME = {decoder.name: decoder for decoder in fuzz.DECODERS}
 
 

@@ -28,6 +28,7 @@ from storage.settings.nouns import DelayConfig, FlushConfig
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.crash
 
@@ -101,7 +102,7 @@ def go_on(root: Path | str, files: CrashFileSystem | None = None) -> int:
     return len(found) - COUNT
 
 
-@pytest.mark.parametrize("failpoint", DELIVERY)
+@pytest.mark.parametrize("failpoint", one_in(3, DELIVERY))
 def test_a_killed_delivery_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     root = tmp_path / "store"
     park(root)
@@ -116,7 +117,7 @@ def test_a_killed_delivery_is_gone_on_with(tmp_path: Path, failpoint: str) -> No
     assert go_on(root) == 0
 
 
-@pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("sync_flush", one_in(2, [False, True]), ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: bool) -> None:
     """One state in so many; the process is killed in one half of them, the power goes in the other."""
     root = tmp_path / "store"

@@ -34,6 +34,7 @@ from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.held_check import check_half_messages
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.crash
 
@@ -147,7 +148,7 @@ def go_on(root: Path | str, time: Time, files: CrashFileSystem | None = None) ->
         return sum(given_up.values()) - len(given_up)
 
 
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
+@pytest.mark.parametrize("failpoint", one_in(3, FAILPOINTS))
 def test_a_killed_check_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     root = tmp_path / "store"
     prepare(root)
@@ -162,7 +163,7 @@ def test_a_killed_check_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     assert go_on(root, Time(START_MS + 20 * STEP_MS)) == (UNANSWERED if is_redriven else 0)
 
 
-@pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("sync_flush", one_in(2, [True, False]), ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: bool) -> None:
     """One state in so many; the process is killed in one half of them, the power goes in the other."""
     root = tmp_path / "store"
