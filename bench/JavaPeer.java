@@ -171,6 +171,20 @@ public class JavaPeer {
     }
   }
 
+  static Done idle(String prefix, long topics, int seconds) throws Exception {
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench_idle_" + System.nanoTime());
+    consumer.setNamesrvAddr(nameServer);
+    for (int t = 0; t < topics; t++) consumer.subscribe(prefix + "_" + t, "*");
+    consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+    consumer.start();
+    try {
+      Thread.sleep(seconds * 1000L);
+      return new Done(seconds * 1_000_000_000L, 0, 0, 0);
+    } finally {
+      consumer.shutdown();
+    }
+  }
+
   static Done run(String[] words) throws Exception {
     String topic = words[1];
     long count = Long.parseLong(words[2]);
@@ -180,6 +194,7 @@ public class JavaPeer {
       case "async": return async(topic, count, third);
       case "batch": return batch(topic, count, third, Integer.parseInt(words[4]));
       case "pull": return pull(topic, count, third == 1);
+      case "idle": return idle(topic, count, third);
       case "push": return push(topic, count, third == 1, Integer.parseInt(words[4]));
       default: throw new IllegalArgumentException("unknown command: " + words[0]);
     }

@@ -6,6 +6,8 @@
     pull TOPIC COUNT CHECKED           a pull consumer, all queues assigned to it; from `assign` to the last poll
     push TOPIC COUNT CHECKED SIZE      a push consumer, its listener given SIZE messages at most; from the first call to the last
 
+    idle PREFIX TOPICS SECONDS         a push consumer of the topics PREFIX_0, PREFIX_1, … for so long
+
     DONE seconds messages bytes crcs   or   FAILED why
 
 Bytes and sum of CRC-32 are of the bodies consumed; 0 of what was sent, and of CRCs unless CHECKED is 1.

@@ -142,7 +142,11 @@ class Live:
         with ExitStack() as running:
             directory = running.enter_context(self._scratch("live-idle"))
             cluster = running.enter_context(live_idle.idle_cluster(self.asked.oracle, directory))
-            results = live_idle.measure_idle(spark, cluster, directory, self.asked.idle_seconds, self.console.print)
+            java = running.enter_context(java_peer(cluster.broker_for_clients, directory))
+            python = running.enter_context(python_peer(cluster.broker_for_clients, directory))
+            seconds, checkpoint = self.asked.idle_seconds, directory / "checkpoint"
+            waiting = live_idle.all_waiting(spark, cluster, java, python, checkpoint, seconds)
+            results = live_idle.measure_idle(waiting, cluster, seconds, self.console.print)
         self.console.print(live_idle.table(results))
 
     def _measured(self, cases: list[Case], messages: int, processes: Callable[[Case], Processes]) -> list[Result]:

@@ -106,6 +106,16 @@ class PythonPeer:
             is_all.wait(PATIENCE_S)
             return consumed.done(time.perf_counter() - begun[0])
 
+    def idle(self, prefix: str, topics: int, seconds: int) -> Done:
+        consumer = PushConsumer(
+            self._settings, _new_group("idle"), lambda messages, context: ConsumeStatus.SUCCESS, push=PushSettings()
+        )
+        for number in range(topics):
+            consumer.subscribe(f"{prefix}_{number}")
+        with consumer:
+            time.sleep(seconds)
+        return Done(seconds, 0, 0, 0)
+
     def _producer(self, in_flight: int = 10_000) -> Producer:
         """Kept for the next round."""
         if in_flight not in self._producers:
