@@ -87,8 +87,9 @@ def _running(program: Sequence[str], broker: RunningBroker, directory: Path, nam
     write_bodies(bodies)
     log = directory / f"{name}.log"
     environment = {**os.environ, **broker.oracle.environment, "PYTHONPATH": str(PACKAGES_ROOT)}
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
             [*program, broker.name_server, str(bodies), str(BODY_SIZE_BYTES)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -96,9 +97,9 @@ def _running(program: Sequence[str], broker: RunningBroker, directory: Path, nam
             text=True,
             env=environment,
             start_new_session=True,  # an interrupt from the keyboard is ours to handle
-        )
-    try:
-        yield ClientPeer(process, log)
-    finally:
-        process.kill()
-        process.wait()
+        ) as process,
+    ):
+        try:
+            yield ClientPeer(process, log)
+        finally:
+            process.kill()

@@ -21,15 +21,17 @@ class CountingProxy:
         self.answer_bytes = 0
         self._target = target
         self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
         self._listener = socket.create_server(listen)
         self.address = "{}:{}".format(*self._listener.getsockname())
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections; those that are there go on."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        """End all connections, and take no more."""
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -40,6 +42,7 @@ class CountingProxy:
                 except OSError:
                     client.close()
                     continue
+                self._open += client, server
                 for source, sink, is_answer in ((client, server, False), (server, client, True)):
                     source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     threading.Thread(target=self._pass_on, args=(source, sink, is_answer), daemon=True).start()
