@@ -32,7 +32,7 @@ INDEX_GEOMETRY = ("maxHashSlotNum=5000000", "maxIndexNum=20000000")
 UNHURRIED = ("waitTimeMillsInSendQueue=60000", "osPageCacheBusyTimeOutMills=60000")
 KEPT_FOR_EVER = "fileReservedTime=876000"  # hours; else a store that was made a month ago would be emptied
 CLEANS_AT_ONCE = "cleanResourceInterval=1000"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # a broker looks for files to delete only from its second minute on
 
 
 @dataclass(frozen=True, slots=True)
