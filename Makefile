@@ -44,7 +44,7 @@ check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff check $(wildcard $(PYTHON_FILES))
 	@$(VENV)/bin/mypy
 
-bench: setup ## source and sink beside Spark's Kafka source and sink, as tables
+bench: setup ## source, sink and clients beside Kafka's and Java's, as tables
 	@$(VENV)/bin/python bench/run.py $(ARGS)
 
 doctor: setup ## look for what keeps Spark from working here

@@ -22,6 +22,13 @@ def cpu_seconds_below(pid: int) -> float:
     return _seconds(_stat(pid)[13:15]) + sum(_seconds(_stat(child)[11:15]) for child in below)
 
 
+def busy_seconds() -> float:
+    """User and system time of all processes of the machine."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    idle, waiting_for_disks = fields[3], fields[4]
+    return _seconds(fields[:8]) - _seconds([idle, waiting_for_disks])
+
+
 def _descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():

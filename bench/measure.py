@@ -6,17 +6,54 @@ Interleaved, because a machine's speed drifts: each ratio is taken within a roun
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from bench.cpu import cpu_seconds_below, own_cpu_seconds
+from bench.cpu import busy_seconds, cpu_seconds_below, own_cpu_seconds
 
-Peer = Literal["kafka", "spark_mq", "ceiling"]
+Peer = Literal["kafka", "spark_mq", "ceiling", "java"]
+
+
+class Processes(NamedTuple):
+    """Which processes work for a case, by id."""
+
+    jvm: int | None = None
+    """What it starts is Python."""
+    python: int | None = None
+    """A Python program, without a JVM."""
+    broker: int | None = None
+
+    def cpu_seconds(self) -> CpuSeconds:
+        python = sum(cpu_seconds_below(pid) for pid in (self.jvm, self.python) if pid is not None)
+        return CpuSeconds(
+            jvm=own_cpu_seconds(self.jvm) if self.jvm is not None else 0,
+            python=python + (own_cpu_seconds(self.python) if self.python is not None else 0),
+            broker=own_cpu_seconds(self.broker) if self.broker is not None else 0,
+            machine=busy_seconds(),
+        )
+
+
+class CpuSeconds(NamedTuple):
+    """Processor time by whose it is."""
+
+    jvm: float
+    python: float
+    broker: float
+    machine: float
+    """All processes of the machine, those of the case among them."""
+
+    def since(self, before: CpuSeconds) -> CpuSeconds:
+        return CpuSeconds(*(end - start for start, end in zip(before, self, strict=True)))
+
+    @property
+    def of_case(self) -> float:
+        return self.jvm + self.python + self.broker
 
 
 class Case(Protocol):
@@ -27,7 +64,7 @@ class Case(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the table shows. The second is the way: a case is compared with the ceiling of the same."""
+        """What the table shows. The second is the way: ratios are taken between peers of one way where a table says so."""
         ...
 
     def prepare(self) -> None:
@@ -49,15 +86,16 @@ class Timing:
     """What moving all messages once took."""
 
     seconds: float
-    jvm_cpu_seconds: float
-    python_cpu_seconds: float
-    broker_cpu_seconds: float
+    cpu: CpuSeconds
+    elapsed_seconds: float
+    """Those in which the processors were looked at: with what a case does before and after its messages move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     case: Case
     messages: int
+    has_broker: bool
     timings: list[Timing] = field(default_factory=list)
 
     def rates(self) -> list[float]:
@@ -65,24 +103,49 @@ class Result:
         return [self.messages / timing.seconds for timing in self.timings]
 
 
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A column: the rate of each case by that of another one in the same round."""
+
+    heading: str
+    peer: Peer
+    """Whose: its first case, or with `same_way` that of the same second label."""
+    same_way: bool = False
+    form: str = "{:.2f}"
+
+    def base(self, result: Result, results: Sequence[Result]) -> Result | None:
+        of_peer = [other for other in results if other.case.peer == self.peer]
+        if self.same_way:
+            of_peer = [other for other in of_peer if other.case.labels[1] == result.case.labels[1]]
+        return next(iter(of_peer), None)
+
+
+BY_KAFKA = Ratio("x Kafka", "kafka")
+BY_CEILING = Ratio("of ceiling", "ceiling", same_way=True, form="{:.0%}")
+BY_JAVA = Ratio("x Java", "java", same_way=True)
+
+
+def jvm_of(spark: SparkSession) -> int:
+    """The process id of a session's JVM."""
+    assert spark.sparkContext._jvm is not None
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+
+
 def measure(
-    spark: SparkSession,
     cases: Sequence[Case],
     *,
     messages: int,
     rounds: int,
-    broker_pid: int | None,
+    processes: Callable[[Case], Processes],
     progress: Callable[[str], None],
 ) -> list[Result]:
     """Run every case once a round, in turn; a round before the first warms up, checks and is not counted."""
-    assert spark.sparkContext._jvm is not None
-    jvm_pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-    results = [Result(case, messages) for case in cases]
+    results = [Result(case, messages, processes(case).broker is not None) for case in cases]
     for number in range(rounds + 1):
         for result in results:
             result.case.prepare()
             os.sync()  # else the last case's dirty pages go to disk at this one's cost
-            timing = _time(result.case, jvm_pid, broker_pid)
+            timing = _time(result.case, processes(result.case))
             if number:
                 result.timings.append(timing)
             else:
@@ -90,42 +153,39 @@ def measure(
             result.case.clear()
             labels = ", ".join(filter(None, result.case.labels))
             what = f"round {number}" if number else "warm-up, checked"
-            progress(f"{what}: {labels}: {messages / timing.seconds / 1000:,.0f} k messages/s")
+            progress(f"{what}: {labels}: {messages / timing.seconds / 1000:,.1f} k messages/s")
     return results
 
 
-def _time(case: Case, jvm_pid: int, broker_pid: int | None) -> Timing:
-    def cpu_times() -> tuple[float, float, float]:
-        broker = 0.0 if broker_pid is None else own_cpu_seconds(broker_pid)
-        return own_cpu_seconds(jvm_pid), cpu_seconds_below(jvm_pid), broker
-
-    before = cpu_times()
+def _time(case: Case, processes: Processes) -> Timing:
+    before, begun = processes.cpu_seconds(), time.perf_counter()
     seconds = case.run()
-    return Timing(seconds, *(end - start for start, end in zip(before, cpu_times(), strict=True)))
+    return Timing(seconds, processes.cpu_seconds().since(before), time.perf_counter() - begun)
 
 
-def table(title: str, headings: Sequence[str], results: Sequence[Result]) -> Table:
+def table(
+    title: str, headings: Sequence[str], results: Sequence[Result], ratios: Sequence[Ratio] = (BY_KAFKA, BY_CEILING)
+) -> Table:
     """Rates as median (least - greatest); ratios as median of the rounds' own; processor time as median."""
-    kafka = next((result for result in results if result.case.peer == "kafka"), None)
-    ceilings = {result.case.labels[1]: result for result in results if result.case.peer == "ceiling"}
     shown = Table(title=title, caption="JVM, Python, broker: processor seconds for a million messages")
     for heading in headings:
         shown.add_column(heading, no_wrap=True)
-    for heading in ("k messages/s", "x Kafka", "of ceiling", "JVM", "Python", "broker"):
+    for heading in ("k messages/s", *(ratio.heading for ratio in ratios), "JVM", "Python", "broker", "cores", "others"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         rates = [rate / 1000 for rate in result.rates()]
         timings = result.timings
+        form = ",.0f" if median(rates) >= 100 else ",.1f"
+        low, middle, high = (format(rate, form) for rate in (min(rates), median(rates), max(rates)))
         shown.add_row(
             *result.case.labels,
-            f"{median(rates):,.0f} ({min(rates):,.0f} - {max(rates):,.0f})",
-            _ratio(result, kafka, "{:.2f}"),
-            _ratio(result, ceilings.get(result.case.labels[1]), "{:.0%}"),
-            _per_million([timing.jvm_cpu_seconds for timing in timings], result.messages),
-            _per_million([timing.python_cpu_seconds for timing in timings], result.messages),
-            _per_million([timing.broker_cpu_seconds for timing in timings], result.messages)
-            if result.case.peer == "kafka"
-            else "",
+            f"{middle} ({low} - {high})",
+            *(_ratio(result, ratio.base(result, results), ratio.form) for ratio in ratios),
+            _per_million([timing.cpu.jvm for timing in timings], result.messages),
+            _per_million([timing.cpu.python for timing in timings], result.messages),
+            _per_million([timing.cpu.broker for timing in timings], result.messages) if result.has_broker else "",
+            f"{median(timing.cpu.of_case / timing.elapsed_seconds for timing in timings):.2f}",
+            f"{median((timing.cpu.machine - timing.cpu.of_case) / timing.elapsed_seconds for timing in timings):.2f}",
         )
     return shown
 

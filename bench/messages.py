@@ -57,3 +57,8 @@ def crc_sum(distinct: Sequence[bytes], messages: int) -> int:
     crcs = [zlib.crc32(body) for body in distinct]
     rounds, rest = divmod(messages, len(crcs))
     return rounds * sum(crcs) + sum(crcs[:rest])
+
+
+def expected_sums(messages: int) -> tuple[int, int, int]:
+    """Number, bytes of bodies and sum of their CRC-32, of messages 0 … `messages` - 1."""
+    return messages, messages * BODY_SIZE_BYTES, crc_sum(bodies(), messages)

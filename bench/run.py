@@ -6,51 +6,44 @@ Makes what is read on the first run (README.md beside this file) and finds it ag
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import engine, handlers, input_rows, kafka_peer, lateness, sinks, sources, write_engine
+from bench import engine, handlers, input_rows, kafka_peer, lateness, live, sinks, sources, write_engine
 from bench.kafka_peer import Jars
-from bench.measure import measure, table
+from bench.measure import Case, Processes, jvm_of, measure, table
 from bench.messages import TOPIC, bodies, crc_sum
 from bench.recycled import RecycledStore
 from bench.rocketmq_store import make_store
-from spark_mq.session import build_session
+from bench.session import bench_session
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("kafka", "spark_mq", "ceiling", "engine")
+PARTS = ("kafka", "spark_mq", "ceiling", "engine", "live")
+PEERS = {"kafka", "spark_mq", "ceiling"}
+LIVE_PARTS = {"read": {"source"}, "write": {"sink"}, None: set(live.PARTS)}
 OPENING_STORE_MESSAGES = 7_700_000  # 10 GiB of log, at 1.4 KB a record
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    home = Path(os.environ.get("SPARK_MQ_BENCH_HOME", ROOT / "build" / "bench"))
-    oracle = ROOT / "tests" / "oracle" / "oracle.sh"
     parser = argparse.ArgumentParser(prog="bench/run.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("direction", nargs="?", choices=("read", "write"), help="measure nothing else")
-    parser.add_argument("--messages", type=int, default=2_000_000, help="to read, of 1 KiB (default %(default)s)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="to write, of 1 KiB (default %(default)s)")
-    parser.add_argument(
-        "--batch-rows", type=int, default=5_000, help="an Arrow batch that Spark gives a sink (default %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure nothing else")
     parser.add_argument("--opening-store", action="store_true", help="make the 10 GiB store, for its opening time")
-    parser.add_argument("--home", type=Path, default=home, help="for stores and jars (default %(default)s)")
-    parser.add_argument("--oracle", type=Path, default=oracle, help="starts the Apache broker (default %(default)s)")
+    live.add_arguments(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> None:
     asked = parse(arguments)
     only = set(asked.only)
-    console = Console(width=None if sys.stdout.isatty() else 130)
-    if only != {"engine"}:
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    if only & PEERS:
         measure_peers(asked, console)
     if "engine" in only and asked.direction != "write":
         opening_store = find_store(asked, console, OPENING_STORE_MESSAGES) if asked.opening_store else None
@@ -68,6 +61,8 @@ def main(arguments: list[str]) -> None:
             )
             console.print(write_engine.scaling_table(write_engine.scaling(recycled, asked.batch_rows)))
         handlers.print_tables(console, asked.home / "handlers")
+    if "live" in only:
+        live.Live(asked, asked.rows // 2, console).measure(LIVE_PARTS[asked.direction])
 
 
 def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:
@@ -77,20 +72,21 @@ def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Pa
 
 def measure_peers(asked: argparse.Namespace, console: Console) -> None:
     """Print the tables of the sources and of the sinks that were asked for."""
-    config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(asked.batch_rows)}
     jars = None
     if "kafka" in asked.only:
         with console.status("Kafka: jars"):
             jars = kafka_peer.fetch_jars(asked.home)
-        config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
-    spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)
-    try:
+    with bench_session(asked.batch_rows, jars) as spark:
         if asked.direction != "write":
             measure_sources(asked, spark, jars, console)
         if asked.direction != "read":
             measure_sinks(asked, spark, jars, console)
-    finally:
-        spark.stop()
+
+
+def processes_of(spark: SparkSession, broker: kafka_peer.Broker | None) -> Callable[[Case], Processes]:
+    """Spark works for every case, Kafka's broker for its own."""
+    jvm = jvm_of(spark)
+    return lambda case: Processes(jvm=jvm, broker=broker.pid if broker and case.peer == "kafka" else None)
 
 
 def measure_sources(asked: argparse.Namespace, spark: SparkSession, jars: Jars | None, console: Console) -> None:
@@ -110,11 +106,10 @@ def measure_sources(asked: argparse.Namespace, spark: SparkSession, jars: Jars |
             ours = sources.store_cases(spark, store, asked.home, asked.messages, crcs)
             cases += [case for case in ours if case.peer in asked.only]
         results = measure(
-            spark,
             cases,
             messages=asked.messages,
             rounds=asked.rounds,
-            broker_pid=broker.pid if broker else None,
+            processes=processes_of(spark, broker),
             progress=console.print,
         )
     console.print(table(sources.TITLE, sources.HEADINGS, results))
@@ -129,11 +124,10 @@ def measure_sinks(asked: argparse.Namespace, spark: SparkSession, jars: Jars | N
             with console.status("Kafka: broker"):
                 broker = resources.enter_context(kafka_peer.running_broker(asked.home / "kafka-sink", jars))
         results = measure(
-            spark,
             sinks.sink_cases(spark, asked.home, rows, broker, asked.only, resources),
             messages=asked.rows,
             rounds=asked.rounds,
-            broker_pid=broker.pid if broker else None,
+            processes=processes_of(spark, broker),
             progress=console.print,
         )
     console.print(table(sinks.TITLE, sinks.HEADINGS, results))

@@ -38,6 +38,7 @@ NAMES: dict[Peer, str] = {
     "kafka": "Spark's Kafka sink",
     "spark_mq": "spark_mq",
     "ceiling": "counts rows (ceiling)",
+    "java": "Java's batch producer",
 }
 
 TOPIC_NUMBERS = count()
@@ -89,7 +90,7 @@ class KafkaTarget:
 
     def check(self, expected: Sums) -> None:
         found = sums_of(kafka_peer.read_topic(self.spark, self.broker, self.topic), f.col("value"), f.col("key"))
-        _compare(f"Kafka's topic {self.topic}", found, expected)
+        compare(f"Kafka's topic {self.topic}", found, expected)
 
     def clear(self) -> None:
         kafka_peer.delete_topic(self.spark, self.broker, self.topic)
@@ -124,7 +125,7 @@ class StoreTarget:
     def check(self, expected: Sums) -> None:
         reader = self.spark.read.format("spark_mq").option("path", str(self.store.path))
         rows = reader.option("topic", self.kind.topic).load()
-        _compare(str(self.store.path), sums_of(rows, f.col("body"), f.col("keys")), expected)
+        compare(str(self.store.path), sums_of(rows, f.col("body"), f.col("keys")), expected)
 
     def clear(self) -> None:
         self.store.clear()
@@ -146,7 +147,7 @@ class CountTarget:
         return {"counted": str(self.counted)}
 
     def check(self, expected: Sums) -> None:
-        _compare("the counting sink", (int(self.counted.read_text()),), expected[:1])
+        compare("the counting sink", (int(self.counted.read_text()),), expected[:1])
 
     def clear(self) -> None:
         self.counted.unlink()
@@ -244,6 +245,6 @@ def sums_of(rows: DataFrame, body: Column, key: Column) -> Sums:
     return tuple(rows.agg(f.count("*"), f.sum(f.length(body)), f.sum(f.crc32(body)), f.sum(f.crc32(key))).first() or ())
 
 
-def _compare(where: str, found: Sums, expected: Sums) -> None:
+def compare(where: str, found: Sums, expected: Sums) -> None:
     if found != expected:
         raise RuntimeError(f"{where}: (rows, bytes, sums of CRCs) {found}, expected {expected}")

@@ -22,6 +22,7 @@ NAMES: dict[Peer, str] = {
     "kafka": "Spark's Kafka source",
     "spark_mq": "spark_mq",
     "ceiling": "prebuilt batches (ceiling)",
+    "java": "Java's lite pull consumer",
 }
 BODY: dict[Columns, str] = {"kafka": "value", "all": "body"}
 

@@ -59,7 +59,7 @@ _WRITTEN_AS = {
     "\f": "\\f",
     "\r": "\\r",
 }
-_IS_ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
+_IS_ESCAPED = re.compile('[\x00\x03-\x1f"\\\\\x7f-\x9f\u2028\u2029]')  # and 0x01 and 0x02
 
 
 def parse(text: str, file: str | None = None) -> Any:
@@ -184,7 +184,9 @@ def to_text(value: Any) -> str:
 
 def quoted(text: str) -> str:
     """The string as fastjson writes it into what it sends: controls, beyond ASCII too, as upper-case escapes, the rest as it is."""
-    return f'"{_IS_ESCAPED.sub(_escaped, text)}"'
+    escaped = _IS_ESCAPED.sub(_escaped, text)
+    # What properties are separated by comes by the dozen: two calls for all of it.
+    return '"' + escaped.replace("\x01", _WRITTEN_AS["\x01"]).replace("\x02", _WRITTEN_AS["\x02"]) + '"'
 
 
 def double_text(value: float) -> str:

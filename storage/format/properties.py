@@ -37,10 +37,10 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
     """The properties of one message."""
     properties: dict[str, str] = {}
-    for entry in bytes(raw).split(b"\x02"):
-        name, _, value = entry.partition(b"\x01")
+    for entry in _text(bytes(raw)).split("\x02"):
+        name, _, value = entry.partition("\x01")
         if name and value:
-            properties[_text(name)] = _text(value)
+            properties[name] = value
     return properties
 
 

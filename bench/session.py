@@ -1,0 +1,25 @@
+"""The one Spark session in which peers are measured side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from bench import input_rows, kafka_peer
+from bench.kafka_peer import Jars
+from spark_mq.session import build_session
+
+
+@contextmanager
+def bench_session(batch_rows: int, jars: Jars | None) -> Iterator[SparkSession]:
+    """Two tasks at a time; with Kafka's source and sink where there are jars. Stopped at the end."""
+    config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows)}
+    if jars is not None:
+        config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
+    spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)
+    try:
+        yield spark
+    finally:
+        spark.stop()
