@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 
 from spark_mq.client.errors import TlsError
 from spark_mq.client.settings import split_address
-from spark_mq.remoting import RequestCode, encode_frame, make_request
+from spark_mq.remoting import encode_frame, make_request
 
 TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 """How an alert and a handshake begin: what a server that speaks TLS may say to a plain client."""
 
-_PROBE_S = 0.5
+PROBE_CODE = 0
+"""No request has it: name servers and brokers answer REQUEST_CODE_NOT_SUPPORTED, and do nothing."""
+_PROBE_S = 1.0
 
 
 def answered_with_tls(address: str) -> TlsError:
@@ -26,20 +27,19 @@ def answered_with_tls(address: str) -> TlsError:
 
 
 def tls_mismatch(address: str) -> TlsError | None:
-    """The error, if the server at the address speaks TLS alone. Takes half a second at most."""
-    end = time.monotonic() + _PROBE_S
+    """The error, if the server at the address speaks TLS alone. Takes some seconds at most, and none where nobody listens."""
     try:
-        if _answers_plainly(address, end) or not _shakes_hands(address, end):
+        if _answers_plainly(address) or not _shakes_hands(address):
             return None
     except (OSError, ValueError):
         return None
     return TlsError(address, "the server closes plain connections and speaks TLS, and this client was not told to")
 
 
-def _answers_plainly(address: str, end: float) -> bool:
+def _answers_plainly(address: str) -> bool:
     """Whether a request is answered with anything at all, be it a refusal. Silence counts, too: such a server does not hang up."""
-    with _connected(address, end) as plain:
-        plain.sendall(b"".join(encode_frame(make_request(RequestCode.GET_BROKER_RUNTIME_INFO))))
+    with _connected(address) as plain:
+        plain.sendall(b"".join(encode_frame(make_request(PROBE_CODE))))
         try:
             return bool(plain.recv(1))
         except TimeoutError:
@@ -48,13 +48,12 @@ def _answers_plainly(address: str, end: float) -> bool:
             return False
 
 
-def _shakes_hands(address: str, end: float) -> bool:
+def _shakes_hands(address: str) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with _connected(address, end) as plain, context.wrap_socket(plain):
+    with _connected(address) as plain, context.wrap_socket(plain):
         return True
 
 
-def _connected(address: str, end: float) -> socket.socket:
-    left = max(end - time.monotonic(), 0.001)
-    return socket.create_connection(split_address(address), left)
+def _connected(address: str) -> socket.socket:
+    return socket.create_connection(split_address(address), _PROBE_S)

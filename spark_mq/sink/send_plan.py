@@ -28,7 +28,7 @@ from storage.format.unique_key import RANK_DIGITS
 ROW = np.dtype([("file", "<i4"), ("rank", "<i8")])
 UNKNOWN_FILE = -1
 _MARK = rf"(?:^|\x02){ROW_MARK}\x01(?P<mark>[^\x02]*)(?:\x02|$)"
-_RANK = re.compile(f"[0-9a-f]{{{RANK_DIGITS}}}")
+_RANK = re.compile(f"[0-9A-F]{{{RANK_DIGITS}}}")
 
 
 class PlannedBatch(NamedTuple):

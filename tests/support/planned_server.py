@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spark_mq.client.tls_mismatch import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
+from storage.rules.response_codes import ResponseCode
 
 Plan = Callable[["Peer", RemotingCommand], None]
 """What to do about a command of a client."""
@@ -96,6 +98,9 @@ class PlannedServer:
             reader = FrameReader()
             while data := sock.recv(1 << 16):
                 for command in reader.feed(data):
+                    if command.code == PROBE_CODE and not command.is_response:
+                        peer.send(make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+                        continue
                     self.commands.append(command)
                     self.plan(peer, command)
                 if reader.error is not None:

@@ -194,7 +194,7 @@ def _read_marks(content: bytes, directory: Path) -> bool:
 def _marks(samples: Samples) -> list[bytes]:
     prefix = sent_batch.batch_prefix(_SINK)
     row = f"{prefix}0123abcd-0-".encode()
-    marked = [b"SPARK_MQ_ROW\x01" + row + b"%012x\x02" % rank for rank in range(3)]
+    marked = [b"SPARK_MQ_ROW\x01" + row + b"%012X\x02" % rank for rank in range(3)]
     return [b"\n".join(marked), b"TAGS\x01a\x02" + marked[0], marked[1] + b"KEYS\x01k"]
 
 
