@@ -18,6 +18,7 @@ from spark_mq.client.pulls import Pull, PullStatus
 from spark_mq.client.send_retries import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.client.subscriptions import subscription
+from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.client_conditions import ClusterConditionError
@@ -114,6 +115,7 @@ def test_access_control_of_before_5_0_refuses_others_by_name(
             admin.runtime_info(guarded_4_9.address)
         assert "AclException" in str(denied.value)
         assert "another-secret" not in str(denied.value)
+    assert tls_mismatch(guarded_4_9.address) is None
 
 
 def test_access_control_of_before_5_0_lets_the_consumers_and_the_command_in(

@@ -17,6 +17,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
+from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
@@ -136,6 +137,15 @@ def test_plain_towards_servers_that_speak_tls_alone_is_named(encrypted: tuple[Ru
     broker, _ = encrypted
     with Admin(ClientSettings((broker.name_server,))) as admin, pytest.raises(TlsError, match="speaks TLS"):
         admin.topics()
+
+
+def test_only_servers_that_speak_tls_alone_are_said_to_want_it(
+    guarded: RunningBroker, encrypted: tuple[RunningBroker, Certificate]
+) -> None:
+    """Those with access control are permissive, Java's default: they would take a handshake, too."""
+    assert [tls_mismatch(address) for address in (guarded.address, guarded.name_server)] == [None, None]
+    broker, _ = encrypted
+    assert [type(tls_mismatch(address)) for address in (broker.address, broker.name_server)] == [TlsError, TlsError]
 
 
 def test_tls_towards_a_server_without_it_is_named(tmp_path: Path) -> None:
