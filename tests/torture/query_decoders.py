@@ -13,6 +13,7 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import SparkMqError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
+from spark_mq.sink.broker_questions import BrokerQuestions
 from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.source import live_cluster, pull_reader
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions
@@ -20,6 +21,8 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.pull_request import PullTerms
 from storage.errors import StorageError
+from storage.format.record import encode_record
+from tests.support.message_builder import make_message
 from tests.torture.answer_decoders import FIELD_WORDS, SEPARATOR, answer, answer_parts, honest_answers
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import PROPERTY_WORDS
@@ -70,6 +73,8 @@ def _read_cluster(content: bytes, directory: Path) -> bool:
         place = cluster.record_before(queue, end)
         assert place is None or len(place) == 2
         cluster.group_offset("G", queue)
+        found = cluster.offset_by_time(queue, 5)
+        assert found is None or first <= found <= end
     cluster.refuse_batch_topics(["TopicA"])
     assert cluster.queue_count("TopicA") >= 0
     return bool(queues)
@@ -77,10 +82,11 @@ def _read_cluster(content: bytes, directory: Path) -> bool:
 
 def _clusters(samples: Samples) -> list[bytes]:
     honest = dict(honest_answers("TopicA"))
-    pulled = honest[RequestCode.PULL_MESSAGE]
-    codes = (105, 106, 206, 202, 351, 300, 14)
-    asked = [*(answer(code, *honest[code]) for code in codes), answer(11, *pulled)]
-    return [SEPARATOR.join((b"", *asked)), SEPARATOR.join((b"", *asked[:4], answer(11, pulled[0], b"")))]
+    fields = honest[RequestCode.PULL_MESSAGE][0].replace("nextBeginOffset=3", "nextBeginOffset=9")
+    last = encode_record(make_message(queue_offset=8))
+    gap = fields.replace("FOUND", "NO_MATCHED_MESSAGE")
+    asked = [answer(code, *honest[code]) for code in (105, 106, 206, 202, 351, 300, 14, 29)]
+    return [SEPARATOR.join((b"", *asked, each)) for each in (answer(11, fields, last), answer(11, gap, b"", 20))]
 
 
 # A task
@@ -129,28 +135,35 @@ def _ranges(samples: Samples) -> list[bytes]:
 # The commit of a live sink
 
 
-class _Brokers(LiveBrokers):
-    """The questions of a commit, answered by the input."""
+class _Asked(BrokerQuestions):
+    """Over connections that answer as the input says."""
 
     def __init__(self, answers: _Answers) -> None:
-        self._answers = answers
-        self._topic = "SPARK_MQ_SINK"
+        self._timeout_ms = 1
         self._topic_of = {}
-        self._options = cast(Any, SimpleNamespace(send_timeout=0, fence_timeout=0))
+        self._kind = type("Own", (_Connection,), {"answers": answers})
 
     @contextmanager
-    def _connected(self, broker_name: str) -> Iterator[Any]:
-        yield SimpleNamespace(address="b:1")
+    def connected(self, broker_name: str) -> Iterator[Any]:
+        yield self._kind("b:1", _SETTINGS)
 
-    def _exchange(self, connection: object, request: RemotingCommand) -> RemotingCommand:
-        return _answered(self._answers, request)
+
+class _Brokers(LiveBrokers):
+    """The questions of a commit."""
+
+    def __init__(self, answers: _Answers) -> None:
+        self._questions = _Asked(answers)
+        self._topic = "SPARK_MQ_SINK"
+        self._fenced = {}
+        self._options = cast(Any, SimpleNamespace(send_timeout=0, fence_timeout=0))
 
 
 def _read_commit(content: bytes, directory: Path) -> bool:
     _, answers = answer_parts(content)
-    brokers = _Brokers(answers)
-    brokers.prepare([MessageQueue(*_QUEUE)])
-    assert all(isinstance(end, int) for end in brokers.ends([MessageQueue(*_QUEUE)]).values())
+    brokers, queue = _Brokers(answers), MessageQueue(*_QUEUE)
+    brokers.prepare([queue])
+    assert all(isinstance(end, int) for end in brokers.ends([queue]).values())
+    assert isinstance(brokers._questions.start(queue), int)
     assert brokers._is_past("b", ["SPARK_MQ_x"]) in (True, False)
     return True
 
