@@ -131,14 +131,14 @@ def command_round(command: Command, topic: str) -> None:
     (told,) = [each for each in command.json("topics") if each["topic"] == topic]
     assert [(each["minOffset"], each["maxOffset"]) for each in told["queues"]] == [(0, 3)]
     dumped = command.lines("dump", "--topic", topic, "--bodies")
-    assert [line["body"] for line in dumped] == ["a", "b", "c"]
+    assert sorted(line["body"] for line in dumped) == ["a", "b", "c"]
     one = dumped[1]
     found = command.json("query", "--topic", topic, "--unique-key", one["unique_key"])
     assert [each["queue_offset"] for each in found] == [1]
     (place,) = command.json("offset-by-time", "--topic", topic, "--time", "2020-01-01")
     assert place["offset"] == 0
     consumed = command.lines("consume", "--topic", topic, "--group", group, "--limit", "3", "--bodies")
-    assert [line["body"] for line in consumed] == ["a", "b", "c"]
+    assert sorted(line["body"] for line in consumed) == ["a", "b", "c"]
     assert _lag(command, group, topic) == [(3, 0)]
     assert [each["group"] for each in command.json("groups", "--group", group)] == [group]
     assert [
