@@ -71,7 +71,7 @@ def _line(
         "inTps": _first_number(figures.get("putTps", "")),
         "outTps": _first_number(figures.get("getTransferredTps", "")),
         "diskRatio": _first_number(figures.get("commitLogDiskRatio", "")),
-        "bootTimestamp": int(boot) if boot.isdecimal() else None,
+        "bootTimestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
     }
 
 

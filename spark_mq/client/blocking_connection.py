@@ -21,13 +21,16 @@ from typing import Generic, TypeVar
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     FrameRefusedError,
+    RequestIllegalError,
     RequestTimeoutError,
     TlsError,
+    no_address,
     request_text,
 )
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.client.signing import signed
-from spark_mq.remoting import Answer, Broken, Connection, HeaderEncoding, RemotingCommand
+from spark_mq.client.tls_mismatch import TLS_RECORDS, answered_with_tls, tls_mismatch
+from spark_mq.remoting import Answer, Broken, Connection, FrameIllegalError, HeaderEncoding, RemotingCommand
 
 _CHUNK_BYTES = 256 << 10
 
@@ -45,6 +48,8 @@ class BlockingConnection(Generic[T]):
         self._encoding = HeaderEncoding[settings.encoding]
         self._connection: Connection[T] = Connection()
         self._last_code = 0
+        self._has_heard = False
+        self._broken_by: FrameRefusedError | None = None
         self._socket = self._connected()
 
     @property
@@ -53,14 +58,20 @@ class BlockingConnection(Generic[T]):
         return self._connection.waiting_count
 
     def send(self, requests: Iterable[tuple[RemotingCommand, T]], timeout_ms: int | None = None) -> None:
-        """Send requests, each with what waits for its answer. Raises BrokerUnreachableError, RequestTimeoutError."""
+        """Send requests, each with what waits for its answer.
+
+        Raises BrokerUnreachableError, RequestTimeoutError; RequestIllegalError for one that no frame can carry, and nothing is sent.
+        """
         pieces: list[bytes | memoryview] = []
         for command, waiter in requests:
             if command.encoding is not self._encoding:
                 command = command._replace(encoding=self._encoding)
             if self._settings.credentials is not None:
                 command = signed(command, self._settings.credentials)
-            pieces += self._connection.send_request(command, waiter).pieces
+            try:
+                pieces += self._connection.send_request(command, waiter).pieces
+            except FrameIllegalError as error:
+                raise RequestIllegalError(request_text(command.code), error.describe()) from None
             self._last_code = command.code
         if not pieces:
             return
@@ -75,18 +86,21 @@ class BlockingConnection(Generic[T]):
 
     def receive(self, timeout_ms: int | None = None) -> list[tuple[T, RemotingCommand]]:
         """The answers that come next, at least one. Raises RequestTimeoutError where none is whole within the time, also when
-        bytes trickle in; BrokerUnreachableError (FrameRefusedError, TlsError) where the connection is gone.
+        bytes trickle in; BrokerUnreachableError (FrameRefusedError, TlsError) where the connection is gone. Answers before what is
+        no frame are given first.
         """
         timeout_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
+            if self._broken_by is not None:
+                raise self._broken_by
             answers = []
             for event in self._connection.feed(self._read(deadline, timeout_ms)):
                 match event:
                     case Answer(command, waiter):
                         answers.append((waiter, command))
                     case Broken(error):
-                        raise FrameRefusedError(self.address, str(error).partition("\n")[0])
+                        self._broken_by = FrameRefusedError(self.address, error.describe())
                     case _:  # a server's own request or an answer too late: nobody waits for it here
                         continue
             if answers:
@@ -109,14 +123,22 @@ class BlockingConnection(Generic[T]):
         except OSError as error:
             raise self._broken(error) from None
         if not data:
-            raise BrokerUnreachableError(self.address, "it closed the connection")
+            raise self._lost("it closed the connection")
+        if not self._has_heard and data.startswith(TLS_RECORDS):
+            raise answered_with_tls(self.address)
+        self._has_heard = True
         return data
 
     def _timed_out(self, timeout_ms: int) -> RequestTimeoutError:
         return RequestTimeoutError(request_text(self._last_code), timeout_ms, self.address)
 
     def _broken(self, error: OSError) -> BrokerUnreachableError:
-        return BrokerUnreachableError(self.address, f"the connection broke: {_reason(error)}")
+        return self._lost(f"the connection broke: {_reason(error)}")
+
+    def _lost(self, reason: str) -> BrokerUnreachableError:
+        """The error of a connection that is gone; of one over which nothing ever came, whether the server wants TLS."""
+        is_mute = self._settings.tls is None and not self._has_heard
+        return (tls_mismatch(self.address) if is_mute else None) or BrokerUnreachableError(self.address, reason)
 
     def _connected(self) -> socket.socket:
         timeout_ms = self._settings.connect_timeout_ms
@@ -127,6 +149,8 @@ class BlockingConnection(Generic[T]):
             raise BrokerUnreachableError(self.address, f"connecting took longer than {timeout_ms} ms") from None
         except OSError as error:
             raise BrokerUnreachableError(self.address, f"no connection: {_reason(error)}") from None
+        except ValueError as error:  # a route may say anything
+            raise BrokerUnreachableError(self.address, no_address(error)) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._settings.tls is None:

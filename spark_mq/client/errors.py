@@ -184,6 +184,7 @@ class RequestTimeoutError(ClientError):
     """No answer within the time-out. The server may or may not have done what was asked."""
 
     retriable: ClassVar[bool] = True
+    hint = "Check the server's load and log, and what lies between; or allow more time."
 
     def __init__(self, what: str, timeout_ms: int, address: str | None = None) -> None:
         super().__init__(what, timeout_ms, address)
@@ -199,6 +200,8 @@ class RequestTimeoutError(ClientError):
 class RequestIllegalError(ClientError):
     """A request that is not sent, because no server could read its frame; mostly its body is too large."""
 
+    hint = "Make the message or the batch smaller."
+
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
         self.what = what
@@ -210,6 +213,8 @@ class RequestIllegalError(ClientError):
 
 class MalformedResponseError(ClientError):
     """An answer that does not fit its request: a missing or bad header field, or a body that cannot be read."""
+
+    hint = "Check that a name server or broker of RocketMQ 4.9 to 5.3 answers at that address, and that nothing between changes it."
 
     def __init__(self, address: str, what: str, reason: str) -> None:
         super().__init__(address, what, reason)
@@ -223,6 +228,8 @@ class MalformedResponseError(ClientError):
 
 class ResponseError(ClientError):
     """A server's answer with another code than those the caller expects. `what` names the request."""
+
+    hint = "The remark is the server's own; its log says more."
 
     def __init__(
         self, code: int, remark: str | None, address: str, what: str, topic: str | None = None, group: str | None = None
@@ -337,6 +344,12 @@ def code_text(code: int) -> str:
         return f"{code} ({ResponseCode(code).name})"
     except ValueError:
         return str(code)
+
+
+def no_address(error: ValueError) -> str:
+    """Why nobody can connect to what a name server gave as an address."""
+    said = error.rule if isinstance(error, ClientSettingError) else str(error)
+    return f"no connection: that is no address: {said}"
 
 
 def request_text(code: int) -> str:

@@ -135,7 +135,7 @@ class GroupCalls:
                 last = error
                 continue
             return read_answer_body(ConsumerRunningInfo, answer, address, code)
-        raise last or TopicRouteNotFoundError(retry_topic(group), ", ".join(self._instance.settings.name_servers), None)
+        raise last or self._nowhere(group)
 
     async def reset_offsets(
         self, group: str, topic: str, time_ms: int, *, is_force: bool = True
@@ -180,9 +180,15 @@ class GroupCalls:
         absent = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
         accepted = (ResponseCode.SUCCESS, *absent)
         asked = list(addresses)
+        if not asked:
+            raise self._nowhere(group)
         answers = await ask_all(self._instance, asked, make_call(code, header), group=group, accepted=accepted)
         found = [(address, answer) for address, answer in answers if answer.code == ResponseCode.SUCCESS]
         return found or await ask_all(self._instance, asked, make_call(code, header), group=group)
+
+    def _nowhere(self, group: str) -> TopicRouteNotFoundError:
+        """No broker is known that could know the group."""
+        return TopicRouteNotFoundError(retry_topic(group), ", ".join(self._instance.settings.name_servers), None)
 
 
 def _topics(answer: RemotingCommand, address: str) -> tuple[str, ...]:

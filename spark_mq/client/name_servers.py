@@ -19,7 +19,7 @@ from spark_mq.client.errors import (
     response_error,
 )
 from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.routes import TopicRoute
+from spark_mq.client.routes import TopicRoute, check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
@@ -64,7 +64,10 @@ class NameServers:
         raise NameServerUnreachableError(tries)
 
     async def route(self, topic: str, timeout_ms: int | None = None) -> TopicRoute:
-        """Where the topic's queues are. Raises TopicRouteNotFoundError, NameServerUnreachableError, ResponseError."""
+        """Where the topic's queues are.
+
+        Raises TopicRouteNotFoundError, NameServerUnreachableError, ResponseError, MalformedResponseError.
+        """
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         request = make_call(code, RouteRequest(topic=topic, accept_standard_json_only=True))
         address, answer = await self.invoke(request, timeout_ms)
@@ -72,7 +75,9 @@ class NameServers:
             raise TopicRouteNotFoundError(topic, address, answer.remark)
         if answer.code != ResponseCode.SUCCESS:
             raise response_error(answer.code, answer.remark, address, request_text(code), topic)
-        return TopicRoute(topic, read_answer_body(TopicRouteData, answer, address, code))
+        data = read_answer_body(TopicRouteData, answer, address, code)
+        check_queue_counts(data, address, request_text(code))
+        return TopicRoute(topic, data)
 
     async def cluster_info(self, timeout_ms: int | None = None) -> ClusterInfo:
         """All brokers with their addresses, and which cluster has which."""

@@ -104,6 +104,9 @@ class QueueCalls:
         wait_ms = timeout_ms or self._instance.settings.request_timeout_ms
         command = pull_command(pull, group, at_master=at_master)
         answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
+        if pull.is_lite and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers up to 4.9 know 11 alone
+            command = command._replace(code=RequestCode.PULL_MESSAGE)
+            answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
         return pull_result(answer, pull, group, address)
 
     async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:

@@ -28,12 +28,14 @@ from spark_mq.client.errors import (
     ClientClosedError,
     ClientError,
     TlsError,
+    no_address,
     request_text,
     response_error,
 )
 from spark_mq.client.event_loop import event_loop, own_socket
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.client.signing import signed
+from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.transport import Promise, Transport, Waiter, timed_out
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_response
 from storage.rules.response_codes import ResponseCode
@@ -41,7 +43,6 @@ from storage.rules.response_codes import ResponseCode
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
 """What answers a server's request: its address and command in, the answer out. None: no answer is sent."""
 
-_PROBE_MS = 500
 _LOG = logging.getLogger(__name__)
 
 
@@ -261,8 +262,8 @@ class RemotingClient:
 
     async def _connected_socket(self, address: str, end: float) -> socket.socket:
         """A connected socket to the first of the host's addresses that takes it."""
-        host, port = split_address(address)
         try:
+            host, port = split_address(address)
             found = await asyncio.wait_for(
                 self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), end - self._loop.time()
             )
@@ -270,6 +271,8 @@ class RemotingClient:
             raise self._too_slow(address, "finding the host's address") from None
         except OSError as error:
             raise BrokerUnreachableError(address, f"the host's address is not known: {error.strerror}") from None
+        except ValueError as error:  # a route may say anything
+            raise BrokerUnreachableError(address, no_address(error)) from None
         reasons = []
         for family, kind, protocol, _, sockaddr in found:
             sock = socket.socket(family, kind, protocol)
@@ -330,25 +333,8 @@ class RemotingClient:
         return BrokerUnreachableError(address, f"{what} took longer than {self._settings.connect_timeout_ms} ms")
 
     async def _probe(self, address: str) -> ClientError | None:
-        """Whether a server that closed a plain connection without a word speaks TLS: the error that says so."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        end = self._loop.time() + _PROBE_MS / 1000
-        try:
-            sock = await self._connected_socket(address, end)
-        except ClientError:
-            return None
-        try:
-            handshake = self._loop.create_connection(
-                asyncio.Protocol, sock=sock, ssl=context, server_hostname="", ssl_handshake_timeout=_PROBE_MS / 1000
-            )
-            transport, _ = await asyncio.wait_for(handshake, end - self._loop.time())
-            transport.abort()
-        except (OSError, EOFError):
-            return None
-        finally:
-            sock.close()
-        return TlsError(address, "the server closes plain connections and speaks TLS, and this client was not told to")
+        """Whether a server that closed a plain connection without a word wants TLS: the error that says so."""
+        return await self._loop.run_in_executor(None, tls_mismatch, address)
 
     # The servers' requests.
 

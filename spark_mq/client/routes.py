@@ -6,11 +6,12 @@ TopicRouteData, BrokerData. Not supported: static topics, whose queues are shown
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from spark_mq.client.errors import MessageQueueNotFoundError
+from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundError
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
@@ -21,7 +22,11 @@ WRITABLE = 2
 DEFAULT_TOPIC = "TBW102"
 """Its route stands for topics that a broker will create when they are first sent to."""
 
+QUEUES_MOST = 100_000
+"""So many queues a topic may have; a route that says more is refused, before memory is taken for them."""
+
 _VIP_STEP = 2
+_QUEUE_COUNT = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,22 @@ class TopicRoute:
 
 def ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
     """The queues of `broker:count;broker:count`, in that order. Raises MessageQueueNotFoundError where it says something else."""
-    queues = []
+    queues: list[MessageQueue] = []
     for part in filter(None, order_conf.split(";")):
         broker_name, _, count = part.partition(":")
-        if not count.isdecimal():
-            raise MessageQueueNotFoundError(topic, f"its order configuration is {order_conf!r}, not broker:count;…")
+        if not _QUEUE_COUNT.fullmatch(count) or len(queues) + int(count) > QUEUES_MOST:
+            raise MessageQueueNotFoundError(
+                topic, f"its order configuration is {order_conf!r:.200}, not broker:count;…"
+            )
         queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
     return tuple(queues)
+
+
+def check_queue_counts(data: TopicRouteData, address: str, what: str) -> None:
+    """Raises MalformedResponseError for the answer to `what` from a name server where it says more queues than a topic may have."""
+    count = sum(max(each.read_queue_count, each.write_queue_count, 0) for each in data.queue_datas)
+    if count > QUEUES_MOST:
+        raise MalformedResponseError(address, what, f"it says {count} queues; a topic may have {QUEUES_MOST}")
 
 
 def default_route(topic: str, route: TopicRoute, queue_count: int) -> TopicRoute:

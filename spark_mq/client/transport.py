@@ -21,9 +21,9 @@ from spark_mq.client.errors import (
     FrameRefusedError,
     RequestIllegalError,
     RequestTimeoutError,
-    TlsError,
     request_text,
 )
+from spark_mq.client.tls_mismatch import TLS_RECORDS, answered_with_tls
 from spark_mq.remoting import (
     Answer,
     Body,
@@ -38,8 +38,6 @@ from storage.rules.response_codes import ResponseCode
 
 WRITE_BUFFER_BYTES = 1 << 20
 """Above this many unsent bytes, callers wait until the socket has taken half of them."""
-
-_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # how an alert and a handshake begin
 
 
 class Promise(Protocol):
@@ -215,8 +213,8 @@ class Transport(asyncio.Protocol):
         self._mute_since = None
         if not self._has_heard:
             self._has_heard = True
-            if data.startswith(_TLS_RECORDS):
-                self.close(TlsError(self.address, "the server speaks TLS, and this client was not told to"))
+            if data.startswith(TLS_RECORDS):
+                self.close(answered_with_tls(self.address))
                 return
         deadlines = self._deadlines
         for event in self._connection.feed(data):

@@ -89,7 +89,7 @@ class Journal:
             raise StateFileError(path, 2, 1, "the checksum is not that of the first line; the file was changed or torn")
         try:
             return decode(line)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except ValueError as error:
             raise StateFileError(path, 1, 1, f"it is not of this version: {error}") from error
 
     def _write(self, name: str, value: Intent | Done) -> None:

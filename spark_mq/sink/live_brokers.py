@@ -25,8 +25,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
@@ -47,8 +45,8 @@ from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_request import send_request
 from spark_mq.sink.live_routes import LiveRoutes
-from spark_mq.sink.send_plan import QueuePlan, queue_text
-from spark_mq.sink.sent_batch import Done, decode_done, encode
+from spark_mq.sink.send_plan import QueuePlan, marks_of, queue_text
+from spark_mq.sink.sent_batch import Done, encode, told_of
 from spark_mq.sink.staged_rows import StagedReader
 from spark_mq.sink.unsafe_answers import refuse_unsafe
 from spark_mq.source.offsets import QueueId
@@ -58,7 +56,6 @@ from storage.batch.staged_segment import sink_digest
 from storage.epoch_times import current_time_ms
 from storage.failpoints import reach
 from storage.format.batch_items import item_ends
-from storage.format.property_encoding import ROW_MARK
 from storage.rules.response_codes import ResponseCode
 
 TOPIC = "SPARK_MQ_SINK"
@@ -66,7 +63,6 @@ TOPIC = "SPARK_MQ_SINK"
 _READ_WRITE = 6
 _SETTLE_S = 0.2
 _POLL_S = 0.1
-_MARK = rf"(?:^|\x02){ROW_MARK}\x01(?P<mark>[^\x02]*)(?:\x02|$)"
 _KNOWN_ANNOUNCEMENTS = 32
 _LOG = logging.getLogger("spark_mq.sink")
 
@@ -140,11 +136,9 @@ class LiveBrokers:
         )
         try:
             for part in reader.slices(start, end):
-                properties = part.records.raw_properties().cast(pa.large_binary())
-                texts = pc.struct_field(pc.extract_regex(properties, _MARK), [0])
-                ours = pc.starts_with(texts, prefix.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+                ours, found = marks_of(part.records.raw_properties(), prefix)
                 offsets.append(part.queue_offsets[ours])
-                marks += [mark.decode() for mark in texts.filter(pa.array(ours)).to_pylist()]
+                marks += found
         except DataLossError as error:
             raise SentRowsLostError(queue_text(queue), error.describe()) from None
         finally:
@@ -225,15 +219,8 @@ class LiveBrokers:
             if self._topic not in admin.topics():
                 return None
             found = admin.query_by_key(self._topic, _key(sink_id), limit=_KNOWN_ANNOUNCEMENTS).messages
-        known = []
-        for message in found:
-            try:
-                done = decode_done(message.body)
-            except ValueError:
-                continue
-            if done.batch.sink_id == sink_id and done.spans and done.rows > 0:  # no sink tells of an empty batch
-                known.append(done)
-        return max(known, key=lambda done: done.batch.batch_id, default=None)
+        known = (told_of(message.record, sink_id) for message in found)
+        return max(filter(None, known), key=lambda done: done.batch.batch_id, default=None)
 
     # How it is asked.
 

@@ -10,18 +10,25 @@ is missing before one that is there (the broker lost it), a row that is there tw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.sent_batch import StagedFile
 from spark_mq.sink.staged_rows import StagedBatch
+from storage.format.property_encoding import ROW_MARK
+from storage.format.unique_key import RANK_DIGITS
 
 ROW = np.dtype([("file", "<i4"), ("rank", "<i8")])
 UNKNOWN_FILE = -1
+_MARK = rf"(?:^|\x02){ROW_MARK}\x01(?P<mark>[^\x02]*)(?:\x02|$)"
+_RANK = re.compile(f"[0-9A-F]{{{RANK_DIGITS}}}")
 
 
 class PlannedBatch(NamedTuple):
@@ -55,10 +62,21 @@ def expected_rows(plan: QueuePlan) -> np.ndarray:
     return rows
 
 
+def marks_of(raw_properties: pa.Array, prefix: str) -> tuple[np.ndarray, list[str]]:
+    """Which messages have a row mark that begins so, as booleans, and their marks; anybody may send what looks like one."""
+    texts = pc.struct_field(pc.extract_regex(raw_properties.cast(pa.large_binary()), _MARK), [0])
+    ours = pc.starts_with(texts, prefix.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+    return ours, [mark.decode("utf-8", "replace") for mark in texts.filter(pa.array(ours)).to_pylist()]
+
+
 def found_rows(marks: Iterable[str], prefix: str, files: Sequence[StagedFile]) -> np.ndarray:
     """The rows that marks of the batch name, as ROW; `prefix` is the batch's. A file that is not the batch's is UNKNOWN_FILE."""
     numbers = {prefix + staged.mark: number for number, staged in enumerate(files)}
-    rows = [(numbers.get(mark[:-12], UNKNOWN_FILE), int(mark[-12:], 16)) for mark in marks]
+    rows = []
+    for mark in marks:
+        begin, rank = mark[:-RANK_DIGITS], mark[-RANK_DIGITS:]
+        is_rank = _RANK.fullmatch(rank) is not None
+        rows.append((numbers.get(begin, UNKNOWN_FILE), int(rank, 16)) if is_rank else (UNKNOWN_FILE, 0))
     return np.array(rows, ROW)
 
 

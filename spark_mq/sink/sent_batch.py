@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from spark_mq.remoting import MessageQueue
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
+from storage.errors import CorruptMessageError
+from storage.format.record import Message
 
 _PATH = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{8}-[0-9a-zA-Z-]{1,100}\.rows")
 _VERSION = 1
@@ -89,9 +91,9 @@ def encode(value: Intent | Done) -> bytes:
 def decode_intent(content: bytes) -> Intent:
     """ValueError where it is none of this version."""
     document = _document(content, {"batch", "files", "spans", "groups", "attempt"})
-    files = tuple(_staged_file(values) for values in document["files"])
-    groups = tuple(str(group) for group in document["groups"])
-    if not files or not groups or type(document["attempt"]) is not int:
+    files = tuple(map(_staged_file, _list(document["files"])))
+    groups = tuple(_list(document["groups"]))
+    if not files or not groups or type(document["attempt"]) is not int or {*map(type, groups)} != {str}:
         raise ValueError("files, groups or attempt is missing")
     return Intent(_batch(document["batch"]), files, _spans(document["spans"]), groups, document["attempt"])
 
@@ -104,8 +106,21 @@ def decode_done(content: bytes) -> Done:
     return Done(_batch(document["batch"]), _spans(document["spans"]), document["rows"])
 
 
+def told_of(record: Message, sink_id: str) -> Done | None:
+    """What a message of the sinks' topic says of that sink; None where it says nothing: anybody may send there."""
+    try:
+        done = decode_done(record.plain_body)
+    except (ValueError, CorruptMessageError):
+        return None
+    is_told = done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0  # no sink tells of an empty batch
+    return done if is_told else None
+
+
 def _document(content: bytes, names: set[str]) -> dict[str, Any]:
-    document = json.loads(content)
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(document, dict) or set(document) != names | {"version"} or document["version"] != _VERSION:
         raise ValueError("its fields or its version are others")
     return document
@@ -117,13 +132,17 @@ def _batch(values: Any) -> Batch:
 
 
 def _spans(values: Any) -> tuple[QueueSpan, ...]:
-    if not isinstance(values, list):
-        raise ValueError("spans are a list")
     spans = []
-    for value in values:
+    for value in _list(values):
         _check(value, (str, str, int, int, int))
         spans.append(QueueSpan(MessageQueue(*value[:3]), value[3], value[4]))
     return tuple(spans)
+
+
+def _list(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise ValueError(f"expected a list, found {values!r:.200}")
+    return values
 
 
 def _staged_file(values: Any) -> StagedFile:

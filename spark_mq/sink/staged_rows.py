@@ -130,11 +130,25 @@ class StagedReader:
         table = self.read(staged.table_start, staged.size_bytes - staged.table_start)
         if isal_zlib.crc32(table) != staged.table_crc:
             raise CorruptRecordError("table of staged rows", staged.table_start, staged.table_crc, "another sum")
-        head_size = int.from_bytes(table[:_LENGTH_BYTES], "little")
-        head = json.loads(table[_LENGTH_BYTES : _LENGTH_BYTES + head_size])
-        ranks = np.frombuffer(table, "<i8", offset=_LENGTH_BYTES + head_size)
-        queues = [MessageQueue(*values) for values in head["queues"]]
-        return tuple(_batches(queues, head["batches"], ranks))
+        try:
+            return _decode_table(table, staged)
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+            wanted = "a table of this version"
+            raise CorruptRecordError("table of staged rows", staged.table_start, wanted, str(error)) from None
+
+
+def _decode_table(table: bytes, staged: StagedFile) -> tuple[StagedBatch, ...]:
+    """The batches of a table whose sum is right. What JSON and NumPy raise says that it is another's."""
+    head_size = int.from_bytes(table[:_LENGTH_BYTES], "little")
+    head = json.loads(table[_LENGTH_BYTES : _LENGTH_BYTES + head_size])
+    ranks = np.frombuffer(table, "<i8", offset=_LENGTH_BYTES + head_size)
+    numbers = np.array(head["batches"], np.int64).reshape(-1, 4)
+    queues = [MessageQueue(str(topic), str(broker), int(queue_id)) for topic, broker, queue_id in head["queues"]]
+    if (numbers < 0).any() or (numbers[:, 1].sum(), numbers[:, 2].sum()) != (staged.table_start, len(ranks)):
+        raise ValueError("the sizes of its batches do not add up")
+    if len(ranks) != staged.rows:
+        raise ValueError(f"it has {len(ranks)} rows, not {staged.rows}")
+    return tuple(_batches(queues, numbers.tolist(), ranks))
 
 
 def _batches(queues: list[MessageQueue], table: list[list[int]], ranks: np.ndarray) -> Iterator[StagedBatch]:

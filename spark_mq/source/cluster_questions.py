@@ -19,6 +19,7 @@ from spark_mq.client.errors import (
     request_text,
     response_error,
 )
+from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, WireBody, make_request, read_body
 from spark_mq.remoting.errors import BodyError, HeaderError
@@ -99,7 +100,9 @@ class ClusterQuestions:
         answer = self._ask_name_servers(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return answer.body(TopicRouteData)
+        data = answer.body(TopicRouteData)
+        check_queue_counts(data, answer.address, request_text(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        return data
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics."""

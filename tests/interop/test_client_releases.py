@@ -13,15 +13,20 @@ import pytest
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import AccessDeniedError
 from spark_mq.client.message import Message
+from spark_mq.client.producer import Producer
 from spark_mq.client.pulls import Pull, PullStatus
 from spark_mq.client.send_retries import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.client.subscriptions import subscription
+from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
+from spark_mq.client_conditions import ClusterConditionError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
+from tests.interop.test_live_source import Stream, batch
 from tests.support.always_commit import AlwaysCommit
+from tests.support.client_rounds import Command, command_round, consume_round
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
@@ -110,6 +115,54 @@ def test_access_control_of_before_5_0_refuses_others_by_name(
             admin.runtime_info(guarded_4_9.address)
         assert "AclException" in str(denied.value)
         assert "another-secret" not in str(denied.value)
+    assert tls_mismatch(guarded_4_9.address) is None
+
+
+def test_access_control_of_before_5_0_lets_the_consumers_and_the_command_in(
+    guarded_4_9: RunningBroker, tmp_path: Path
+) -> None:
+    consume_round(ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR), "Consumed")
+    secret = tmp_path / "secret"
+    secret.write_text(OPERATOR.secret_key, "ascii")
+    signing = "--access-key", OPERATOR.access_key, "--secret-key-file", str(secret)
+    command_round(Command(guarded_4_9.name_server, *signing), "Commanded")
+
+
+def test_access_control_of_before_5_0_lets_a_query_in_and_names_a_refusal(guarded_4_9: RunningBroker) -> None:
+    """A batch and a stream that stores its group's offsets."""
+    settings = ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR)
+    with Admin(settings) as admin, Producer(settings, "GQueried") as producer:
+        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        admin.create_topic(NewTopic("Queried", 2, 2))
+        wait_until(lambda: "Queried" in admin.topics(), "the topic is registered")
+        bodies = [b"%d" % number for number in range(20)]
+        for body in bodies:
+            producer.send(Message("Queried", body))
+        options = {"nameServer": guarded_4_9.name_server, "topic": "Queried", "columns": "queue_id,body"}
+        signed = {**options, "accessKey": OPERATOR.access_key, "secretKey": OPERATOR.secret_key}
+        assert sorted(row["body"] for row in batch(signed)) == sorted(bodies)
+        group = {"consumerGroup": "GQueries", "commitOffsets": "true", "startingOffsets": "earliest"}
+        stream = Stream({**signed, **group})
+        assert len(stream.until(20)) == 20
+        queues = admin.max_offsets("Queried")
+        wait_until(
+            lambda: stream.batch() == [] and {each: admin.group_offset("GQueries", each) for each in queues} == queues,
+            "the group's offsets",
+        )
+    for wrong in ({"accessKey": OPERATOR.access_key, "secretKey": "another-secret"}, {}):
+        with pytest.raises(
+            ClusterConditionError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\](?s:.)*AclException"
+        ) as denied:
+            batch({**options, **wrong})
+        assert "another-secret" not in str(denied.value)
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.1.4"])
+def test_the_command_and_the_consumers_go_round_with_other_releases(tmp_path: Path, version: str) -> None:
+    oracle = released(tmp_path, version)
+    with Oracle(tmp_path).namesrv() as name_server, oracle.broker(tmp_path / "store", name_server):
+        command_round(Command(name_server), "Commanded")
+        consume_round(ClientSettings((name_server,)), "Consumed")
 
 
 @pytest.mark.parametrize("encoding", ["JSON", "ROCKETMQ"])

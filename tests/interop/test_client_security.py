@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,18 @@ import pytest
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import AccessDeniedError, SendFailedError, TlsError
-from spark_mq.client.message import Message
+from spark_mq.client.listeners import ConsumeStatus
+from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
+from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
+from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
 from tests.support.always_commit import AlwaysCommit
+from tests.support.client_rounds import Command, command_round, consume_round
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 from tests.support.live_writer import main as send_batch
 from tests.support.planned_server import Certificate
@@ -134,6 +139,15 @@ def test_plain_towards_servers_that_speak_tls_alone_is_named(encrypted: tuple[Ru
         admin.topics()
 
 
+def test_only_servers_that_speak_tls_alone_are_said_to_want_it(
+    guarded: RunningBroker, encrypted: tuple[RunningBroker, Certificate]
+) -> None:
+    """Those with access control are permissive, Java's default: they would take a handshake, too."""
+    assert [tls_mismatch(address) for address in (guarded.address, guarded.name_server)] == [None, None]
+    broker, _ = encrypted
+    assert [type(tls_mismatch(address)) for address in (broker.address, broker.name_server)] == [TlsError, TlsError]
+
+
 def test_tls_towards_a_server_without_it_is_named(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, java_properties=("-Dtls.server.mode=disabled",))
     with oracle.namesrv() as name_server:
@@ -173,6 +187,66 @@ def test_a_producer_with_another_key_is_refused_by_every_try_and_tells_no_secret
 def test_a_producer_speaks_tls(encrypted: tuple[RunningBroker, Certificate]) -> None:
     broker, certificate = encrypted
     produce(ClientSettings((broker.name_server,), tls=TlsSettings(ca_file=str(certificate.cert))))
+
+
+def test_consumers_sign_all_that_they_send(guarded: RunningBroker) -> None:
+    """Heartbeats, pulls, offsets, locks, what is sent back, and the answers to the broker's questions about transactions."""
+    consume_round(ClientSettings((guarded.name_server,), credentials=ADMIN), "Consumed")
+
+
+def test_consumers_speak_tls(encrypted: tuple[RunningBroker, Certificate]) -> None:
+    broker, certificate = encrypted
+    consume_round(ClientSettings((broker.name_server,), tls=TlsSettings(ca_file=str(certificate.cert))), "Consumed")
+
+
+def test_consumers_with_another_key_are_refused_at_once_and_tell_no_secret(
+    guarded: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ClientSettings((guarded.name_server,), credentials=Credentials("operator", "another-secret"))
+    got: list[MessageExt] = []
+
+    def listen(messages: Sequence[MessageExt], context: object) -> ConsumeStatus:
+        got.extend(messages)
+        return ConsumeStatus.SUCCESS
+
+    with PushConsumer(settings, "StrangePush", listen) as push, PullConsumer(settings, "StrangePull") as pull:
+        for consumer in (push, pull):
+            with pytest.raises(AccessDeniedError, match="check signature failed") as denied:
+                consumer.subscribe("T")
+            assert "another-secret" not in f"{denied.value!r}{denied.value}{denied.value.__dict__}"
+    assert got == []
+    assert "check signature failed" in caplog.text  # of the heartbeats
+    assert "another-secret" not in caplog.text
+
+
+def test_the_command_signs_all_that_it_asks(guarded: RunningBroker, tmp_path: Path) -> None:
+    command_round(Command(guarded.name_server, *signing(tmp_path, ADMIN)), "Commanded")
+
+
+def test_the_command_speaks_tls(encrypted: tuple[RunningBroker, Certificate]) -> None:
+    broker, certificate = encrypted
+    command_round(Command(broker.name_server, "--tls", "--tls-ca-file", str(certificate.cert)), "Commanded")
+
+
+def test_the_command_with_another_key_or_without_tls_says_what_is_wrong(
+    guarded: RunningBroker, encrypted: tuple[RunningBroker, Certificate], tmp_path: Path
+) -> None:
+    stranger = Command(guarded.name_server, *signing(tmp_path, Credentials("operator", "another-secret")))
+    for words in (("dump", "--topic", "T"), ("produce", "--topic", "T"), ("lag", "--group", "G"), ("groups",)):
+        said = stranger.run(*words, stdin="x\n", exit_code=1)
+        assert said.startswith("error: ")
+        assert "16 (NO_PERMISSION)" in said
+        assert "another-secret" not in said
+    for words in (("topics",), ("dump", "--topic", "TBW102")):
+        said = Command(encrypted[0].name_server).run(*words, exit_code=1)
+        assert "the server closes plain connections and speaks TLS" in said
+
+
+def signing(directory: Path, credentials: Credentials) -> tuple[str, ...]:
+    """What the command is told of a user."""
+    secret = directory / "secret"
+    secret.write_text(credentials.secret_key, "ascii")
+    return "--access-key", credentials.access_key, "--secret-key-file", str(secret)
 
 
 @pytest.mark.parametrize("guarantee", [{}, {"guarantee": "atLeastOnce"}], ids=["exactly once", "at least once"])

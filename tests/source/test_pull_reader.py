@@ -16,6 +16,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     RequestTimeoutError,
     ResponseError,
+    TlsError,
 )
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.conditions import DataLossError
@@ -298,10 +299,17 @@ def test_an_answer_that_makes_no_sense_is_an_error(broker: FakeBroker, answers: 
         read(reader_of(broker), 0, 10)
 
 
-@pytest.mark.parametrize("nonsense", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 64, b"\x15\x03\x01\x00\x02\x02F"])
-def test_what_is_no_frame_is_an_error(broker: FakeBroker, nonsense: bytes) -> None:
+@pytest.mark.parametrize(
+    ("nonsense", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", FrameRefusedError),
+        (b"\xff" * 64, FrameRefusedError),
+        (b"\x15\x03\x01\x00\x02\x02F", TlsError),
+    ],
+)
+def test_what_is_no_frame_is_an_error(broker: FakeBroker, nonsense: bytes, error: type[ClientError]) -> None:
     broker.answers = [lambda *_: nonsense]
-    with pytest.raises(FrameRefusedError):
+    with pytest.raises(error):
         read(reader_of(broker), 0, 10)
 
 

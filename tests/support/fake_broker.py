@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from spark_mq.client.tls_mismatch import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
 from storage.rules.response_codes import ResponseCode
 
 Answer = Callable[["FakeBroker", RemotingCommand], RemotingCommand | bytes | None]
 """An answer, bytes in place of one, or None: the connection is closed."""
+
+
+def answer_probe(connection: socket.socket, request: RemotingCommand) -> None:
+    """As every server answers what no request has as its code."""
+    for piece in encode_frame(make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)):
+        connection.sendall(piece)
 
 
 class FakeBroker:
@@ -89,15 +96,20 @@ class FakeBroker:
             except OSError:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections += 1
             self._open.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         reader = FrameReader()
+        is_counted = False
         with suppress(OSError):
             while data := connection.recv(1 << 16):
                 for request in reader.feed(data):
+                    if request.code == PROBE_CODE:
+                        answer_probe(connection, request)
+                        continue
+                    self.connections += not is_counted
+                    is_counted = True
                     self.requests.append(request)
                     answer = self.answers.pop(0)(self, request) if self.answers else self.pull(request)
                     if answer is None:

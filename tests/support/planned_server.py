@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spark_mq.client.tls_mismatch import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
+from storage.rules.response_codes import ResponseCode
 
 Plan = Callable[["Peer", RemotingCommand], None]
 """What to do about a command of a client."""
@@ -47,11 +49,12 @@ class Peer:
 class PlannedServer:
     """`commands` holds what came, `peers` every connection so far."""
 
-    def __init__(self, plan: Plan, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, plan: Plan, tls: ssl.SSLContext | None = None, *, is_permissive: bool = False) -> None:
         self.plan = plan
         self.commands: list[RemotingCommand] = []
         self.peers: list[Peer] = []
         self._tls = tls
+        self._is_permissive = is_permissive
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -87,14 +90,18 @@ class PlannedServer:
     def _serve(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
             if self._tls is not None:
-                if sock.recv(1, socket.MSG_PEEK) != b"\x16":
+                speaks_tls = sock.recv(1, socket.MSG_PEEK) == b"\x16"
+                if not speaks_tls and not self._is_permissive:
                     return  # as an enforcing broker: closed without a word
-                sock = self._tls.wrap_socket(sock, server_side=True)
+                sock = self._tls.wrap_socket(sock, server_side=True) if speaks_tls else sock
             peer = Peer(sock)
             self.peers.append(peer)
             reader = FrameReader()
             while data := sock.recv(1 << 16):
                 for command in reader.feed(data):
+                    if command.code == PROBE_CODE and not command.is_response:
+                        peer.send(make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+                        continue
                     self.commands.append(command)
                     self.plan(peer, command)
                 if reader.error is not None:
@@ -103,9 +110,11 @@ class PlannedServer:
 
 
 @contextlib.contextmanager
-def planned_server(plan: Plan, tls: ssl.SSLContext | None = None) -> Iterator[PlannedServer]:
-    """The server, closed with the context."""
-    server = PlannedServer(plan, tls)
+def planned_server(
+    plan: Plan, tls: ssl.SSLContext | None = None, *, is_permissive: bool = False
+) -> Iterator[PlannedServer]:
+    """The server, closed with the context. With `tls` it speaks nothing else, unless it is permissive."""
+    server = PlannedServer(plan, tls, is_permissive=is_permissive)
     try:
         yield server
     finally:

@@ -16,12 +16,15 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
+from tests.torture.answer_decoders import ANSWER_DECODERS
 from tests.torture.decoders import Decoder
 from tests.torture.file_decoders import FILE_DECODERS
 from tests.torture.kind import Kind, Outcome
+from tests.torture.live_decoders import LIVE_DECODERS
 from tests.torture.message_decoders import MESSAGE_DECODERS
 from tests.torture.mutations import Mutator, smallest
 from tests.torture.own_decoders import OWN_DECODERS
+from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.record_decoders import RECORD_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.state_decoders import STATE_DECODERS
@@ -34,6 +37,9 @@ DECODERS: tuple[Decoder, ...] = (
     *STATE_DECODERS,
     *OWN_DECODERS,
     *WIRE_DECODERS,
+    *ANSWER_DECODERS,
+    *LIVE_DECODERS,
+    *QUERY_DECODERS,
 )
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""

@@ -48,6 +48,12 @@ class Samples:
     def property_strings(self) -> list[bytes]:
         return sorted({message.raw_properties for message in self.messages})
 
+    def scratch(self, name: str) -> Path:
+        """A directory for what is written by this package's own code."""
+        made = self._directory / name
+        made.mkdir(parents=True, exist_ok=True)
+        return made
+
     def files(self, pattern: str, limit: int = 1 << 16) -> list[bytes]:
         """Files of the stores by a pattern below ROOT, each as far as its first `limit` bytes; those that differ."""
         paths = (path for root in self.stores.values() for path in sorted(root.glob(pattern)) if path.is_file())

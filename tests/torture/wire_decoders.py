@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -22,10 +23,13 @@ from spark_mq.remoting import (
     RemotingCommand,
     RemotingError,
     Request,
+    decode_frame,
     encode_frame,
     read_body,
+    read_body_list,
     read_header,
     write_body,
+    write_body_list,
     write_header,
 )
 from tests.support.captures import captured_frames, captured_streams
@@ -60,6 +64,8 @@ def _read_frames(content: bytes, directory: Path) -> bool:
         at += size
     assert [_said(event) for event in events] == [_said(event) for event in whole]
     read = [event.command for event in whole if not isinstance(event, Broken)]
+    with suppress(FrameError):
+        assert [decode_frame(content)] == read
     for command in read:
         _write_again(command)
     return bool(read)
@@ -124,9 +130,13 @@ def _read_header(command: RemotingCommand, number: int) -> bool:
 
 
 def _read_body(content: bytes, directory: Path) -> bool:
-    """The first line says which body it is to be; what was read is read again from what it is written as."""
+    """The first line says which body it is to be, or a list of them; what was read is read again from what it is written as."""
     head, _, body = content.partition(b"\n")
     found = _BODIES[sum(head) % len(_BODIES)] if not head.isdigit() else _BODIES[int(head[:9]) % len(_BODIES)]
+    if body[:1] == b"[":
+        values = read_body_list(found, body)
+        assert _has_surrogates(repr(values)) or read_body_list(found, write_body_list(values)) == values
+        return True
     value = read_body(found, body)
     for is_standard in (False, True):
         written = write_body(value, is_standard_json=is_standard)
@@ -143,7 +153,12 @@ def _bodies(samples: Samples) -> list[bytes]:
         if one.asked in table and body[:1] == b"{" and len(body) < 3_000:
             made[one.asked, one.is_response] = b"%d\n%s" % (_NUMBERS[table[one.asked].__name__], body)
     number = _NUMBERS["ConsumerStatus"]
-    return [*made.values(), b"%d\n{ messageQueueTable : { {'topic':'T', queueId:0, brokerName:'b'} :7 } }" % number]
+    users = b'%d\n[{"username":"a","userType":"Super"},{"username":"b"}]' % _NUMBERS["UserInfo"]
+    return [
+        users,
+        *made.values(),
+        b"%d\n{ messageQueueTable : { {'topic':'T', queueId:0, brokerName:'b'} :7 } }" % number,
+    ]
 
 
 def _body_bombs() -> Sequence[bytes]:

@@ -1,0 +1,114 @@
+"""No decoder of foreign bytes is forgotten: the modules are read for them, and the fuzzing is watched for the functions that it runs.
+
+A function decodes if it calls what turns bytes into values, or reads an answer's header or body. It is fuzzed if a fuzzed decoder runs
+it with its valid samples. One that no decoder runs stands in `NOT_FOREIGN` with the reason, or this fails with its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+from tests.support.places import PROJECT
+from tests.torture import fuzz
+from tests.torture.answer_decoders import ANSWER_DECODERS
+from tests.torture.live_decoders import LIVE_DECODERS
+from tests.torture.query_decoders import QUERY_DECODERS
+from tests.torture.samples import Samples
+from tests.torture.wire_decoders import WIRE_DECODERS
+
+ROOMS = ("remoting", "client", "source", "sink")
+READING = frozenset(
+    {
+        *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
+        *("parse_sent", "load_json", "read_header", "read_body", "read_body_list", "feed"),
+        *("read_answer_header", "read_answer_body", "pull_answer", "pull_result", "slice_of", "extract_regex"),
+    }
+)
+"""Calls by which a function decodes; every `decode_…` is one, too."""
+
+_SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
+NOT_FOREIGN = {
+    "client/allocation.py _ring_hash": "a hash of its own text",
+    "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
+    "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
+    "client/signing.py signature": "text of its own",
+    "client/transport.py Transport.data_received": _SOCKETS,
+    "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
+    "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
+    "source/option_values.py parse_paths": "the user's option",
+    "source/repeated_batch.py latest_offset": "what this source has told Spark; load_json is fuzzed",
+    "source/rows.py RowSource.properties": "records' property strings, fuzzed as such",
+}
+
+
+_OF_THESE_ROOMS = (
+    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS),
+    *(decoder for decoder in fuzz.DECODERS if decoder.name in ("client batches", "positions of a query")),
+)
+
+
+def _called(function: ast.AST) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def _decoders() -> dict[str, tuple[str, int]]:
+    """Each function that decodes, as `room/file function`, with file and first line."""
+    found = {}
+    for path in (path for room in ROOMS for path in sorted((PROJECT / "spark_mq" / room).glob("*.py"))):
+        for name, function in _functions(ast.parse(path.read_text("utf-8")), ""):
+            names = set(_called(function))
+            if names & READING or any(each.startswith("decode_") for each in names):
+                first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+                found[f"{path.parent.name}/{path.name} {name}"] = str(path), first
+    return found
+
+
+def _functions(tree: ast.AST, within: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield within + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{within}{node.name}.")
+
+
+def _run_by_fuzzing(directory: Path) -> set[tuple[str, int]]:
+    """File and first line of each function that the decoders run with their samples."""
+    codes: set[CodeType] = set()
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    samples = Samples(directory / "samples")
+    made = [(decoder, decoder.samples(samples)) for decoder in fuzz.DECODERS if decoder in _OF_THESE_ROOMS]
+    sys.setprofile(watch)
+    try:
+        for number, (decoder, contents) in enumerate(made):
+            own = directory / str(number)
+            own.mkdir()
+            for content in contents:
+                try:
+                    decoder.read(content, own)
+                except decoder.declared:
+                    continue
+    finally:
+        sys.setprofile(None)
+    return {(code.co_filename, code.co_firstlineno) for code in codes}
+
+
+@pytest.mark.slow
+def test_every_decoder_of_what_others_say_is_fuzzed(tmp_path: Path) -> None:
+    decoders = _decoders()
+    run = _run_by_fuzzing(tmp_path)
+    not_run = {name for name, place in decoders.items() if place not in run}
+    assert sorted(not_run - NOT_FOREIGN.keys()) == []
+    assert sorted(NOT_FOREIGN.keys() - not_run) == [], "these are fuzzed, or are no decoders any more"
+    assert len(decoders) > 60
