@@ -19,15 +19,17 @@ from typing import NamedTuple
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError, RequestTimeoutError, request_text, response_error
-from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.sink.live_request import send_request
-from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_failure
+from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
 from storage.epoch_times import current_time_ms
 
 QUEUED_BYTES = 16 << 20
 """So many bytes may wait in a lane before who offers more has to wait."""
 KEEP_ALIVE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_CALL_BYTES = 1_024
+"""What a call without a body counts for."""
 
 
 class QueueBatch(NamedTuple):
@@ -37,6 +39,22 @@ class QueueBatch(NamedTuple):
     body: bytes | memoryview
     row_count: int
     sys_flag: int
+    call: RemotingCommand | None = None
+    """What is asked of the broker in place of a send."""
+    row: int = -1
+    """The row's number, of a batch of one, where its answer is to be told from others."""
+
+    @property
+    def code(self) -> int:
+        """That of its request."""
+        if self.call is not None:
+            return self.call.code
+        return RequestCode.SEND_MESSAGE_V2 if self.row_count == 1 else RequestCode.SEND_BATCH_MESSAGE
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for while it waits."""
+        return len(self.body) if self.call is None else _CALL_BYTES
 
 
 class LaneStoppedError(ClientError):
@@ -67,6 +85,8 @@ class LaneTerms(NamedTuple):
     """Sent now and then while the lane works."""
     leave: RemotingCommand | None = None
     """Sent when all is stored. A broker up to 4.9 keeps the name of a producer group for ever unless a client takes leave."""
+    on_refused: Callable[[QueueBatch, ClientError], bool] | None = None
+    """Is told each batch that its broker will never take; True = that is dealt with, and the lane goes on."""
 
 
 class _Try:
@@ -108,8 +128,15 @@ class BrokerLane:
                 self._changed.wait()
             self._raise_failure()
             self._waiting.setdefault(batch.queue, deque()).append(_Try(batch))
-            self._queued_bytes += len(batch.body)
+            self._queued_bytes += batch.size_bytes
             self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait until nothing that was offered is on its way. Raises what has stopped the lane."""
+        with self._changed:
+            while (self._waiting or self._in_flight) and self._failure is None:
+                self._changed.wait()
+            self._raise_failure()
 
     def finish(self) -> None:
         """Wait until everything is stored. Raises what has stopped the lane."""
@@ -181,9 +208,10 @@ class BrokerLane:
             self._alive_s = now_s
             requests.append((self._terms.keep_alive, None))
         for one in due:
-            queue, body, row_count, sys_flag = one.batch
-            request = send_request(queue, body, row_count, sys_flag, group=self._terms.group, born_time_ms=now_ms)
-            requests.append((request, one))
+            queue, body, row_count, sys_flag, call, _ = one.batch
+            group = self._terms.group
+            made = call or send_request(queue, body, row_count, sys_flag, group=group, born_time_ms=now_ms)
+            requests.append((made, one))
         self._connection.send(requests, self._terms.send_timeout_ms)
 
     def _receive(self) -> None:
@@ -197,20 +225,34 @@ class BrokerLane:
                 self._take(one, answer, self._connection.address)
 
     def _take(self, one: _Try, answer: RemotingCommand, address: str) -> None:
-        verdict = verdict_of(answer.code, is_exact=self._terms.is_exact)
+        if one.batch.call is None:
+            verdict = verdict_of(answer.code, is_exact=self._terms.is_exact)
+        else:
+            verdict = verdict_of_call(answer.code, answer.remark)
         if verdict is Verdict.STORED:
             self._terms.on_stored(one.batch, answer)
-            with self._changed:
-                del self._in_flight[one.batch.queue]
-                self._queued_bytes -= len(one.batch.body)
-                self.statuses[answer.code] += one.batch.row_count
-                self._changed.notify_all()
+            self._end(one, answer.code)
             return
-        what = request_text(310 if one.batch.row_count == 1 else 320)
-        error = response_error(answer.code, answer.remark, address, what, one.batch.queue.topic)
+        error = response_error(answer.code, answer.remark, address, request_text(one.batch.code), one.batch.queue.topic)
+        if (
+            verdict is Verdict.REFUSED
+            and self._terms.on_refused is not None
+            and self._terms.on_refused(one.batch, error)
+        ):
+            self._end(one, None)
+            return
         if verdict is not Verdict.AGAIN:
             raise LaneStoppedError(error, is_doubt=verdict is Verdict.DOUBT)
         self._try_again([one], error)
+
+    def _end(self, one: _Try, code: int | None) -> None:
+        """Nothing more is to be done for a batch; `code` is that of the answer by which it is stored."""
+        with self._changed:
+            del self._in_flight[one.batch.queue]
+            self._queued_bytes -= one.batch.size_bytes
+            if code is not None:
+                self.statuses[code] += one.batch.row_count
+            self._changed.notify_all()
 
     def _fail(self, error: ClientError) -> None:
         """The connection is no more, or one batch was refused."""

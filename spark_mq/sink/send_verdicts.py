@@ -7,9 +7,12 @@
                                    producer says
     other codes                                    doubt
     no answer, no connection       again           doubt
+    an answer that is no frame     refused         doubt: what is there does not speak the protocol, and the next answer is no better
 
 "Again" means the same queue, so that rows keep their order. After "doubt" nothing is sent until it is known what the broker holds.
-Java: SendMessageProcessor.handlePutMessageResult, NettyRemotingAbstract.processRequestCommand, BrokerFastFailure.
+Calls about one row (36, 37) are for atLeastOnce alone, and only 0 means that they are done.
+Java: SendMessageProcessor.handlePutMessageResult, NettyRemotingAbstract.processRequestCommand, BrokerFastFailure,
+AbstractSendMessageProcessor.consumerSendMsgBack, EndTransactionProcessor.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from enum import Enum
 
 from spark_mq.client.errors import RETRIABLE_CODES, ClientError
-from spark_mq.client.send_retries import RETRIED_CODES, is_network_failure, stored_status
+from spark_mq.client.send_retries import RETRIED_CODES, goes_again, stored_status
 from storage.rules.response_codes import ResponseCode
 
 REFUSING_CODES = frozenset(
@@ -30,6 +33,15 @@ REFUSING_CODES = frozenset(
     )
 )
 """Refusals that come before anything is written and do not pass by themselves."""
+
+_NOT_THERE = (
+    "look message by offset failed",
+    "Find prepared transaction message failed",
+    "The producer group wrong",
+    "The transaction state table offset wrong",
+    "The commit log offset wrong",
+)
+"""How remarks to SYSTEM_ERROR begin, where the broker's log does not hold the message that a call is about."""
 
 
 class Verdict(Enum):
@@ -50,8 +62,23 @@ def verdict_of(code: int, *, is_exact: bool) -> Verdict:
     return Verdict.AGAIN if code in RETRIED_CODES else Verdict.REFUSED
 
 
+def verdict_of_call(code: int, remark: str | None) -> Verdict:
+    """What the answer to a message's being sent back (36), or to a transaction's end (37), says of it. A slave answers 11 to an end."""
+    if code == ResponseCode.SUCCESS:
+        return Verdict.STORED
+    if is_not_there(code, remark):
+        return Verdict.REFUSED
+    passes = code in RETRIABLE_CODES or code in RETRIED_CODES or code == ResponseCode.SLAVE_NOT_AVAILABLE
+    return Verdict.AGAIN if passes else Verdict.REFUSED
+
+
+def is_not_there(code: int, remark: str | None) -> bool:
+    """Whether the broker says that its log does not hold the message that a call is about."""
+    return code == ResponseCode.SYSTEM_ERROR and (remark or "").startswith(_NOT_THERE)
+
+
 def verdict_of_failure(error: ClientError, *, is_exact: bool) -> Verdict:
     """What an error without an answer says of all batches that wait for one."""
     if is_exact:
         return Verdict.DOUBT
-    return Verdict.AGAIN if is_network_failure(error) else Verdict.REFUSED
+    return Verdict.AGAIN if goes_again(error, is_waited_for=True) else Verdict.REFUSED

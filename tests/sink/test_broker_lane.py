@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import RequestTimeoutError, ResponseError
+from spark_mq.client.errors import FrameRefusedError, RequestTimeoutError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
@@ -164,6 +164,19 @@ def test_the_time_for_tries_has_an_end() -> None:
         with pytest.raises(LaneStoppedError) as stopped:
             send(broker, batches(1), is_exact=False, timeout_ms=200, retry_ms=500)
         assert isinstance(stopped.value.cause, RequestTimeoutError)
+
+
+def no_frame(broker: FakeBroker, request: RemotingCommand) -> bytes:
+    return b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+def test_at_least_once_stops_at_once_where_the_other_side_does_not_speak_the_protocol() -> None:
+    with SendingBroker() as broker:
+        broker.answers = [no_frame]
+        with pytest.raises(LaneStoppedError) as stopped:
+            send(broker, batches(1), is_exact=False)
+        assert isinstance(stopped.value.cause, FrameRefusedError)
+        assert broker.connections == 1, "it is not tried again"
 
 
 def test_rows_are_counted_by_the_status_of_their_answer() -> None:

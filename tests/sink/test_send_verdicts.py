@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.client.errors import BrokerUnreachableError, ClientError, RequestTimeoutError
+from spark_mq.client.errors import BrokerUnreachableError, ClientError, FrameRefusedError, RequestTimeoutError
 from spark_mq.client.send_retries import RETRIED_CODES
-from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_failure
+from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
 
 
 @pytest.mark.parametrize("code", [0, 10, 11, 12])
@@ -40,3 +40,28 @@ def test_under_at_least_once_a_code_is_tried_again_where_javas_producer_tries_ag
 def test_without_an_answer_one_guarantee_sends_again_and_the_other_does_not(error: ClientError) -> None:
     assert verdict_of_failure(error, is_exact=False) is Verdict.AGAIN
     assert verdict_of_failure(error, is_exact=True) is Verdict.DOUBT
+
+
+def test_an_answer_that_is_no_frame_is_not_asked_for_again() -> None:
+    error = FrameRefusedError("a:1", "its length is 1213486160")
+    assert verdict_of_failure(error, is_exact=False) is Verdict.REFUSED
+    assert verdict_of_failure(error, is_exact=True) is Verdict.DOUBT, "what was sent before may be stored"
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "verdict"),
+    [
+        (0, None, Verdict.STORED),
+        (1, "OS_PAGE_CACHE_BUSY", Verdict.AGAIN),
+        (1, "look message by offset failed, 4711", Verdict.REFUSED),
+        (1, "Find prepared transaction message failed", Verdict.REFUSED),
+        (2, "[REJECTREQUEST]system busy", Verdict.AGAIN),
+        (11, None, Verdict.AGAIN),
+        (13, "The message is illegal", Verdict.REFUSED),
+        (26, "subscription group not exist, g", Verdict.REFUSED),
+        (604, None, Verdict.REFUSED),
+    ],
+)
+def test_a_call_about_one_row_is_done_by_0_alone(code: int, remark: str | None, verdict: Verdict) -> None:
+    """AbstractSendMessageProcessor.consumerSendMsgBack, EndTransactionProcessor (11: the broker is a slave by now)."""
+    assert verdict_of_call(code, remark) is verdict
