@@ -298,6 +298,10 @@ class InvalidRowError(SparkMqError):
     """
 
     condition = "SPARK_MQ_INVALID_ROW"
+    cure = (
+        "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
+        "but for a deliver_at for which the timer is full"
+    )
 
     def __init__(self, partition: int, count: int, *rejections: tuple[int, str, str]) -> None:
         super().__init__(partition, count, *rejections)
@@ -315,8 +319,7 @@ class InvalidRowError(SparkMqError):
         return (
             *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
-            "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
-            "but for a deliver_at for which the timer is full",
+            self.cure,
         )
 
     def _others(self) -> Iterator[str]:
@@ -331,6 +334,12 @@ class InvalidRowError(SparkMqError):
                 if (column, rule) == self.rejections[0][1:]
                 else f"{which}, column {column}: {rule}"
             )
+
+
+class InvalidSentRowError(InvalidRowError):
+    """The same of rows for running brokers, at least once: what was sent before stays sent."""
+
+    cure = "Rows that were sent before stay at their brokers. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
 
 
 class WriteFailedError(SparkMqError):

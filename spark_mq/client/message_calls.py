@@ -42,7 +42,7 @@ class MessageCalls:
         Raises ValueError where it is no such id, ResponseError where nothing is there. `topic` is for access control.
         """
         host, port, offset = decode_offset_message_id(message_id)
-        address = _address(host, port)
+        address = address_of_id(host, port)
         code = RequestCode.VIEW_MESSAGE_BY_ID
         request = make_call(code, ViewMessageRequest(topic=topic, commitlog_offset=offset))
         answer = await self._instance.remoting.ask(address, request, topic=topic)
@@ -114,6 +114,7 @@ def _records(answer: RemotingCommand, address: str, code: int) -> list[Record]:
     return records
 
 
-def _address(host: bytes, port: int) -> str:
+def address_of_id(host: bytes, port: int) -> str:
+    """`address:port` as name servers spell it, of what an offset message id says."""
     shown = ipaddress.ip_address(host)
     return f"[{shown}]:{port}" if shown.version == 6 else f"{shown}:{port}"

@@ -27,12 +27,12 @@ from storage.format.sys_flag import COMPRESSED, TRANSACTION_PREPARED
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
 from storage.messages.delays import DELAY, TIMER_DELIVER_MS
 from storage.messages.half_messages import IMMUNITY, PREPARED, UNIQUE_KEY, WAIT, client_properties, half_refusals
+from storage.messages.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
 from storage.messages.sizes import Limits, Sizes, excesses
 from storage.names import RETRY_PREFIX, validate_topic
 from storage.rules.message_check import NOT_ALLOWED_SEND_TOPICS
 from storage.rules.message_texts import BLANK_IN_KEY, property_fault, text_fault
 
-RECONSUME_TIMES, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
 _SHARDING_KEY = "__SHARDINGKEY"
 _INSTANCE_ID = "INSTANCE_ID"
 _UNSUSPICIOUS_BYTES = PROPERTIES_LIMIT_BYTES - 1_024

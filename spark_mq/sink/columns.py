@@ -5,9 +5,9 @@ The source's other columns are accepted and left, so that its rows go straight i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pyspark.sql.types import (
     ArrayType,
@@ -129,6 +129,18 @@ SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
 }  # fmt: skip
 """What is taken with sendBack; the first four are needed."""
 
+LIVE_SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
+    column.name: column
+    for column in (
+        SinkColumn("topic", "STRING", _is_text, "where it was consumed from"),
+        SinkColumn("msg_id", "STRING", _is_text, "its broker's address and its place in that broker's log, as the source gives it"),
+        SinkColumn("broker_name", "STRING", _is_text,
+                   "whose log that is; null or without the column = the broker that has the address in msg_id"),
+        SinkColumn("delay_level", "INT", _is_integer, "when to try again; null or 0 = level 3 + its reconsume times, negative = never"),
+    )
+}  # fmt: skip
+"""What is taken with sendBack of rows that a running broker holds; the first two are needed."""
+
 KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
@@ -153,7 +165,27 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
     left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
     check_types(schema, taken, left, needed="value" if kafka else "body")
-    names = [name for name in schema.names if name in taken]
+    return InputColumns(names_to_take(schema.names, taken, options), kafka)
+
+
+class RowKinds(Protocol):
+    """What the options of either sink say of the kinds of its rows."""
+
+    @property
+    def keep_unique_key(self) -> bool: ...
+
+    @property
+    def transactional(self) -> bool: ...
+
+    @property
+    def max_reconsume_times(self) -> int | None: ...
+
+
+def names_to_take(given: Sequence[str], taken: Collection[str], options: RowKinds) -> tuple[str, ...]:
+    """Which of the known columns are taken, in the frame's order. Raises SinkSchemaError for a column that needs another option, and
+    OptionError for an option that needs a column.
+    """
+    names = [name for name in given if name in taken]
     if not options.keep_unique_key:
         names = [name for name in names if name != "unique_key"]
     if "retry_group" not in names:
@@ -165,7 +197,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     for name in ("transaction_state", "producer_group"):
         if name in names and not options.transactional:
             raise SinkSchemaError(name, "it needs the option transactional=true")
-    return InputColumns(tuple(names), kafka)
+    return tuple(names)
 
 
 def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) -> None:
@@ -192,15 +224,20 @@ _SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"} | {
 def _columns_to_send_back(schema: StructType) -> InputColumns:
     if "body" not in schema.names:
         raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
-    left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*SEND_BACK_COLUMNS, *_NOT_SENT_BACK)]
+    return columns_sent_back(schema, SEND_BACK_COLUMNS, retry_rows.NEEDED_COLUMNS)
+
+
+def columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:
+    """What to take of rows that consumers failed on. Raises SinkSchemaError."""
+    left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*taken, *_NOT_SENT_BACK)]
     for name in _NOT_SENT_BACK:
         if name in schema.names:
             raise SinkSchemaError(
                 name, "it has no meaning with sendBack=true; there is delay_level, and the option consumerGroup"
             )
-    for needed in retry_rows.NEEDED_COLUMNS:
-        check_types(schema, SEND_BACK_COLUMNS, left, needed=needed)
-    return InputColumns(tuple(name for name in schema.names if name in SEND_BACK_COLUMNS))
+    for one in needed:
+        check_types(schema, taken, left, needed=one)
+    return InputColumns(tuple(name for name in schema.names if name in taken))
 
 
 def check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:

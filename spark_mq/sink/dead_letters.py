@@ -3,10 +3,14 @@
 A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
 (`storage/batch/dead_letter_file.py`). So a dead letter is there exactly once, if and when its batch is.
 What a task that died has left stays hidden.
+
+A batch for a store names its files in the intent; one for running brokers, at least once, has none (`publish_dead_letters`). A
+repeated batch gives the same names, so it replaces what it has put there before.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -74,6 +78,24 @@ class DeadLetterWriter:
             self._writer = None
         with suppress(FileNotFoundError):
             self._file_system.unlink(self._file.staged)
+
+
+def publish_dead_letters(file_system: LocalFileSystem, dead_letters: Iterable[DeadLetterFile]) -> None:
+    """Give staged files their names, durably. FileNotFoundError where neither the staged file nor the other is there."""
+    for staged, final in dead_letters:
+        try:
+            file_system.rename(staged, final)
+        except FileNotFoundError:
+            if not file_system.exists(final):
+                raise
+        file_system.sync(posixpath.dirname(final))
+
+
+def drop_dead_letters(file_system: LocalFileSystem, dead_letters: Iterable[DeadLetterFile]) -> None:
+    """Delete staged files of a batch for running brokers that failed."""
+    for file in dead_letters:
+        with suppress(FileNotFoundError):
+            file_system.unlink(file.staged)
 
 
 def discard_staged(file_system: LocalFileSystem, root: str, dead_letters: Iterable[tuple[str, str]]) -> None:

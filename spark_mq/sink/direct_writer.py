@@ -2,11 +2,11 @@
 
 A batch whose answer is not known is sent again, so its rows may be there twice, and a task that Spark runs again sends all of its
 rows again. None is lost: a task that has reported its end was told of each batch that it is stored.
+Rows that are sent back go another way (`live_returns.py`), and those that are transactions have an end (`live_transactions.py`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,24 +14,29 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.conditions import InvalidRowError
-from spark_mq.remoting import MessageQueue, RemotingCommand
-from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
+from spark_mq.remoting import RemotingCommand
+from spark_mq.sink.broker_lane import LaneStoppedError, QueueBatch
 from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_rejects import REJECTIONS_SHOWN as REJECTIONS_SHOWN
+from spark_mq.sink.live_rejects import RejectedRows
+from spark_mq.sink.live_returns import ReturnWriter
 from spark_mq.sink.live_routes import live_routes
-from spark_mq.sink.live_rows import DELAY_COLUMNS, route_rules
+from spark_mq.sink.live_rows import SINGLE_COLUMNS, route_rules, with_group_namespaces
+from spark_mq.sink.live_transactions import OpenHalves
 from spark_mq.sink.unsafe_answers import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
+from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms
+from storage.files.os_errors import host_name
 from storage.format.unique_key import PREFIX_BYTES
 from storage.rows.kafka import from_kafka_columns
 from storage.rows.messages import MessageRows
 
 MOST_ROWS = 1_000
 """Rows of a batch: each has an id of 32 characters in the answer."""
-REJECTIONS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,28 @@ class SentRows(WriterCommitMessage):
     row_count: int
     statuses: dict[int, int] = field(default_factory=dict)
     """Rows by the code of the answer."""
+    dead_letters: DeadLetterFile | None = None
+    """What it has put aside."""
+    host: str = ""
+    """The machine where it did."""
 
 
 def send_rows(
-    options: LiveSinkOptions, columns: InputColumns, partition: int, key: bytes, frames: Iterator[pa.RecordBatch]
+    options: LiveSinkOptions,
+    columns: InputColumns,
+    partition: int,
+    key: bytes,
+    frames: Iterator[pa.RecordBatch],
+    batch: Batch | None = None,
+    attempt: int = 0,
 ) -> SentRows:
-    """Send the rows of a task. `key` are 8 bytes that no other attempt of a task has, for the unique keys.
+    """Send the rows of a task. `key` are 8 bytes that no other attempt of a task has, for the unique keys. `batch` and `attempt` name
+    the file of rows that are put aside.
 
-    Raises InvalidRowError and the client's errors; rows that were sent before stay sent.
+    Raises InvalidSentRowError and the client's errors; rows that were sent before stay sent, halves are rolled back.
     """
     with live_routes(options) as routes:
-        return send_over(routes, options, columns, partition, key, frames)
-
-
-class Routes(Protocol):
-    """Where rows can go (`LiveRoutes`)."""
-
-    def queues_of(self, topic: str) -> tuple[MessageQueue, ...]: ...
-
-    def queue_at(self, topic: str, place: int) -> MessageQueue: ...
-
-    def address_of(self, broker_name: str, topic: str) -> str: ...
+        return send_over(routes, options, columns, partition, key, frames, batch, attempt)
 
 
 def send_over(
@@ -71,71 +77,104 @@ def send_over(
     partition: int,
     key: bytes,
     frames: Iterator[pa.RecordBatch],
+    batch: Batch | None = None,
+    attempt: int = 0,
 ) -> SentRows:
     """As `send_rows`, over these routes."""
-    writer = _DirectWriter(options, routes, key + (partition % 65_536).to_bytes(2, "big"), partition)
+    rejected = RejectedRows(options, partition, batch, attempt)
+    writer: _Writer
+    if options.send_back:
+        writer = ReturnWriter(routes, options, rejected)
+    else:
+        writer = _DirectWriter(routes, options, columns, partition, key, rejected)
     try:
         for frame in frames:
-            writer.append(frame.select(list(columns.names)), is_kafka=columns.kafka)
-        return writer.finish()
+            writer.append(frame)
+        statuses = writer.finish()
+        aside = rejected.finish()
     except LaneStoppedError as error:
+        rejected.discard()
         raise error.cause from None
+    except BaseException:
+        rejected.discard()
+        raise
     finally:
         writer.stop()
+    return SentRows(writer.row_count, statuses, aside, "" if aside is None else host_name())
+
+
+class _Writer(Protocol):
+    """Sends one task's rows."""
+
+    row_count: int
+    """How many were sent."""
+
+    def append(self, frame: pa.RecordBatch) -> None:
+        """Rows as they came."""
+
+    def finish(self) -> dict[int, int]:
+        """Wait until all are stored; rows by the code of the answer."""
+
+    def stop(self) -> None:
+        """Let go; where `finish` did not return, give up what can be given up."""
 
 
 class _DirectWriter:
-    def __init__(self, options: LiveSinkOptions, routes: Routes, key: bytes, partition: int) -> None:
-        assert len(key) == PREFIX_BYTES
+    def __init__(
+        self,
+        routes: Routes,
+        options: LiveSinkOptions,
+        columns: InputColumns,
+        partition: int,
+        key: bytes,
+        rejected: RejectedRows,
+    ) -> None:
+        prefix = key + (partition % 65_536).to_bytes(2, "big")
+        assert len(prefix) == PREFIX_BYTES
         self._options = options
+        self._columns = columns
         self._routes = routes
-        self._partition = partition
-        self._rows = MessageRows(route_rules(options, routes.queues_of), key, partition)
+        self._rejected = rejected
+        self._rows = MessageRows(route_rules(options, routes.queues_of), prefix, partition)
+        self._may_be_single = any(name in columns.names for name in SINGLE_COLUMNS)
         self._cutter = BatchCutter(options.batch_bytes, MOST_ROWS)
-        self._lanes: dict[str, BrokerLane] = {}
-        self._row_count = 0
+        self._lanes = Lanes(routes, options, self._take)
+        self._halves = OpenHalves(routes, options) if options.transactional else None
+        self._is_finished = False
+        self.row_count = 0
 
-    def append(self, frame: pa.RecordBatch, *, is_kafka: bool) -> None:
-        prepared = self._rows.prepare(from_kafka_columns(frame) if is_kafka else frame, current_time_ms())
-        if prepared.rejected:
-            raise InvalidRowError(self._partition, len(prepared.rejected), *prepared.rejected[:REJECTIONS_SHOWN])
-        self._row_count += len(prepared.messages.queue_codes)
-        may_wait = any(name in frame.schema.names for name in DELAY_COLUMNS)
-        self._send(self._cutter.add(prepared.messages, may_wait=may_wait))
+    def append(self, frame: pa.RecordBatch) -> None:
+        taken = frame.select(list(self._columns.names))
+        if self._columns.kafka:
+            taken = from_kafka_columns(taken)
+        prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
+        self._rejected.take(frame, prepared.rejected, prepared.rejected_indices)
+        self.row_count += len(prepared.messages.queue_codes)
+        if self._halves is not None and prepared.sent_states is not None:
+            self._halves.expect(prepared.sent_states)
+        self._send(self._cutter.add(prepared.messages, may_wait=self._may_be_single))
 
-    def finish(self) -> SentRows:
+    def finish(self) -> dict[int, int]:
         self._send(self._cutter.finish())
-        for lane in self._lanes.values():
-            lane.finish()
-        statuses = sum((lane.statuses for lane in self._lanes.values()), Counter[int]())
-        return SentRows(self._row_count, dict(statuses))
+        statuses = self._lanes.finish()
+        if self._halves is not None:
+            self._halves.end()
+        self._is_finished = True
+        return statuses
 
     def stop(self) -> None:
-        for lane in self._lanes.values():
-            lane.stop()
+        self._lanes.stop()
+        if self._halves is not None and not self._is_finished:
+            self._halves.roll_back()
 
     def _send(self, batches: Iterator[WireBatch]) -> None:
         for batch in batches:
             queue = self._routes.queue_at(*batch.queue)
-            self._lane(queue.broker_name, queue.topic).offer(
-                QueueBatch(queue, batch.body, batch.row_count, batch.sys_flag)
-            )
-
-    def _lane(self, broker_name: str, topic: str) -> BrokerLane:
-        if broker_name not in self._lanes:
-            settings = self._options.client_settings()
-            terms = LaneTerms(
-                self._options.producer_group,
-                False,
-                self._options.send_timeout,
-                self._options.retry_timeout,
-                self._take,
-            )
-            self._lanes[broker_name] = BrokerLane(
-                lambda: BlockingConnection(self._routes.address_of(broker_name, topic), settings), terms
-            )
-        return self._lanes[broker_name]
+            row = int(batch.ranks[0])
+            self._lanes.offer(QueueBatch(queue, batch.body, batch.row_count, batch.sys_flag, row=row))
 
     def _take(self, batch: QueueBatch, answer: RemotingCommand) -> None:
+        if self._halves is not None:
+            self._halves.stored(batch, answer)
         if self._options.acks == "all":
             refuse_unsafe({answer.code: batch.row_count}, batch.queue.broker_name)

@@ -15,10 +15,15 @@ from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_op
 from spark_mq.sink.options import (
     CompressBodyOver,
     KeepUniqueKey,
+    OnInvalidRow,
     StrictProperties,
+    check_dead_letters,
+    check_send_back,
     one_of,
     parse_group,
+    parse_on_invalid_row,
     parse_sink_id,
+    parse_times,
     parse_topic,
 )
 from spark_mq.source import option_values as values
@@ -93,7 +98,13 @@ class LiveSinkOptions(ClusterOptions):
         ),
     ] = "all"
     producer_group: Annotated[
-        str, Option(parse_group, "atLeastOnce: the producer group of the sends", shown=DEFAULT_GROUP)
+        str,
+        Option(
+            parse_group,
+            "atLeastOnce: the producer group of the sends; with transactional whom a broker asks back about rows whose column "
+            "producer_group is null",
+            shown=DEFAULT_GROUP,
+        ),
     ] = DEFAULT_GROUP
     send_timeout: Annotated[
         int, Option(values.parse_duration_ms, "how long the answer to one request is waited for", shown="10s")
@@ -129,6 +140,48 @@ class LiveSinkOptions(ClusterOptions):
     compress_body_over: CompressBodyOver = None
     keep_unique_key: KeepUniqueKey = False
     strict_properties: StrictProperties = False
+    on_invalid_row: Annotated[
+        OnInvalidRow,
+        Option(
+            parse_on_invalid_row,
+            "atLeastOnce: fail the write, or deadLetter: put such rows aside and go on",
+            shown="fail",
+        ),
+    ] = "fail"
+    dead_letter_path: Annotated[
+        str | None,
+        Option(
+            values.parse_path,
+            "atLeastOnce: a directory that driver and workers share, for invalid rows, as Parquet with their error",
+        ),
+    ] = None
+    transactional: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "atLeastOnce: rows are transactions: each is sent as a half message, and ended as its transaction_state says when all rows "
+            "of its task are stored",
+            shown="false",
+        ),
+    ] = False
+    send_back: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "atLeastOnce: rows are messages of these brokers that consumers failed on: each broker puts its own into the group's retry "
+            "topic, or into its dead letters",
+            shown="false",
+        ),
+    ] = False
+    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: whose consumers failed")] = None
+    max_reconsume_times: Annotated[
+        int | None,
+        Option(
+            parse_times,
+            "with sendBack or retry_group: how often a message is tried again before it becomes a dead letter",
+            shown="the group's retryMaxTimes",
+        ),
+    ] = None
     write_id: Annotated[
         str | None,
         Option(parse_sink_id, "exactlyOnce: the name of this write; a second one of that name writes nothing", "batch"),
@@ -163,9 +216,13 @@ class LiveSinkOptions(ClusterOptions):
             parsed["staging_path"] = plain_path(absolute_path(parsed["staging_path"])).rstrip("/") or "/"
         if parsed.get("guarantee") is None:
             parsed["guarantee"] = _default_guarantee(parsed, mode)
+        if "dead_letter_path" in parsed:
+            parsed["dead_letter_path"] = absolute_path(parsed["dead_letter_path"])
         made = cls(**parsed)
         made.check_access()
         made._check_guarantee(mode)
+        check_dead_letters(made.on_invalid_row, made.dead_letter_path)
+        check_send_back(made)
         return made
 
     @property
@@ -192,6 +249,15 @@ class LiveSinkOptions(ClusterOptions):
             raise OptionError(
                 "producerGroup", "belongs to guarantee=atLeastOnce; exactlyOnce has a group for each attempt"
             )
+        for option, is_given, why in (
+            ("transactional", self.transactional, "a half message lies in a system topic, where no row is looked for"),
+            ("sendBack", self.send_back, "what was sent back cannot be told from what another consumer sends back"),
+            ("onInvalidRow", self.on_invalid_row != "fail", "an invalid row fails the write"),
+            ("deadLetterPath", self.dead_letter_path is not None, "an invalid row fails the write"),
+            ("maxReconsumeTimes", self.max_reconsume_times is not None, "no row is sent back or tried again"),
+        ):
+            if is_given:
+                raise OptionError(option, f"belongs to guarantee=atLeastOnce; with exactlyOnce {why}")
 
 
 def staging_beside(checkpoint: str) -> str | None:
@@ -220,8 +286,6 @@ _NOT_FOR_CLUSTERS = {
     "rocketmqVersion": _OF_STORES,
     "flushDiskType": f"{_OF_STORES}: how brokers flush is their own setting; see acks",
     "queueNum": f"{_OF_STORES}: make topics with their queues by mqadmin updateTopic",
-    "onInvalidRow": f"{_OF_STORES}: an invalid row fails the write",
-    "deadLetterPath": f"{_OF_STORES}: an invalid row fails the write",
     "sinkTakeover": _OF_STORES,
 }
 _TABLE = OptionTable(LiveSinkOptions, _NOT_FOR_CLUSTERS)

@@ -1,7 +1,8 @@
 """A batch of rows as a send request. Pure. Java: DefaultMQProducerImpl.sendKernelImpl, SendMessageRequestHeaderV2, MessageBatch.
 
-A batch of one row is an ordinary send (310) with the row's own properties and flag, any other a batch (320). Departure: the envelope
-of a batch has no UNIQ_KEY. Java's has one; a broker writes it behind each message's own, so that consumers see one id for all of them.
+A batch of one row is an ordinary send (310) with the row's own properties and flag, any other a batch (320). What a row for a retry
+topic says of its tries goes into the header. Departure: the envelope of a batch has no UNIQ_KEY. Java's has one; a broker writes it
+behind each message's own, so that consumers see one id for all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.message_headers import SendMessageRequest
+from storage.messages.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
+from storage.names import RETRY_PREFIX
 
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """Queues of a topic that a broker makes when it is sent to. Java: DefaultMQProducer.defaultTopicQueueNums."""
@@ -24,9 +27,12 @@ def send_request(
     """The request that has these items stored in that queue."""
     is_batch = row_count > 1
     properties, flag, content = _WAIT, 0, body
+    tries: dict[str, str] = {}
     if not is_batch:
         (row,) = decode_batch(body)
         properties, flag, content = row.raw_properties.decode("utf-8") + _WAIT, row.flag, row.body
+        if queue.topic.startswith(RETRY_PREFIX):
+            properties, tries = _taken_out(properties, (RECONSUME_TIMES, MAX_RECONSUME_TIMES))
     header = SendMessageRequest(
         producer_group=group,
         topic=queue.topic,
@@ -37,9 +43,22 @@ def send_request(
         born_time_ms=born_time_ms,
         flag=flag,
         properties=properties,
-        reconsume_times=0,
+        reconsume_times=int(tries.get(RECONSUME_TIMES, "0")),
         unit_mode=False,
+        max_reconsume_times=int(tries[MAX_RECONSUME_TIMES]) if MAX_RECONSUME_TIMES in tries else None,
         is_batch=is_batch,
         broker_name=queue.broker_name,
     )
     return make_call(RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2, header, content)
+
+
+def _taken_out(properties: str, names: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """The property string without those names, and what they say."""
+    kept, said = [], {}
+    for entry in properties.split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name in names:
+            said[name] = value
+        else:
+            kept.append(entry)
+    return "\x02".join(kept), said

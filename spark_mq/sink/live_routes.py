@@ -7,10 +7,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from spark_mq.client.errors import MessageQueueNotFoundError, NameServerUnreachableError, TopicRouteNotFoundError
+from spark_mq.client.errors import (
+    BrokerNotFoundError,
+    BrokerUnreachableError,
+    ClientError,
+    MessageQueueNotFoundError,
+    NameServerUnreachableError,
+    TopicRouteNotFoundError,
+)
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.client.routes import DEFAULT_TOPIC, MASTER_ID
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.live_options import LiveSinkOptions
@@ -29,6 +36,7 @@ class LiveRoutes:
         self._retry_timeout_ms = retry_timeout_ms
         self._instance = ClientInstance.of(settings)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._names: dict[str, str] = {}
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that may be written, or those that it will get, as this was asked first.
@@ -60,7 +68,34 @@ class LiveRoutes:
             with suppress(TopicRouteNotFoundError):
                 await self._instance.route(known, refresh=True)
                 break
-        return await self._instance.broker_address(broker_name)
+        try:
+            return await self._instance.broker_address(broker_name)
+        except BrokerNotFoundError:  # what was consumed there may be of a topic that is gone
+            brokers = (await self._instance.name_servers.cluster_info()).broker_address_table
+            if broker_name in brokers and MASTER_ID in brokers[broker_name].broker_addresses:
+                return brokers[broker_name].broker_addresses[MASTER_ID]
+            raise
+
+    def broker_at(self, address: str) -> str:
+        """The name of the broker whose address that is. One that restarts is waited for, up to the time-out.
+
+        Raises BrokerUnreachableError, NameServerUnreachableError.
+        """
+        deadline = time.monotonic() + self._retry_timeout_ms / 1_000
+        while address not in self._names:
+            try:
+                info = run(self._instance.name_servers.cluster_info(), self._patience_ms, "the cluster's brokers")
+                for name, broker in info.broker_address_table.items():
+                    self._names |= dict.fromkeys(broker.broker_addresses.values(), name)
+                if address in self._names:
+                    break
+                error: ClientError = BrokerUnreachableError(address, "no broker of the cluster is registered there")
+            except NameServerUnreachableError as unreachable:
+                error = unreachable
+            if time.monotonic() > deadline:
+                raise error
+            time.sleep(_POLL_S)
+        return self._names[address]
 
     def close(self) -> None:
         """Give the client back."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_mq.client.errors import TopicRouteNotFoundError
@@ -16,28 +17,40 @@ from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.conditions import SinkModeError, SinkSchemaError
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink.columns import KAFKA_SINK_COLUMNS, SINK_COLUMNS, InputColumns, check_types
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.columns import (
+    KAFKA_SINK_COLUMNS,
+    LIVE_SEND_BACK_COLUMNS,
+    SINK_COLUMNS,
+    InputColumns,
+    check_types,
+    columns_sent_back,
+    names_to_take,
+)
+from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from storage.errors import NameIllegalError
-from storage.names import validate_topic, validate_user_topic
+from storage.format.texts import as_texts
+from storage.messages.half_messages import PREPARED
+from storage.names import retry_topic, validate_group, validate_topic, validate_user_topic
 from storage.rows import kafka as kafka_rows
-from storage.rows.rules import MessageRules, TopicTarget
+from storage.rows.rules import MessageRules, RetryRules, TopicTarget, TransactionRules
 from storage.rows.schema import LEFT_COLUMNS
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
 
 DELAY_COLUMNS = ("delay_level", "deliver_at")
-_NOT_EXACTLY_ONCE = (
-    "a row that waits lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
-)
-_REFUSED = {
-    "retry_group": "rows for a retry topic are not sent to running brokers",
-    "transaction_state": "transactions are not sent to running brokers",
-    "producer_group": "transactions are not sent to running brokers",
+SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")
+"""Rows that say something in these may have to go alone."""
+_WAITS = "a row that waits lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
+_ENDS = "a half message lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
+_NOT_EXACTLY_ONCE = {
+    **dict.fromkeys(SINGLE_COLUMNS, _WAITS),
+    **dict.fromkeys(("transaction_state", "producer_group"), _ENDS),
 }
-_LEFT = ("born_timestamp", "reconsume_times", "origin_msg_id")
+_LEFT = ("born_timestamp",)
 """A message is born when it is sent, as one of Java's producer."""
+_SENT_BACK = ("topic", "msg_id")
+_OFTEN = 2**31 - 1
 
 
 def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) -> InputColumns:
@@ -46,18 +59,26 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
     """
     if mode != "append":
         raise SinkModeError(mode)
-    for name, rule in _REFUSED.items():
+    for name, rule in _NOT_EXACTLY_ONCE.items() if options.is_exact else ():
         if name in schema.names:
-            raise SinkSchemaError(name, f"{rule}; write them to a store (path)")
-    for name in DELAY_COLUMNS if options.is_exact else ():
-        if name in schema.names:
-            raise SinkSchemaError(name, _NOT_EXACTLY_ONCE)
+            raise SinkSchemaError(name, rule)
+    if options.send_back:
+        return columns_sent_back(schema, LIVE_SEND_BACK_COLUMNS, _SENT_BACK)
     kafka = kafka_rows.is_kafka(schema.names)
     taken = KAFKA_SINK_COLUMNS if kafka else {name: one for name, one in SINK_COLUMNS.items() if name not in _LEFT}
     left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
     check_types(schema, taken, left, needed="value" if kafka else "body")
-    names = (name for name in schema.names if name in taken and (name != "unique_key" or options.keep_unique_key))
-    return InputColumns(tuple(names), kafka)
+    return InputColumns(names_to_take(schema.names, taken, options), kafka)
+
+
+def with_group_namespaces(rows: pa.RecordBatch, namespace: str | None) -> pa.RecordBatch:
+    """The rows with their producer groups as brokers name them."""
+    if namespace is None or "producer_group" not in rows.schema.names:
+        return rows
+    place = rows.schema.get_field_index("producer_group")
+    encoded = as_texts(rows.column(place)).dictionary_encode()
+    names = pa.array([with_namespace(namespace, name) for name in encoded.dictionary.to_pylist()], pa.large_string())
+    return rows.set_column(place, "producer_group", names.take(encoded.indices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +90,8 @@ class RouteRules(MessageRules):
 
     @property
     def leading(self) -> Mapping[str, str]:
-        """Nothing: what a client says besides stands in the request, and a broker adds its own."""
-        return {}
+        """What a client says of a half. All else that it says stands in the request, and a broker adds its own."""
+        return {} if self.transaction is None else {PREPARED: "true"}
 
     def target(self, topic: str | None) -> TopicTarget:
         """What is to be known of the topic that a row names; its name is the brokers', with the namespace."""
@@ -79,18 +100,39 @@ class RouteRules(MessageRules):
             return TopicTarget("", refusal="it is null, and the option topic is not given")
         try:
             known = validate_topic(with_namespace(self.namespace, validate_user_topic(name)))
-            count = len(self.queues_of(known))
         except NameIllegalError as error:
             return TopicTarget(name, refusal=error.describe())
+        return self._routed(known)
+
+    def max_reconsume_times(self, group: str) -> int:
+        """No row is a dead letter here: its broker decides, by the group's entry or the option maxReconsumeTimes."""
+        return _OFTEN
+
+    def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
+        """The group's retry topic, whose broker makes a dead letter of what was tried too often."""
+        if is_dead:
+            return TopicTarget("")
+        try:
+            known = validate_topic(retry_topic(with_namespace(self.namespace, validate_group(group))))
+        except NameIllegalError as error:
+            return TopicTarget("", refusal=error.describe())
+        return self._routed(known)
+
+    def _routed(self, known: str) -> TopicTarget:
+        try:
+            count = len(self.queues_of(known))
         except TopicRouteNotFoundError as error:
             if error.topic == DEFAULT_TOPIC:  # no broker is there at all
                 raise
-            return TopicTarget(name, refusal=error.describe())
+            return TopicTarget(known, refusal=error.describe())
         return TopicTarget(known, queue_count=count, queue_limit=count, there_count=count, is_fixed=True)
 
 
 def route_rules(options: LiveSinkOptions, queues_of: QueuesOf, row_mark: str | None = None) -> RouteRules:
     """The rules for the rows of a task."""
+    group = (
+        None if options.producer_group == DEFAULT_GROUP else with_namespace(options.namespace, options.producer_group)
+    )
     return RouteRules(
         queues_of=queues_of,
         namespace=options.namespace,
@@ -100,4 +142,6 @@ def route_rules(options: LiveSinkOptions, queues_of: QueuesOf, row_mark: str | N
         strict_properties=options.strict_properties,
         is_sent=True,
         row_mark=row_mark,
+        transaction=TransactionRules(group) if options.transactional else None,
+        retries=RetryRules(max_reconsume_times=options.max_reconsume_times),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 from spark_mq.conditions import OptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
@@ -272,15 +272,11 @@ class SinkOptions:
         return plain_path(self.path).rstrip("/") or "/"
 
     def _check(self) -> None:
-        for option, path in (("path", self.path), ("deadLetterPath", self.dead_letter_path)):
-            if path is not None and (rule := only_for_reading(path)):
-                raise OptionError(option, f"{path}: {rule}")
-        if self.on_invalid_row == "deadLetter" and self.dead_letter_path is None:
-            raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
-        if self.dead_letter_path is not None and self.on_invalid_row != "deadLetter":
-            raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
+        if rule := only_for_reading(self.path):
+            raise OptionError("path", f"{self.path}: {rule}")
+        check_dead_letters(self.on_invalid_row, self.dead_letter_path)
         self._check_transactions()
-        self._check_send_back()
+        check_send_back(self)
         if self.sink_takeover and self.sink_id is None:
             raise OptionError("sinkTakeover", "belongs to sinkId; a query's own id is never another's")
 
@@ -289,25 +285,60 @@ class SinkOptions:
             raise OptionError(
                 "producerGroup", "belongs to transactional=true; ordinary messages have no producer group"
             )
-        if self.transactional and self.send_back:
-            raise OptionError("sendBack", "is not for transactional=true: what a consumer gives back is no transaction")
 
-    def _check_send_back(self) -> None:
-        if self.send_back and self.consumer_group is None:
-            raise OptionError("consumerGroup", "sendBack=true needs it: whose consumers failed")
-        if self.consumer_group is not None and not self.send_back:
-            raise OptionError("consumerGroup", "belongs to sendBack=true")
-        if self.send_back:
-            for option, is_given in (
-                ("topic", self.topic is not None),
-                ("compressBodyOver", self.compress_body_over is not None),
-                ("keepUniqueKey", self.keep_unique_key),
-                ("strictProperties", self.strict_properties),
-            ):
-                if is_given:
-                    raise OptionError(
-                        option, "has no meaning with sendBack=true: messages go back as they were consumed"
-                    )
+
+class ReturnOptions(Protocol):
+    """What the options of either sink say of rows that are sent back, and of what does not go with them."""
+
+    @property
+    def send_back(self) -> bool: ...
+
+    @property
+    def consumer_group(self) -> str | None: ...
+
+    @property
+    def transactional(self) -> bool: ...
+
+    @property
+    def topic(self) -> str | None: ...
+
+    @property
+    def compress_body_over(self) -> int | None: ...
+
+    @property
+    def keep_unique_key(self) -> bool: ...
+
+    @property
+    def strict_properties(self) -> bool: ...
+
+
+def check_dead_letters(on_invalid_row: OnInvalidRow, path: str | None) -> None:
+    """Raises OptionError where one of them is given without the other, or where nobody can write there."""
+    if path is not None and (rule := only_for_reading(path)):
+        raise OptionError("deadLetterPath", f"{path}: {rule}")
+    if on_invalid_row == "deadLetter" and path is None:
+        raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
+    if path is not None and on_invalid_row != "deadLetter":
+        raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
+
+
+def check_send_back(options: ReturnOptions) -> None:
+    """Raises OptionError for what does not go together with sendBack, or without it."""
+    if options.transactional and options.send_back:
+        raise OptionError("sendBack", "is not for transactional=true: what a consumer gives back is no transaction")
+    if options.send_back and options.consumer_group is None:
+        raise OptionError("consumerGroup", "sendBack=true needs it: whose consumers failed")
+    if options.consumer_group is not None and not options.send_back:
+        raise OptionError("consumerGroup", "belongs to sendBack=true")
+    if options.send_back:
+        for option, is_given in (
+            ("topic", options.topic is not None),
+            ("compressBodyOver", options.compress_body_over is not None),
+            ("keepUniqueKey", options.keep_unique_key),
+            ("strictProperties", options.strict_properties),
+        ):
+            if is_given:
+                raise OptionError(option, "has no meaning with sendBack=true: messages go back as they were consumed")
 
 
 _TABLE = OptionTable(SinkOptions, {})

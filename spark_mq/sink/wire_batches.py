@@ -3,8 +3,9 @@
     messages of a frame ──add──▶ the batches that are full          finish ──▶ what is left
         by queue, then in order       (encoded items back to back)
 
-A batch of several rows is one request (320), a batch of one an ordinary send (310): so rows that fit no batch go alone. All rows of a
-batch have the envelope's sysFlag, so a batch ends where it changes (compressed bodies among plain ones). Java: MessageBatch.
+A batch of several rows is one request (320), a batch of one an ordinary send (310): so rows that fit no batch go alone, and so do those
+that wait, that are tried again and that are halves of transactions. All rows of a batch have the envelope's sysFlag, so a batch ends
+where it changes (compressed bodies among plain ones). Java: MessageBatch.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import pyarrow.compute as pc
 
 from storage.format.batch_items import BatchItems, encode_items
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_MASK
+from storage.format.sys_flag import COMPRESSED, COMPRESSION_MASK, TRANSACTION_PREPARED
+from storage.messages.retries import RECONSUME_TIMES
 
 Queue = tuple[str, int]
 """Topic, and the queue's place among those that the topic's route lets be written."""
 
-_SENT_FLAGS = COMPRESSED | COMPRESSION_MASK
+_SENT_FLAGS = COMPRESSED | COMPRESSION_MASK | TRANSACTION_PREPARED
 _ALONE = 1 << 30
 """Beside a sysFlag: the row goes alone. Not sent."""
-_DELAYED = r"(^|\x02)(DELAY|TIMER_DELIVER_MS)\x01"
+_SINGLE = rf"(^|\x02)(DELAY|TIMER_DELIVER_MS|{RECONSUME_TIMES})\x01"
 
 
 class WireBatch(NamedTuple):
@@ -68,7 +70,9 @@ class BatchCutter:
         self._rank = 0
 
     def add(self, messages: OutgoingMessages, *, may_wait: bool = False) -> Iterator[WireBatch]:
-        """The batches that are full with these messages. With `may_wait` those that ask for a delay go alone: no batch can."""
+        """The batches that are full with these messages. With `may_wait` those that ask for a delay, or for another try, go alone: no
+        batch can. Halves always do.
+        """
         count = len(messages.queue_codes)
         first_rank, self._rank = self._rank, self._rank + count
         order = np.argsort(messages.queue_codes, kind="stable")
@@ -77,8 +81,11 @@ class BatchCutter:
         flags = messages.sys_flags[order] & _SENT_FLAGS
         codes = messages.queue_codes[order]
         changes = (np.diff(codes) != 0) | (np.diff(flags) != 0)
+        alone = (flags & TRANSACTION_PREPARED) != 0
         if may_wait:
-            alone = pc.match_substring_regex(messages.properties.take(taken), _DELAYED).to_numpy(zero_copy_only=False)
+            single = pc.match_substring_regex(messages.properties.take(taken), _SINGLE)
+            alone |= single.to_numpy(zero_copy_only=False)
+        if alone.any():
             changes |= alone[1:] | alone[:-1]
             flags = np.where(alone, flags | _ALONE, flags)
         changes = np.flatnonzero(changes) + 1

@@ -33,6 +33,8 @@ SENT_DEAD_LETTER_LEVEL = -1
 """DELAY of a dead letter that a client sent to the retry topic once too often."""
 UNIT_SUBSCRIBED = 2
 """Bit of a topic's flag: consumers of another unit read it (Java: TopicSysFlag.FLAG_UNIT_SUB)."""
+RECONSUME_TIMES, MAX_RECONSUME_TIMES = "RECONSUME_TIME", "MAX_RECONSUME_TIMES"
+"""What a client says of a message that it sends to a retry topic: out of the properties into the request's header it goes."""
 
 Value = TypeVar("Value", str, pa.Array)
 

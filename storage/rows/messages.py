@@ -21,7 +21,7 @@ from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
 from storage.format.message_keys import message_keys
 from storage.format.property_encoding import ROW_MARK, encode_columns
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from storage.format.texts import is_valid
 from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.messages.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC
@@ -87,6 +87,8 @@ class Prepared(NamedTuple):
     """With transactions."""
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
+    sent_states: np.ndarray | None = None
+    """int8, of halves that are sent: the transaction bits of each one's end, 0 where it is not known."""
 
 
 class MessageRows:
@@ -119,8 +121,10 @@ class MessageRows:
         self._rank += len(columns)
         queues, queue_codes = self._queues(columns)
         messages = self._messages(columns, unique, queues, queue_codes)
-        commits = None
-        if columns.transactions is not None:
+        commits = sent_states = None
+        if columns.transactions is not None and self._rules.is_sent:
+            sent_states = columns.transactions.states
+        elif columns.transactions is not None:
             commits = self._commits(columns, unique, queues, queue_codes, messages)
         named = {topic: queue_id + 1 for topic, queue_id in sorted(queues)}  # of each topic the last one stays
         used = {target.topic: target for target in columns.targets if target.topic in named}
@@ -130,7 +134,7 @@ class MessageRows:
             for topic, target in used.items()
             if not target.is_new and named[topic] > target.there_count
         }
-        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits, passing)
+        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits, passing, sent_states)
 
     def _messages(
         self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray
@@ -147,8 +151,11 @@ class MessageRows:
         prefixes = _prefixes(columns)
         tags_codes = _tags_codes(columns)
         delays, transactions, retries = columns.delays, columns.transactions, columns.retries
+        sys_flags = columns.sys_flags
         if retries is not None:
             properties |= retries.properties
+            if self._rules.is_sent:
+                properties |= retries.asked(self._rules.retries.max_reconsume_times)
         if delays is not None and self._rules.is_sent:
             properties |= delays.properties
         elif delays is not None:
@@ -160,9 +167,11 @@ class MessageRows:
             tags_codes = np.where(delays.tags_codes > 0, delays.tags_codes, tags_codes)
             queues, queue_codes = moved(queues, queue_codes, waiting, delays.queues, waiting_codes)
         if transactions is not None:
-            properties |= self._marks(transactions)
+            properties |= {**self._marks(transactions), PRODUCER_GROUP: self._producer_groups(transactions)}
+        if transactions is not None and self._rules.is_sent:
+            sys_flags = sys_flags | TRANSACTION_PREPARED
+        elif transactions is not None:
             real = real_places(queues, queue_codes)
-            properties |= {PRODUCER_GROUP: self._producer_groups(transactions)}
             properties |= half_properties(real[REAL_TOPIC], real[REAL_QUEUE_ID], unique_texts)
             prefixes = np.array([_HALF_PREFIX], np.uint32)
             queues, queue_codes = (_HALF_QUEUE,), np.zeros(len(columns), np.int32)
@@ -178,7 +187,7 @@ class MessageRows:
             bodies=columns.bodies,
             properties=encode_columns(self._leading, properties, columns.maps),
             flags=columns.flags,
-            sys_flags=columns.sys_flags,
+            sys_flags=sys_flags,
             born_times_ms=columns.born_times_ms,
             tags_codes=tags_codes,
             key_counts=key_counts,

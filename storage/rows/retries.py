@@ -17,8 +17,15 @@ import pyarrow as pa
 
 from storage.errors import NameIllegalError
 from storage.format.texts import SEPARATORS, as_texts, is_valid
-from storage.messages.retries import FIRST_RETRY_LEVEL, SENT_DEAD_LETTER_LEVEL, is_sent_too_often
+from storage.messages.retries import (
+    FIRST_RETRY_LEVEL,
+    MAX_RECONSUME_TIMES,
+    RECONSUME_TIMES,
+    SENT_DEAD_LETTER_LEVEL,
+    is_sent_too_often,
+)
 from storage.names import validate_topic
+from storage.rows.delays import decimal_texts
 from storage.rows.rules import MessageRules, TopicTarget
 from storage.rows.values import Rejections, read_integers, read_texts
 
@@ -55,6 +62,13 @@ class Retries(NamedTuple):
     def dead_letter_levels(self) -> pa.Array:
         """DELAY of dead letters, null in other rows."""
         return pa.array(np.full(len(self.dead), SENT_DEAD_LETTER_LEVEL), mask=~self.dead).cast(pa.large_string())
+
+    def asked(self, max_reconsume_times: int | None) -> dict[str, pa.Array]:
+        """What a client says besides, for its request's header: RECONSUME_TIME, and MAX_RECONSUME_TIMES where it knows one."""
+        said = {RECONSUME_TIMES: decimal_texts(self.reconsume_times, self.rows)}
+        if max_reconsume_times is not None:
+            said[MAX_RECONSUME_TIMES] = decimal_texts(np.full(len(self.rows), max_reconsume_times), self.rows)
+        return said
 
 
 def read_retries(

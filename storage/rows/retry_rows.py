@@ -92,8 +92,8 @@ def send_back_rows(
     """
     count = rows.num_rows
     given = {name: rows.column(name) for name in COLUMNS if name in rows.schema.names}
-    topics = _topics(given["topic"], rejections)
-    msg_ids = _msg_ids(given["msg_id"], rejections)
+    topics = read_origin_topics(given["topic"], rejections)
+    msg_ids = read_origin_ids(given["msg_id"], rejections)
 
     def integers(name: str) -> np.ndarray:
         return read_integers(name, given.get(name), count, 0, np.int32, rejections)
@@ -146,7 +146,8 @@ def _bodies(column: pa.Array, rejections: Rejections) -> pa.Array:
     return bodies
 
 
-def _topics(column: pa.Array, rejections: Rejections) -> pa.Array:
+def read_origin_topics(column: pa.Array, rejections: Rejections) -> pa.Array:
+    """The topics that rows were consumed from, large_string."""
     texts = as_texts(column)
     encoded = texts.dictionary_encode("encode")
     codes = encoded.indices.to_numpy()
@@ -170,7 +171,8 @@ def _topic_rule(name: bytes | None) -> str | None:
     return None
 
 
-def _msg_ids(column: pa.Array, rejections: Rejections) -> pa.Array:
+def read_origin_ids(column: pa.Array, rejections: Rejections) -> pa.Array:
+    """The ids that rows had there, large_string."""
     texts = as_texts(column)
     if texts.null_count:
         rejections.add(np.flatnonzero(~is_valid(texts)), "msg_id", "it is null: it is the origin message's id")

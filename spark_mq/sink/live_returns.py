@@ -1,0 +1,115 @@
+"""Rows that consumers of a group failed on, at least once: each broker is asked to put its own message into the group's retry topic.
+
+A request (36) names the message by its place in the broker's log, and the broker takes what lies there: body, properties and count of
+tries are its own. So only rows that were read from these brokers can be sent back, and only as long as their log holds the messages.
+Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spark_mq.client.calls import make_call
+from spark_mq.client.errors import ClientError, ResponseError
+from spark_mq.client.message_calls import address_of_id
+from spark_mq.client.namespaces import with_namespace
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
+from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.sink.broker_lane import QueueBatch
+from spark_mq.sink.live_lanes import Lanes, Routes
+from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_rejects import RejectedRows
+from spark_mq.sink.send_verdicts import is_not_there
+from storage.format.message_id import decode_offset_message_id
+from storage.format.texts import as_texts, empty_as_null
+from storage.names import retry_topic
+from storage.rows.messages import RejectedRow
+from storage.rows.retry_rows import read_origin_ids, read_origin_topics
+from storage.rows.values import Rejections, read_integers
+
+_IN_FLIGHT = 32
+"""Requests to one broker at a time."""
+
+
+class ReturnWriter:
+    """Sends one task's rows back, frame by frame: what a broker does not have any more is known while the frame is."""
+
+    def __init__(self, routes: Routes, options: LiveSinkOptions, rejected: RejectedRows) -> None:
+        assert options.consumer_group is not None, "sendBack=true needs it"
+        self._routes = routes
+        self._options = options
+        self._group = with_namespace(options.namespace, options.consumer_group)
+        self._rejected = rejected
+        self._lanes = Lanes(routes, options, self._taken, on_refused=self._is_gone)
+        self._gone: list[tuple[int, str]] = []
+        self._seen = 0
+        self.row_count = 0
+
+    def append(self, frame: pa.RecordBatch) -> None:
+        """Returns when the frame's rows are where the broker puts them. Raises InvalidSentRowError and the client's errors."""
+        rejections = Rejections()
+        offered = 0
+        for call in self._calls(frame, rejections):
+            self._lanes.offer(call)
+            offered += 1
+        self._lanes.settle()
+        self.row_count += offered - len(self._gone)
+        for row, rule in sorted(self._gone):
+            rejections.add(np.array([row]), "msg_id", rule)
+        self._gone.clear()
+        indices = sorted(rejections)
+        listed = [RejectedRow(self._seen + row, *rejections[row]) for row in indices]
+        self._seen += len(frame)
+        self._rejected.take(frame, listed, np.array(indices, np.int64))
+
+    def finish(self) -> dict[int, int]:
+        """Rows by the code of their answers: all of them by 0."""
+        return self._lanes.finish()
+
+    def stop(self) -> None:
+        self._lanes.stop()
+
+    def _calls(self, frame: pa.RecordBatch, rejections: Rejections) -> Iterator[QueueBatch]:
+        """Those of the rows that keep the rules."""
+        names = frame.schema.names
+        topics = read_origin_topics(frame.column("topic"), rejections)
+        ids = read_origin_ids(frame.column("msg_id"), rejections)
+        asked = frame.column("delay_level") if "delay_level" in names else None
+        levels = read_integers("delay_level", asked, len(frame), 0, np.int32, rejections)
+        brokers: list[str | None] = [None] * len(frame)
+        if "broker_name" in names:
+            brokers = empty_as_null(as_texts(frame.column("broker_name"))).to_pylist()
+        kept = [row for row in range(len(frame)) if row not in rejections]
+        for row in kept:
+            message_id = ids[row].as_py()
+            try:
+                host, port, offset = decode_offset_message_id(message_id)
+            except ValueError as error:
+                rejections.add(np.array([row]), "msg_id", str(error))
+                continue
+            broker_name = brokers[row] or self._routes.broker_at(address_of_id(host, port))
+            header = SendBackRequest(
+                commitlog_offset=offset,
+                group=self._group,
+                delay_level=int(levels[row]),
+                origin_message_id=message_id,
+                origin_topic=topics[row].as_py(),
+                max_reconsume_times=self._options.max_reconsume_times,
+                broker_name=broker_name,
+            )
+            lane = MessageQueue(retry_topic(self._group), broker_name, row % _IN_FLIGHT)
+            yield QueueBatch(lane, b"", 1, 0, make_call(RequestCode.CONSUMER_SEND_MSG_BACK, header), row)
+
+    def _taken(self, batch: QueueBatch, answer: RemotingCommand) -> None:
+        """Nothing more is to be done."""
+
+    def _is_gone(self, batch: QueueBatch, error: ClientError) -> bool:
+        """Whether the broker does not have the message: then the row is invalid. Another refusal is about group or broker."""
+        if not isinstance(error, ResponseError) or not is_not_there(error.code, error.remark):
+            return False
+        rule = f"broker {batch.queue.broker_name} does not hold the message (any more): {error.remark}"
+        self._gone.append((batch.row, rule))
+        return True

@@ -1,0 +1,125 @@
+"""Rows that are transactions, at least once: each is sent as a half message, and ended when its task has stored all of its rows.
+
+    half · half · …    all rows of the task are stored, and nobody sees them
+    END  · END  · …    commit or rollback as `transaction_state` says, in the order of the rows of a queue; each is waited for
+
+Where a task fails before that, the halves whose answers came are rolled back, as far as their brokers can be reached. A half that
+nobody ends stays: its state is unknown, or its task's process died, or its answer was lost. Its broker asks the producer group back,
+from transactionTimeOut (6 s) on, each transactionCheckInterval (30 s), transactionCheckMax (15) times, and then gives it up
+(TRANS_CHECK_MAX_TIME_TOPIC). No process of a sink answers. An end that comes later than that still counts.
+Java: DefaultMQProducerImpl.endTransaction, EndTransactionProcessor, TransactionalMessageServiceImpl.check.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_mq.client.calls import read_answer_header
+from spark_mq.client.errors import ClientError
+from spark_mq.client.send_results import DEFAULT_REGION, SendResult
+from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.transaction_ends import end_after_send
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting.batch_body import decode_batch
+from spark_mq.remoting.message_headers import SendMessageAnswer
+from spark_mq.sink.broker_lane import QueueBatch
+from spark_mq.sink.live_lanes import Lanes, Routes
+from spark_mq.sink.live_options import LiveSinkOptions
+from storage.format.properties import decode_properties
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.messages.half_messages import PRODUCER_GROUP, UNIQUE_KEY, TransactionState
+
+_LOG = logging.getLogger("spark_mq.sink")
+_STATES = {TRANSACTION_COMMIT: TransactionState.COMMIT, TRANSACTION_ROLLBACK: TransactionState.ROLLBACK}
+
+
+class _Half(NamedTuple):
+    """A half that is stored, and that somebody here is to end."""
+
+    sent: SendResult
+    group: str
+    state: TransactionState
+
+
+class OpenHalves:
+    """The halves of one task that are stored and not ended. They stay in memory until then: about 1 KB a row."""
+
+    def __init__(self, routes: Routes, options: LiveSinkOptions) -> None:
+        self._routes = routes
+        self._options = options
+        self._states = bytearray()
+        self._halves: dict[int, _Half] = {}
+
+    def expect(self, states: np.ndarray) -> None:
+        """How the rows that are sent next are to end: the transaction bits of each, 0 where nobody here knows."""
+        self._states += states.astype(np.uint8).tobytes()
+
+    def stored(self, batch: QueueBatch, answer: RemotingCommand) -> None:
+        """A half is stored. On a lane's thread. Raises MalformedResponseError where the answer does not say where."""
+        state = _STATES.get(self._states[batch.row])
+        if state is None:
+            return
+        header = read_answer_header(SendMessageAnswer, answer, batch.queue.broker_name, batch.code)
+        ((_, raw_properties, _),) = decode_batch(batch.body)
+        properties = decode_properties(raw_properties)
+        sent = SendResult(
+            status=SendStatus(answer.code),
+            message_id=properties[UNIQUE_KEY],
+            offset_message_id=header.message_id,
+            queue=batch.queue,
+            queue_offset=header.queue_offset,
+            transaction_id=header.transaction_id,
+            recall_handle=None,
+            region=DEFAULT_REGION,
+            is_traced=False,
+        )
+        self._halves[batch.row] = _Half(sent, properties[PRODUCER_GROUP], state)
+
+    def end(self) -> None:
+        """End all as their rows say; when this returns, the brokers have done it. Raises ClientError; what is not ended stays here."""
+        lanes = self._lanes(self._options.retry_timeout)
+        try:
+            for call in self._calls(sorted(self._halves)):
+                lanes.offer(call)
+            lanes.finish()
+        finally:
+            lanes.stop()
+
+    def roll_back(self) -> None:
+        """End as rolled back what is here, broker by broker; where one cannot be reached, the log says how many are left to it."""
+        rows = sorted(self._halves, key=lambda row: (self._broker_of(row), row))
+        for broker_name, of_broker in groupby(rows, self._broker_of):
+            lanes = self._lanes(self._options.send_timeout)
+            try:
+                for call in self._calls(list(of_broker), TransactionState.ROLLBACK):
+                    lanes.offer(call)
+                lanes.finish()
+            except ClientError as error:
+                left = sum(self._broker_of(row) == broker_name for row in self._halves)
+                _LOG.warning(
+                    "%d half messages are not rolled back: broker %s asks producers of their group, and gives them up at last: %s",
+                    *(left, broker_name, error.describe()),
+                )
+            finally:
+                lanes.stop()
+
+    def _lanes(self, retry_timeout_ms: int) -> Lanes:
+        return Lanes(self._routes, self._options, self._ended, retry_timeout_ms=retry_timeout_ms)
+
+    def _ended(self, batch: QueueBatch, answer: RemotingCommand) -> None:
+        self._halves.pop(batch.row, None)
+
+    def _calls(self, rows: Iterable[int], state: TransactionState | None = None) -> Iterator[QueueBatch]:
+        for row in rows:
+            half = self._halves[row]
+            queue = half.sent.queue
+            call = end_after_send(half.group, queue.topic, half.sent, state or half.state)
+            yield QueueBatch(queue, b"", 1, 0, call, row)
+
+    def _broker_of(self, row: int) -> str:
+        return self._halves[row].sent.queue.broker_name
