@@ -222,3 +222,6 @@ class FixedRoutes:
 
     def address_of(self, broker_name: str, topic: str) -> str:
         return self._address
+
+    def broker_at(self, address: str) -> str:
+        raise AssertionError(address)

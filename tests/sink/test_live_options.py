@@ -55,7 +55,13 @@ def test_a_write_is_at_least_once_unless_it_has_directory_and_name() -> None:
         ({"path": "/store"}, "path"),
         ({"conf": "/c"}, "conf"),
         ({"queueNum": "4"}, "queueNum"),
-        ({"onInvalidRow": "deadLetter"}, "onInvalidRow"),
+        ({"onInvalidRow": "deadLetter"}, "deadLetterPath"),
+        ({"deadLetterPath": "/d"}, "deadLetterPath"),
+        ({"onInvalidRow": "deadLetter", "deadLetterPath": "s3://b/d"}, "deadLetterPath"),
+        ({"sendBack": "true"}, "consumerGroup"),
+        ({"consumerGroup": "g"}, "consumerGroup"),
+        ({"sendBack": "true", "consumerGroup": "g"}, "topic"),
+        ({"sendBack": "true", "consumerGroup": "g", "transactional": "true"}, "sendBack"),
         ({"acks": "1"}, "acks"),
         ({"batchBytes": "5m"}, "batchBytes"),
         ({"accessKey": "a"}, "secretKey"),
@@ -92,10 +98,40 @@ def test_rows_that_wait_are_sent_at_least_once_alone(name: str, kind: str) -> No
 
 
 @pytest.mark.parametrize("name", ["retry_group", "transaction_state", "producer_group"])
-def test_columns_that_cannot_be_sent_are_refused_by_name(name: str) -> None:
-    with pytest.raises(SinkSchemaError, match="write them to a store") as caught:
-        columns_to_send(StructType().add("body", "binary").add(name, "string"), batch(), mode="append")
+def test_columns_of_other_kinds_are_for_at_least_once_alone(name: str) -> None:
+    schema = StructType().add("body", "binary").add(name, "string")
+    given = {} if name == "retry_group" else {"transactional": "true"}
+    assert columns_to_send(schema, batch(**given), mode="append").names == ("body", name)
+    with pytest.raises(SinkSchemaError, match="guarantee=atLeastOnce") as caught:
+        columns_to_send(schema, batch(stagingPath="/s", writeId="w"), mode="append")
     assert caught.value.column == name
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"transactional": "true"}, "transactional"),
+        ({"sendBack": "true", "consumerGroup": "g"}, "sendBack"),
+        ({"onInvalidRow": "deadLetter", "deadLetterPath": "/d"}, "onInvalidRow"),
+        ({"deadLetterPath": "/d"}, "deadLetterPath"),
+        ({"maxReconsumeTimes": "3"}, "maxReconsumeTimes"),
+    ],
+)
+def test_options_of_other_kinds_are_for_at_least_once_alone(given: dict[str, str], refused: str) -> None:
+    with pytest.raises(OptionError, match="guarantee=atLeastOnce") as caught:
+        LiveSinkOptions.parse({"nameServer": "a:9876", "stagingPath": "/s", "writeId": "w", **given}, "batch")
+    assert caught.value.option == refused
+
+
+def test_columns_and_options_need_each_other_as_for_stores() -> None:
+    schema = StructType().add("body", "binary").add("reconsume_times", "integer")
+    assert columns_to_send(schema, batch(), mode="append").names == ("body",)
+    with pytest.raises(OptionError, match="sendBack=true, or to the column retry_group"):
+        columns_to_send(schema, batch(maxReconsumeTimes="3"), mode="append")
+    with pytest.raises(SinkSchemaError, match="transactional=true"):
+        columns_to_send(schema.add("transaction_state", "string"), batch(), mode="append")
+    with pytest.raises(SinkSchemaError, match="what is tried again is no transaction"):
+        columns_to_send(schema.add("retry_group", "string"), batch(transactional="true"), mode="append")
 
 
 def test_the_data_source_sends_where_a_name_server_is_named() -> None:
