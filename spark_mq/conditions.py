@@ -290,24 +290,29 @@ class SinkSchemaError(SparkMqError):
         return f"column {self.column}: {self.rule}"
 
 
+_ASIDE = (
+    "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
+    "but for a deliver_at for which the timer is full"
+)
+_ASIDE_OF_SENT = "Rows that were sent before stay at their brokers. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+
+
 class InvalidRowError(SparkMqError):
-    """Rows that no broker would take, and `onInvalidRow` is fail: nothing of the batch was written.
+    """Rows that no broker would take, and `onInvalidRow` is fail: nothing of the batch was written. With `is_sent` they are rows for
+    running brokers, at least once, and what was sent before stays sent.
 
     `rejections` are (row of the task from 0, column, rule) of the first few; `count` says how many there were in the Arrow batch
     that held the first.
     """
 
     condition = "SPARK_MQ_INVALID_ROW"
-    cure = (
-        "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
-        "but for a deliver_at for which the timer is full"
-    )
 
-    def __init__(self, partition: int, count: int, *rejections: tuple[int, str, str]) -> None:
+    def __init__(self, partition: int, count: int, *rejections: tuple[int, str, str], is_sent: bool = False) -> None:
         super().__init__(partition, count, *rejections)
         self.partition = partition
         self.count = count
         self.rejections = rejections
+        self.is_sent = is_sent
 
     def describe(self) -> str:
         more = f"; and {self.count - 1} more" if self.count > 1 else ""
@@ -319,7 +324,7 @@ class InvalidRowError(SparkMqError):
         return (
             *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
-            self.cure,
+            _ASIDE_OF_SENT if self.is_sent else _ASIDE,
         )
 
     def _others(self) -> Iterator[str]:
@@ -334,12 +339,6 @@ class InvalidRowError(SparkMqError):
                 if (column, rule) == self.rejections[0][1:]
                 else f"{which}, column {column}: {rule}"
             )
-
-
-class InvalidSentRowError(InvalidRowError):
-    """The same of rows for running brokers, at least once: what was sent before stays sent."""
-
-    cure = "Rows that were sent before stay at their brokers. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
 
 
 class WriteFailedError(SparkMqError):

@@ -13,7 +13,13 @@ from jobs.run import job_description, job_parser
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names, load_job
 from spark_mq.option_table import OptionRow
-from spark_mq.sink.columns import KAFKA_SINK_COLUMNS, SEND_BACK_COLUMNS, SINK_COLUMNS, SinkColumn
+from spark_mq.sink.columns import (
+    KAFKA_SINK_COLUMNS,
+    LIVE_SEND_BACK_COLUMNS,
+    SEND_BACK_COLUMNS,
+    SINK_COLUMNS,
+    SinkColumn,
+)
 from spark_mq.sink.live_options import live_sink_option_rows
 from spark_mq.sink.options import sink_option_rows
 from spark_mq.source.options import option_rows
@@ -81,6 +87,7 @@ def test_the_readme_is_short() -> None:
         ("docs/reading.md", "kafka-columns", column_table(KAFKA_COLUMNS.values())),
         ("docs/writing.md", "sink-options", option_table(sink_option_rows())),
         ("docs/live.md", "live-sink-options", option_table(live_sink_option_rows())),
+        ("docs/live.md", "live-send-back-columns", sink_column_table(LIVE_SEND_BACK_COLUMNS.values())),
         ("docs/writing.md", "sink-columns", sink_column_table(SINK_COLUMNS.values())),
         ("docs/writing.md", "send-back-columns", sink_column_table(SEND_BACK_COLUMNS.values())),
         ("docs/writing.md", "kafka-sink-columns", sink_column_table(KAFKA_SINK_COLUMNS.values())),

@@ -64,7 +64,7 @@ def send_rows(
     """Send the rows of a task. `key` are 8 bytes that no other attempt of a task has, for the unique keys. `batch` and `attempt` name
     the file of rows that are put aside.
 
-    Raises InvalidSentRowError and the client's errors; rows that were sent before stay sent, halves are rolled back.
+    Raises InvalidRowError and the client's errors; rows that were sent before stay sent, halves are rolled back.
     """
     with live_routes(options) as routes:
         return send_over(routes, options, columns, partition, key, frames, batch, attempt)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.conditions import InvalidSentRowError
+from spark_mq.conditions import InvalidRowError
 from spark_mq.sink.dead_letters import DeadLetterWriter, Rejection
 from spark_mq.sink.live_options import LiveSinkOptions
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -38,11 +38,11 @@ class RejectedRows:
             )
 
     def take(self, frame: pa.RecordBatch, rejected: Sequence[Rejection], indices: np.ndarray) -> None:
-        """Rows of a frame, as they came, at these places in it. Raises InvalidSentRowError where nothing is put aside."""
+        """Rows of a frame, as they came, at these places in it. Raises InvalidRowError where nothing is put aside."""
         if not rejected:
             return
         if self._writer is None:
-            raise InvalidSentRowError(self._partition, len(rejected), *rejected[:REJECTIONS_SHOWN])
+            raise InvalidRowError(self._partition, len(rejected), *rejected[:REJECTIONS_SHOWN], is_sent=True)
         self._writer.append(frame.take(pa.array(indices)), rejected)
 
     def finish(self) -> DeadLetterFile | None:

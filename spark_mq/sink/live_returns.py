@@ -49,7 +49,7 @@ class ReturnWriter:
         self.row_count = 0
 
     def append(self, frame: pa.RecordBatch) -> None:
-        """Returns when the frame's rows are where the broker puts them. Raises InvalidSentRowError and the client's errors."""
+        """Returns when the frame's rows are where the broker puts them. Raises InvalidRowError and the client's errors."""
         rejections = Rejections()
         offered = 0
         for call in self._calls(frame, rejections):
