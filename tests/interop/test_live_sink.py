@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+import spark_mq
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.topic_calls import NewTopic
-from spark_mq.conditions import BatchInDoubtError
+from spark_mq.conditions import BatchInDoubtError, InvalidRowError
 from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.sink.columns import InputColumns
@@ -163,6 +165,101 @@ def test_rows_that_wait_arrive_when_their_broker_delivers_them(live_broker: Runn
         wait_until(lambda: sum(admin.max_offsets("SinkDelays").values()) == 3, "the delayed row is delivered")
     found = {line["bodySha256"] for line in consumed(tmp_path, live_broker, "SinkDelays")}
     assert found == {hashlib.sha256(body).hexdigest() for body in (b"now", b"later", b"now too")}
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def send_task(
+    broker: RunningBroker, frame: dict[str, Any] | Iterator[pa.RecordBatch], columns: Sequence[str], **given: str
+) -> SentRows:
+    """Rows as one task sends them at least once."""
+    options = LiveSinkOptions.parse({"nameServer": broker.name_server, "guarantee": "atLeastOnce", **given}, "batch")
+    frames = iter([pa.record_batch(frame)]) if isinstance(frame, dict) else frame
+    return send_rows(options, InputColumns(tuple(columns)), 0, os.urandom(8), frames)
+
+
+def test_rows_that_are_tried_again_and_sent_back_reach_a_java_consumer_of_the_group(
+    oracle: Oracle, live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkRetries", 2)
+    group, topic = "SinkRetryGroup", {"topic": "SinkRetries"}
+    assert send_task(live_broker, {"body": [b"failed", b"other"]}, ["body"], **topic) == SentRows(2, {0: 2})
+    lines = consumed(tmp_path, live_broker, "SinkRetries")
+    (failed,) = (line["offsetMsgId"] for line in lines if line["bodySha256"] == digest(b"failed"))
+    gone = failed[:16] + f"{1 << 40:016X}"
+    back = {"topic": ["SinkRetries"] * 2, "msg_id": [failed, gone], "delay_level": pa.array([1, 1], pa.int32())}
+    returns = {"sendBack": "true", "consumerGroup": group}
+    with pytest.raises(InvalidRowError, match=r"row 1, column msg_id: .*look message by offset failed"):
+        send_task(live_broker, back, back, **returns)
+    again = {
+        "body": [b"tried", b"dead"],
+        "retry_group": [group] * 2,
+        "reconsume_times": pa.array([1, 4], pa.int32()),
+        "delay_level": pa.array([1, 1], pa.int32()),
+    }
+    assert send_task(live_broker, again, again, maxReconsumeTimes="3", **topic) == SentRows(2, {0: 2})
+    options = {"group": group, "topics": "SinkRetries", "succeedAt": 0}
+    with oracle.client("FailingConsumer", tmp_path / "got.jsonl", live_broker, **options) as consumer:
+        consumer.until(bool, "dead")
+        got = consumer.until(lambda lines: len(lines) >= 4, "consumed")
+    by_body = {(line["bodySha256"], line["reconsumeTimes"]): line["properties"] for line in got}
+    expected = {(b"failed", 0), (b"other", 0), (b"failed", 1), (b"tried", 1)}
+    assert set(by_body) == {(digest(body), times) for body, times in expected}
+    assert by_body[digest(b"failed"), 1]["ORIGIN_MESSAGE_ID"] == failed
+    assert by_body[digest(b"tried"), 1]["RETRY_TOPIC"] == "SinkRetries"
+    (dead,) = consumed(tmp_path, live_broker, f"%DLQ%{group}")
+    assert dead["bodySha256"] == digest(b"dead")
+
+
+def test_a_java_consumer_sees_what_a_task_has_committed_and_nothing_of_one_that_failed(
+    live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkHalves", 2)
+    given = {"topic": "SinkHalves", "transactional": "true", "producerGroup": "SinkHalvesGroup"}
+    states = ["commit", "rollback", "unknown", None]
+    rows = {"body": [b"%d" % row for row in range(200)], "transaction_state": [states[row % 4] for row in range(200)]}
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch(rows)
+        raise RuntimeError("no more rows come")
+
+    with pytest.raises(RuntimeError, match="no more rows come"):
+        send_task(live_broker, failing(), list(rows), **given)
+    assert send_task(live_broker, rows, list(rows), **given) == SentRows(200, {0: 200})
+    messages = consumed(tmp_path, live_broker, "SinkHalves")
+    assert len(messages) == 100
+    seen = {line["bodySha256"]: line for line in messages}
+    assert set(seen) == {digest(b"%d" % row) for row in range(200) if row % 4 in (0, 3)}
+    for queue_id in (0, 1):
+        places = [seen[digest(b"%d" % row)] for row in range(200) if row % 4 in (0, 3)]
+        offsets = [line["queueOffset"] for line in places if line["queueId"] == queue_id]
+        assert offsets == sorted(offsets), "committed rows of a queue keep their order"
+
+
+def test_spark_puts_invalid_rows_aside_and_sends_what_it_reads_from_a_cluster_back(
+    spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(live_broker, "SinkAside", 2)
+    body = F.when(F.col("id") % 10 != 3, F.format_string("body-%d", "id"))
+    rows = spark.range(100, numPartitions=2).select("id", body.alias("body")).withColumnRenamed("id", "flag")
+    write = rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server)
+    aside = tmp_path / "aside"
+    write.option("topic", "SinkAside").option("onInvalidRow", "deadLetter").option("deadLetterPath", str(aside)).save()
+    letters = spark.read.parquet(str(aside)).collect()
+    assert sorted(row.flag for row in letters) == list(range(3, 100, 10))
+    assert {(row.error_column, row.error_rule) for row in letters} == {("body", "it is null")}
+    assert len(consumed(tmp_path, live_broker, "SinkAside")) == 90
+    read = spark.read.format("spark_mq").option("nameServer", live_broker.name_server).option("topic", "SinkAside")
+    failed = read.load().where("flag < 20")
+    assert spark_mq.send_back(failed, nameServer=live_broker.name_server, consumer_group="SinkAsideGroup") is None
+    with Admin(ClientSettings((live_broker.name_server,))) as admin:
+        retries = "%RETRY%SinkAsideGroup"
+        wait_until(lambda: retries in admin.topics(), "the retry topic is there")
+        wait_until(lambda: sum(admin.max_offsets(retries).values()) == 18, "the retries are delivered")
+    bodies = {line["bodySha256"] for line in consumed(tmp_path, live_broker, retries)}
+    assert bodies == {digest(b"body-%d" % row) for row in range(20) if row % 10 != 3}
 
 
 def test_a_fence_waits_until_the_broker_has_read_a_dead_attempts_connection_to_its_end(
