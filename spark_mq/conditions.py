@@ -294,7 +294,10 @@ _ASIDE = (
     "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
     "but for a deliver_at for which the timer is full"
 )
-_ASIDE_OF_SENT = "Rows that were sent before stay at their brokers. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+_ASIDE_OF_SENT = (
+    "Rows that were sent before stay at their brokers. "
+    "With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+)
 
 
 class InvalidRowError(SparkMqError):

@@ -112,6 +112,7 @@ class BrokerLane:
         self._in_flight: dict[MessageQueue, _Try] = {}
         self._queued_bytes = 0
         self._is_finished = False
+        self._is_given_up = False
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
         self._connection: BlockingConnection[_Try | None] | None = None
@@ -145,6 +146,14 @@ class BrokerLane:
             self._changed.notify_all()
         self._thread.join()
         self._raise_failure()
+
+    def give_up(self) -> None:
+        """Drop what waits, and hear what becomes of what is in flight, once. Raises nothing."""
+        with self._changed:
+            self._is_given_up = self._is_finished = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._thread.join()
 
     def stop(self) -> None:
         """Give up what waits; batches in flight may be stored or not."""
@@ -270,7 +279,7 @@ class BrokerLane:
         with self._changed:
             for one in tried:
                 pause_s = min(_FIRST_PAUSE_S * 2**one.tries, _LONGEST_PAUSE_S)
-                if now_s + pause_s - one.first_s > self._terms.retry_timeout_ms / 1_000:
+                if self._is_given_up or now_s + pause_s - one.first_s > self._terms.retry_timeout_ms / 1_000:
                     raise LaneStoppedError(error, is_doubt=False)
                 one.tries += 1
                 one.not_before_s = now_s + pause_s

@@ -90,8 +90,8 @@ def send_over(
     try:
         for frame in frames:
             writer.append(frame)
+        aside = rejected.finish()  # first: it can still be discarded, and what is committed cannot
         statuses = writer.finish()
-        aside = rejected.finish()
     except LaneStoppedError as error:
         rejected.discard()
         raise error.cause from None
@@ -163,8 +163,11 @@ class _DirectWriter:
         return statuses
 
     def stop(self) -> None:
+        is_open = self._halves is not None and not self._is_finished
+        if is_open:
+            self._lanes.give_up()
         self._lanes.stop()
-        if self._halves is not None and not self._is_finished:
+        if self._halves is not None and is_open:
             self._halves.roll_back()
 
     def _send(self, batches: Iterator[WireBatch]) -> None:

@@ -71,6 +71,11 @@ class Lanes:
             lane.finish()
         return dict(sum((lane.statuses for lane in self._lanes.values()), Counter[int]()))
 
+    def give_up(self) -> None:
+        """Drop what waits, and hear what becomes of what is in flight."""
+        for lane in self._lanes.values():
+            lane.give_up()
+
     def stop(self) -> None:
         """Give up what waits."""
         for lane in self._lanes.values():

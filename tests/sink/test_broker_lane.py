@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -177,6 +178,37 @@ def test_at_least_once_stops_at_once_where_the_other_side_does_not_speak_the_pro
             send(broker, batches(1), is_exact=False)
         assert isinstance(stopped.value.cause, FrameRefusedError)
         assert broker.connections == 1, "it is not tried again"
+
+
+@pytest.mark.parametrize("fault", [None, stored_and_hung_up], ids=["answered", "hung up"])
+def test_a_lane_that_is_given_up_sends_nothing_more_and_hears_the_answer_that_is_due(
+    fault: Callable[[FakeBroker, RemotingCommand], None] | None,
+) -> None:
+    is_sent, may_answer = threading.Event(), threading.Event()
+    heard: list[int] = []
+
+    def slow(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand | None:
+        is_sent.set()
+        may_answer.wait(30)
+        return SendingBroker.pull(broker, request) if fault is None else fault(broker, request)
+
+    with SendingBroker() as broker:
+        broker.answers = [slow]
+        terms = LaneTerms("G", False, 5_000, 30_000, lambda batch, answer: heard.append(batch.row_count))
+        lane = BrokerLane(lambda: BlockingConnection(broker.address, ClientSettings(("unused:1",))), terms)
+        for batch in batches(4, queues=1):
+            lane.offer(batch)
+        assert is_sent.wait(30)
+        giving_up = threading.Thread(target=lane.give_up)
+        giving_up.start()
+        while not lane._is_given_up:
+            time.sleep(0.001)
+        may_answer.set()
+        giving_up.join(30)
+        assert not giving_up.is_alive()
+        assert len(broker.requests) == 1
+        assert heard == ([1] if fault is None else [])
+        lane.stop()
 
 
 def test_rows_are_counted_by_the_status_of_their_answer() -> None:
