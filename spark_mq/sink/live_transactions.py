@@ -102,7 +102,7 @@ class OpenHalves:
             except ClientError as error:
                 left = sum(self._broker_of(row) == broker_name for row in self._halves)
                 _LOG.warning(
-                    "%d half messages are not rolled back: broker %s asks producers of their group, and gives them up at last: %s",
+                    "half messages that are not rolled back: %d; broker %s asks producers of their group, and then gives them up: %s",
                     *(left, broker_name, error.describe()),
                 )
             finally:

@@ -167,7 +167,7 @@ def test_the_log_says_how_many_halves_are_left_to_a_broker(caplog: pytest.LogCap
         with pytest.raises(ResponseError) as failed:
             send(broker, options(transactional="true", producerGroup="shop"), transactions(1, ["commit"]))
     assert failed.value.code == 604
-    assert "1 half messages are not rolled back: broker broker-a" in caplog.text
+    assert "half messages that are not rolled back: 1; broker broker-a" in caplog.text
 
 
 def test_a_row_without_a_producer_group_is_invalid_and_so_is_another_state() -> None:
