@@ -31,6 +31,8 @@ from storage.rules.response_codes import ResponseCode
 
 _LOG = logging.getLogger("spark_mq.sink")
 _KEY_BYTES = 8
+_KEEPS_LOGS = "PYSPARK_SPARK_SESSION_UUID"
+"""Set in Python workers whose log Spark keeps (spark.sql.pyspark.worker.logging.enabled); what a batch was answered belongs there."""
 
 
 class LiveBatchWriter(DataSourceArrowWriter):
@@ -100,6 +102,8 @@ def _write(
 
 
 def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+    if _KEEPS_LOGS in os.environ and _LOG.level == logging.NOTSET:
+        _LOG.setLevel(logging.INFO)
     if options.is_exact:
         commit_to_brokers(options, messages, batch_id)
         return

@@ -246,7 +246,15 @@ def test_spark_puts_invalid_rows_aside_and_sends_what_it_reads_from_a_cluster_ba
     rows = spark.range(100, numPartitions=2).select("id", body.alias("body")).withColumnRenamed("id", "flag")
     write = rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server)
     aside = tmp_path / "aside"
-    write.option("topic", "SinkAside").option("onInvalidRow", "deadLetter").option("deadLetterPath", str(aside)).save()
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        write.option("topic", "SinkAside").option("onInvalidRow", "deadLetter").option(
+            "deadLetterPath", str(aside)
+        ).save()
+        told = [row.msg for row in spark.tvf.python_worker_logs().collect() if row.logger == "spark_mq.sink"]
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    assert told == ["batch 0: 90 rows sent (SEND_OK 90)"]
     letters = spark.read.parquet(str(aside)).collect()
     assert sorted(row.flag for row in letters) == list(range(3, 100, 10))
     assert {(row.error_column, row.error_rule) for row in letters} == {("body", "it is null")}
