@@ -308,3 +308,20 @@ def test_the_log_says_what_each_batch_was_answered(status: int, level: str, capl
     (record,) = caplog.records
     assert record.levelname == level
     assert "5 rows sent (SEND_OK " in record.getMessage()
+
+
+def test_where_spark_keeps_its_workers_log_it_gets_what_a_batch_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root loggers of Python workers are at WARNING; PySpark's `capture_outputs` goes by this variable."""
+    log = logging.getLogger("spark_mq.sink")
+    writer = LiveBatchWriter(options(), InputColumns(("body",)))
+    try:
+        writer.commit([SentRows(1, {0: 1})])
+        assert log.level == logging.NOTSET
+        monkeypatch.setenv("PYSPARK_SPARK_SESSION_UUID", "a")
+        writer.commit([SentRows(1, {0: 1})])
+        assert log.level == logging.INFO
+        log.setLevel(logging.ERROR)
+        writer.commit([SentRows(1, {0: 1})])
+        assert log.level == logging.ERROR, "who has set it knows better"
+    finally:
+        log.setLevel(logging.NOTSET)
