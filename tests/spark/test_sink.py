@@ -122,6 +122,7 @@ def test_a_named_write_is_done_once_and_an_unnamed_one_each_time(
     assert len(rows) == len({row.unique_key for row in rows}) == 30
 
 
+@pytest.mark.slow
 def test_queues_are_chosen_by_number_by_key_or_in_turn(
     spark: SparkSession, target: Path, read_store: ReadStore
 ) -> None:

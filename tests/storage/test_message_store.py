@@ -316,6 +316,7 @@ def test_reading_needs_no_lock_and_makes_no_file(store: StoreBuilder) -> None:
     assert sorted(store.root.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_ext_units_give_the_tags_of_an_entry(pristine_store: Callable[[str], Fixture]) -> None:
     fixture = pristine_store("ext")
     lines = [line for line in golden_lines(fixture.golden, "message") if "ext" in line]

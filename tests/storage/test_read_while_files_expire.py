@@ -143,6 +143,7 @@ def test_a_key_that_stays_is_found_and_one_that_goes_is_found_or_not(expiring: E
     sweep(expiring.all_paths, read)
 
 
+@pytest.mark.slow
 def test_positions_by_time_and_size_never_fail(expiring: Expiring) -> None:
     def read() -> None:
         with open_store(expiring.root) as store:
@@ -173,6 +174,7 @@ def test_an_audit_and_a_message_by_its_place_are_out_of_range_at_worst(expiring:
     assert sweep(derived, audit, OffsetOutOfRangeError) > 0
 
 
+@pytest.mark.slow
 def test_a_dump_is_out_of_range_at_worst_and_tells_what_stays(expiring: Expiring) -> None:
     def read() -> None:
         with open_store(expiring.root) as store:
@@ -199,6 +201,7 @@ def test_a_task_that_comes_too_late_says_that_data_is_lost_or_passes_it_over(
     assert (sweep(getattr(expiring, what), read, None if tolerant else DataLossError) > 0) != tolerant
 
 
+@pytest.mark.slow
 def test_a_stream_that_tolerates_losses_goes_on_with_all_that_stays(expiring: Expiring) -> None:
     def read() -> None:
         reader = open_stream(

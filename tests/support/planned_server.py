@@ -53,6 +53,7 @@ class PlannedServer:
         self.plan = plan
         self.commands: list[RemotingCommand] = []
         self.peers: list[Peer] = []
+        self._accepted: list[socket.socket] = []
         self._tls = tls
         self._is_permissive = is_permissive
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -73,8 +74,12 @@ class PlannedServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join(10)
         for peer in self.peers:
             peer.hang_up()
+        for sock in self._accepted:  # also those of which nothing has come yet
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
 
@@ -83,6 +88,7 @@ class PlannedServer:
             while True:
                 sock, _ = self._listener.accept()
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._accepted.append(sock)
                 thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
                 self._threads.append(thread)
                 thread.start()

@@ -54,6 +54,7 @@ def test_the_orders_are_those_of_the_readme() -> None:
     assert found == declared
 
 
+@pytest.mark.slow
 def test_each_step_can_be_planted_and_is_gone_afterwards() -> None:
     before = [vars(LocalFileSystem)[name] for name in ("write", "sync", "replace", "rename")]
     for fault in STEP_FAULTS.values():

@@ -127,6 +127,7 @@ def step_count(tmp_path: Path) -> int:
     return counting.count
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_killed_before_any_step_everything_acknowledged_is_there_and_keys_are_found(tmp_path: Path) -> None:
     """The put in progress may be there too, or the first rows of it; queues, index and log agree."""
