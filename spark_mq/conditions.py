@@ -290,19 +290,20 @@ class SinkSchemaError(SparkMqError):
         return f"column {self.column}: {self.rule}"
 
 
-_ASIDE = (
+PUT_ASIDE = (
     "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
     "but for a deliver_at for which the timer is full"
 )
-_ASIDE_OF_SENT = (
+SENT_ROWS_STAY = (
     "Rows that were sent before stay at their brokers. "
     "With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
 )
+NONE_SENT = "Nothing of the batch was sent. Correct or filter such rows: only guarantee=atLeastOnce can put them aside"
 
 
 class InvalidRowError(SparkMqError):
-    """Rows that no broker would take, and `onInvalidRow` is fail: nothing of the batch was written. With `is_sent` they are rows for
-    running brokers, at least once, and what was sent before stays sent.
+    """Rows that no broker would take, and `onInvalidRow` is fail. `consequence` says what became of the others, and what to do:
+    `PUT_ASIDE` for a store, `SENT_ROWS_STAY` for running brokers at least once, `NONE_SENT` exactly once.
 
     `rejections` are (row of the task from 0, column, rule) of the first few; `count` says how many there were in the Arrow batch
     that held the first.
@@ -310,12 +311,14 @@ class InvalidRowError(SparkMqError):
 
     condition = "SPARK_MQ_INVALID_ROW"
 
-    def __init__(self, partition: int, count: int, *rejections: tuple[int, str, str], is_sent: bool = False) -> None:
+    def __init__(
+        self, partition: int, count: int, *rejections: tuple[int, str, str], consequence: str = PUT_ASIDE
+    ) -> None:
         super().__init__(partition, count, *rejections)
         self.partition = partition
         self.count = count
         self.rejections = rejections
-        self.is_sent = is_sent
+        self.consequence = consequence
 
     def describe(self) -> str:
         more = f"; and {self.count - 1} more" if self.count > 1 else ""
@@ -327,7 +330,7 @@ class InvalidRowError(SparkMqError):
         return (
             *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
-            _ASIDE_OF_SENT if self.is_sent else _ASIDE,
+            self.consequence,
         )
 
     def _others(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import InvalidRowError, WriteFailedError
+from spark_mq.conditions import NONE_SENT, InvalidRowError, WriteFailedError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import MOST_ROWS, REJECTIONS_SHOWN
 from spark_mq.sink.exact_commit import ExactCommit
@@ -78,7 +78,8 @@ def stage_for_brokers(
                 taken = frame.select(list(columns.names))
                 prepared = rows.prepare(from_kafka_columns(taken) if columns.kafka else taken, current_time_ms())
                 if prepared.rejected:
-                    raise InvalidRowError(partition, len(prepared.rejected), *prepared.rejected[:REJECTIONS_SHOWN])
+                    shown = prepared.rejected[:REJECTIONS_SHOWN]
+                    raise InvalidRowError(partition, len(prepared.rejected), *shown, consequence=NONE_SENT)
                 row_count += len(prepared.messages.queue_codes)
                 stage(cutter.add(prepared.messages))
             stage(cutter.finish())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.conditions import InvalidRowError
+from spark_mq.conditions import SENT_ROWS_STAY, InvalidRowError
 from spark_mq.sink.dead_letters import DeadLetterWriter, Rejection
 from spark_mq.sink.live_options import LiveSinkOptions
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -42,7 +42,8 @@ class RejectedRows:
         if not rejected:
             return
         if self._writer is None:
-            raise InvalidRowError(self._partition, len(rejected), *rejected[:REJECTIONS_SHOWN], is_sent=True)
+            shown = rejected[:REJECTIONS_SHOWN]
+            raise InvalidRowError(self._partition, len(rejected), *shown, consequence=SENT_ROWS_STAY)
         self._writer.append(frame.take(pa.array(indices)), rejected)
 
     def finish(self) -> DeadLetterFile | None:
