@@ -23,6 +23,7 @@ from storage.files.local_file_system import LocalFileSystem
 from tests.oracle.damage import flip, stale
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -34,7 +35,7 @@ LONG_MAX = 2**63 - 1
 # Recovered
 
 
-@pytest.mark.parametrize("name", FIXTURE_NAMES)
+@pytest.mark.parametrize("name", one_in(2, FIXTURE_NAMES, others=pytest.mark.long))
 def test_apache_lists_the_same_messages_of_a_store_that_we_recovered(
     name: str, oracle: Oracle, fixture_store: Callable[[str], Fixture]
 ) -> None:
@@ -97,18 +98,22 @@ class Kill(NamedTuple):
 
 @pytest.mark.parametrize(
     ("name", "kill"),
-    [
-        ("torn", Kill("unlink", "commitlog/")),
-        ("torn", Kill("write", "consumequeue/")),
-        ("torn", Kill("unlink", "index/")),
-        ("torn", Kill("create_file", "index/")),
-        ("torn", Kill("write", "index/", 2)),
-        ("torn", Kill("write", "index/", 3)),
-        ("torn", Kill("write", "checkpoint")),
-        ("damaged", Kill("write", "commitlog/")),
-        ("damaged", Kill("unlink", "index/")),
-        ("clean", Kill("rename", "abort")),
-    ],
+    one_in(
+        3,
+        [
+            ("torn", Kill("unlink", "commitlog/")),
+            ("torn", Kill("write", "consumequeue/")),
+            ("torn", Kill("unlink", "index/")),
+            ("torn", Kill("create_file", "index/")),
+            ("torn", Kill("write", "index/", 2)),
+            ("torn", Kill("write", "index/", 3)),
+            ("torn", Kill("write", "checkpoint")),
+            ("damaged", Kill("write", "commitlog/")),
+            ("damaged", Kill("unlink", "index/")),
+            ("clean", Kill("rename", "abort")),
+        ],
+        others=pytest.mark.long,
+    ),
     ids=str,
 )
 def test_apache_and_we_lose_nothing_to_a_recovery_that_was_killed(

@@ -123,7 +123,12 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> list[ModelCluster]:
 
 
 @pytest.mark.parametrize(
-    "first", [*range(0, 30, 10), *(pytest.param(at, marks=pytest.mark.slow) for at in range(30, 400, 10))]
+    "first",
+    [
+        *range(0, 30, 10),
+        *(pytest.param(at, marks=pytest.mark.slow) for at in range(30, 120, 10)),
+        *(pytest.param(at, marks=pytest.mark.long) for at in range(120, 400, 10)),
+    ],
 )
 def test_each_row_is_stored_once_and_in_order_whatever_goes_wrong(
     first: int, tmp_path: Path, dying: list[ModelCluster]

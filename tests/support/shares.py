@@ -1,4 +1,4 @@
-"""Parametrized tests of which `make test` takes a share and `make test-rest` the others."""
+"""Parametrized tests of which one run takes a share and a later one the others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 
-def one_in(count: int, values: Iterable[Any], *, always: Sequence[Any] = ()) -> list[Any]:
-    """The values for `pytest.mark.parametrize`: each n-th and those of `always` as they are, the others marked slow."""
+def one_in(
+    count: int,
+    values: Iterable[Any],
+    *,
+    always: Sequence[Any] = (),
+    others: pytest.MarkDecorator = pytest.mark.slow,
+) -> list[Any]:
+    """The values for `pytest.mark.parametrize`: each n-th and those of `always` as they are, the others marked.
+
+    Those that are slow are for `make test-rest`, those that are long for a run by hand. A plain tuple is several arguments.
+    """
     return [
-        value if place % count == 0 or value in always else pytest.param(value, marks=pytest.mark.slow)
+        value
+        if place % count == 0 or value in always
+        else pytest.param(*(value if type(value) is tuple else (value,)), marks=others)
         for place, value in enumerate(values)
     ]
