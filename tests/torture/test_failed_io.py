@@ -12,6 +12,7 @@ import pytest
 from tests.support.crash_disk import PAGE_BYTES
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
+from tests.support.shares import one_in
 from tests.torture.failed_io import FAILED_SYNC, TELLING, Mode, Sweep
 from tests.torture.faults import failed_sync_is_success, writer_goes_on_after_a_failure
 from tests.torture.kind import Outcome
@@ -23,7 +24,7 @@ def swept(directory: Path, mode: Mode, seed: int, *, sync_flush: bool, steps: in
     return outcome
 
 
-@pytest.mark.parametrize("sync_flush", [True, False], ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.parametrize("sync_flush", one_in(2, [True, False]), ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_whichever_sync_fails_nothing_is_acknowledged_that_a_power_loss_takes(tmp_path: Path, sync_flush: bool) -> None:
     outcome = swept(tmp_path, FAILED_SYNC, 3, sync_flush=sync_flush, steps=4, trials=7)
     assert outcome.failures == []

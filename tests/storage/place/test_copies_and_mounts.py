@@ -19,6 +19,7 @@ from storage.place.binding import binding_path
 from storage.recovery.log_bind import bind_log
 from storage.settings.load import load_config
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 from tests.support.store_copies import TOPIC, look, look_mounted, make_store, may_mount, picture, write_conf
 
 FILES = LocalFileSystem()
@@ -235,7 +236,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.arrange.__name__)
+@pytest.mark.parametrize("case", one_in(2, CASES), ids=lambda case: case.arrange.__name__)
 def test_what_is_read_and_written(case: Case, tmp_path: Path) -> None:
     made = case.arrange(tmp_path)
     if made.mounts and not may_mount():
