@@ -10,14 +10,15 @@ from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import MalformedResponseError, request_text
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
+from spark_mq.client.signing import UNIQUE_KEY_QUERY
 from spark_mq.remoting import RemotingCommand, RequestCode
+from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
 from storage.errors import CorruptRecordError
 from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record
 from storage.rules.response_codes import ResponseCode
 
-_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _END_OF_TIME = 0x7FFF_FFFF_FFFF_FFFF
 _QUERY_TIMEOUTS = 3  # Java gives an index look-up three times as long
 
@@ -85,7 +86,10 @@ class MessageCalls:
             topic=topic, key=key, max_messages=limit, begin_time_ms=begin_ms, end_time_ms=end_ms
         )
         request = make_call(code, header)
-        request = request._replace(ext_fields={**(request.ext_fields or {}), _UNIQUE_KEY_QUERY: str(is_unique).lower()})
+        fields = {**(request.ext_fields or {}), UNIQUE_KEY_QUERY: str(is_unique).lower()}
+        request = request._replace(
+            ext_fields=fields, version=ProtocolVersion.V4_9_3
+        )  # whose signature all brokers check alike
         route = await self._instance.route(topic)
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         timeout_ms = _QUERY_TIMEOUTS * self._instance.settings.request_timeout_ms

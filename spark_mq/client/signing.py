@@ -8,10 +8,13 @@ from collections.abc import Mapping
 
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import Body, HeaderEncoding, RemotingCommand
+from spark_mq.remoting.codes import ProtocolVersion
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""Says that the key of a query is a unique one; Java: MixAll.UNIQUE_MSG_QUERY_FLAG."""
 
 
 def signed(command: RemotingCommand, credentials: Credentials) -> RemotingCommand:
@@ -26,7 +29,13 @@ def signed(command: RemotingCommand, credentials: Credentials) -> RemotingComman
     fields[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
         fields[SECURITY_TOKEN] = credentials.security_token
-    return command._replace(ext_fields={**fields, SIGNATURE: signature(fields, command.body, credentials.secret_key)})
+    proven = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY} if _is_old(command) else fields
+    return command._replace(ext_fields={**fields, SIGNATURE: signature(proven, command.body, credentials.secret_key)})
+
+
+def _is_old(command: RemotingCommand) -> bool:
+    """Whether servers leave `_UNIQUE_KEY_QUERY` out of what is signed. Those of 4.9 always do, later ones for such a request."""
+    return command.version <= ProtocolVersion.V4_9_3
 
 
 def signature(fields: Mapping[str, str], body: Body, secret_key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signature, signed
 from spark_mq.remoting import HeaderEncoding, make_request
+from spark_mq.remoting.codes import ProtocolVersion
 
 
 def test_a_signature_is_what_apaches_class_makes_of_the_same_request() -> None:
@@ -34,3 +35,14 @@ def test_what_a_server_would_read_as_null_is_left_out() -> None:
     binary = HeaderEncoding.ROCKETMQ
     in_binary = signed(make_request(17, {"attributes": "", "topic": "T"}, encoding=binary), credentials)
     assert in_binary == signed(make_request(17, {"topic": "T"}, encoding=binary), credentials)
+
+
+def test_an_old_request_is_signed_without_the_mark_of_a_unique_key() -> None:
+    """PlainAccessResource of 5.1.4; that of 4.9 leaves it out of every request."""
+    credentials = Credentials("ak", "secret")
+    marked = make_request(12, {"topic": "T", "_UNIQUE_KEY_QUERY": "true"})
+    plain = signed(make_request(12, {"topic": "T"}), credentials).ext_fields or {}
+    old = signed(marked._replace(version=ProtocolVersion.V4_9_3), credentials).ext_fields or {}
+    assert old["Signature"] == plain["Signature"]
+    assert old["_UNIQUE_KEY_QUERY"] == "true"
+    assert (signed(marked, credentials).ext_fields or {})["Signature"] != plain["Signature"]
