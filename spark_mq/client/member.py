@@ -101,3 +101,39 @@ class QuietMember:
 
     async def receive_reply(self, header: ReplyMessageRequest, body: bytes) -> None:
         """Nobody has asked."""
+
+
+class ConsumerEngine(Protocol):
+    """What of a consumer takes queues and knows where it is in them."""
+
+    def rebalance_soon(self) -> None:
+        """The group, the subscriptions or the topics have changed."""
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where the consumer is in a topic (221)."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere in the queues of a topic that are read here (220)."""
+
+
+class ConsumerMember(QuietMember):
+    """A consumer, which answers by its engine."""
+
+    kind: Kind = "consumer"
+    engine: ConsumerEngine
+
+    def on_route(self, route: TopicRoute) -> None:
+        """Queues may have come or gone."""
+        self.engine.rebalance_soon()
+
+    def on_consumer_ids_changed(self) -> None:
+        """Another one may have come or gone."""
+        self.engine.rebalance_soon()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """The engine goes on elsewhere."""
+        await self.engine.reset_offsets(topic, offsets)
+
+    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where the engine is."""
+        return self.engine.offsets(topic)

@@ -29,11 +29,10 @@ from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.local_offsets import offset_store_of
-from spark_mq.client.member import Kind, QuietMember
+from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.namespaces import with_namespace, without_namespace
 from spark_mq.client.pull_engine import PullEngine
-from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType, subscription
 from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType
@@ -238,10 +237,10 @@ async def _called(method: Any, *arguments: Any) -> Any:
     return method(*arguments)
 
 
-class _AtWork(QuietMember):
+class _AtWork(ConsumerMember):
     """A pull consumer, as its client instance sees it. Owned by the event loop's thread."""
 
-    kind: Kind = "consumer"
+    engine: PullEngine
 
     def __init__(self, consumer: PullConsumer, instance: ClientInstance) -> None:
         settings, pull = consumer._settings, consumer._pull
@@ -312,18 +311,6 @@ class _AtWork(QuietMember):
             consume_from_where=self._pull.consume_from.value,
             subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
         )
-
-    def on_route(self, route: TopicRoute) -> None:
-        self.engine.rebalance_soon()
-
-    def on_consumer_ids_changed(self) -> None:
-        self.engine.rebalance_soon()
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        await self.engine.reset_offsets(topic, dict(offsets))
-
-    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
-        return self.engine.offsets(topic)
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         queues = self.engine.process_queues()

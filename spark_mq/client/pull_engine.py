@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_mq.client.consumer_settings import PullSettings
@@ -367,7 +367,7 @@ class PullEngine:
         """What is read, and what is consumed of it."""
         return {queue: (read.process_queue, read.consumed_offset or 0) for queue, read in self._reads.items()}
 
-    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere in the queues of a topic that are read here (220)."""
         for queue in [queue for queue in self._reads if queue.topic == topic and queue in offsets]:
             await self.seek(queue, offsets[queue])

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine
 from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
@@ -43,11 +43,10 @@ from spark_mq.client.listeners import (
     OrderlyListener,
 )
 from spark_mq.client.local_offsets import offset_store_of
-from spark_mq.client.member import Kind, QuietMember
+from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
-from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription
 from spark_mq.remoting.client_bodies import (
@@ -208,10 +207,10 @@ class PushConsumer:
             raise ClientClosedError(f"the consumer of group {self.group}", "it is closed")
 
 
-class _AtWork(QuietMember):
+class _AtWork(ConsumerMember):
     """A consumer between start and close, as its client instance sees it. Owned by the event loop's thread."""
 
-    kind: Kind = "consumer"
+    engine: PushEngine
 
     def __init__(self, consumer: PushConsumer, instance: ClientInstance) -> None:
         settings = consumer._settings
@@ -279,18 +278,6 @@ class _AtWork(QuietMember):
             consume_from_where=self._push.consume_from.value,
             subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
         )
-
-    def on_route(self, route: TopicRoute) -> None:
-        self.engine.rebalance_soon()
-
-    def on_consumer_ids_changed(self) -> None:
-        self.engine.rebalance_soon()
-
-    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        await self.engine.reset_offsets(topic, offsets)
-
-    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
-        return self.engine.offsets(topic)
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         says = {each.name: str(getattr(self._push, each.name)) for each in fields(self._push)}
