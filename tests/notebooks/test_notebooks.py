@@ -19,6 +19,7 @@ KIB = 1024
 
 @pytest.mark.notebook
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in LIVE], ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     shows_plots(execute(path, tmp_path))
