@@ -27,7 +27,7 @@ from bench.measure import Case, Peer, Processes, Result, jvm_of, measure, table
 from bench.messages import TOPIC, expected_sums
 from bench.rocketmq_broker import CLEANS_AT_ONCE, KEPT_FOR_EVER, UNHURRIED, RunningBroker, running_broker
 from bench.rocketmq_store import make_store
-from bench.session import bench_session
+from bench.session import SOCKETS, bench_session
 from bench.sources import SourceCase
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--idle-seconds", type=int, default=30, help="for each idle query (default %(default)s)")
     parser.add_argument(
         "--batch-rows", type=int, default=5_000, help="an Arrow batch that Spark gives a sink (default %(default)s)"
+    )
+    parser.add_argument(
+        "--sockets", choices=SOCKETS, default=SOCKETS[0], help="between JVM and Python workers (default %(default)s)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="beside the warm-up (default %(default)s)")
     parser.add_argument("--home", type=Path, default=home, help="for stores and jars (default %(default)s)")
@@ -75,7 +78,7 @@ class Live:
         """Print a table for each part."""
         if parts & WITH_SPARK:
             jars = kafka_peer.fetch_jars(self.home) if parts & WITH_KAFKA else None
-            with bench_session(self.asked.batch_rows, jars) as spark:
+            with bench_session(self.asked.batch_rows, jars, self.asked.sockets) as spark:
                 if jars is not None and "source" in parts:
                     self._sources(spark, jars)
                 if jars is not None and "sink" in parts:
@@ -103,7 +106,14 @@ class Live:
                 *live_sources.cluster_cases(spark, broker, messages),
             ]
             results = self._measured(cases, messages, _processes(spark, kafka, broker, java))
-        self.console.print(table(live_sources.TITLE, live_sources.HEADINGS, results, live_sources.RATIOS))
+        self.console.print(
+            table(
+                f"{live_sources.TITLE}, {self.asked.sockets} sockets",
+                live_sources.HEADINGS,
+                results,
+                live_sources.RATIOS,
+            )
+        )
 
     def _sinks(self, spark: SparkSession, jars: Jars) -> None:
         rows = self.rows
@@ -120,7 +130,9 @@ class Live:
                 *given.cluster_cases(broker, java),
             ]
             results = self._measured(cases, rows, _processes(spark, kafka, broker, java))
-        self.console.print(table(live_sinks.TITLE, live_sinks.HEADINGS, results, live_sinks.RATIOS))
+        self.console.print(
+            table(f"{live_sinks.TITLE}, {self.asked.sockets} sockets", live_sinks.HEADINGS, results, live_sinks.RATIOS)
+        )
 
     def _clients(self) -> None:
         with ExitStack() as running:

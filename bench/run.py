@@ -76,7 +76,7 @@ def measure_peers(asked: argparse.Namespace, console: Console) -> None:
     if "kafka" in asked.only:
         with console.status("Kafka: jars"):
             jars = kafka_peer.fetch_jars(asked.home)
-    with bench_session(asked.batch_rows, jars) as spark:
+    with bench_session(asked.batch_rows, jars, asked.sockets) as spark:
         if asked.direction != "write":
             measure_sources(asked, spark, jars, console)
         if asked.direction != "read":
@@ -112,7 +112,7 @@ def measure_sources(asked: argparse.Namespace, spark: SparkSession, jars: Jars |
             processes=processes_of(spark, broker),
             progress=console.print,
         )
-    console.print(table(sources.TITLE, sources.HEADINGS, results))
+    console.print(table(f"{sources.TITLE}, {asked.sockets} sockets", sources.HEADINGS, results))
 
 
 def measure_sinks(asked: argparse.Namespace, spark: SparkSession, jars: Jars | None, console: Console) -> None:
@@ -130,7 +130,7 @@ def measure_sinks(asked: argparse.Namespace, spark: SparkSession, jars: Jars | N
             processes=processes_of(spark, broker),
             progress=console.print,
         )
-    console.print(table(sinks.TITLE, sinks.HEADINGS, results))
+    console.print(table(f"{sinks.TITLE}, {asked.sockets} sockets", sinks.HEADINGS, results))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, get_args
 
 from pyspark.sql import SparkSession
 
@@ -11,11 +12,17 @@ from bench import input_rows, kafka_peer
 from bench.kafka_peer import Jars
 from spark_mq.session import build_session
 
+Sockets = Literal["unix", "tcp"]
+"""Between the JVM and the Python workers."""
+SOCKETS: tuple[Sockets, ...] = get_args(Sockets)
+
 
 @contextmanager
-def bench_session(batch_rows: int, jars: Jars | None) -> Iterator[SparkSession]:
+def bench_session(batch_rows: int, jars: Jars | None, sockets: Sockets) -> Iterator[SparkSession]:
     """Two tasks at a time; with Kafka's source and sink where there are jars. Stopped at the end."""
     config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows)}
+    if sockets == "tcp":
+        config["spark.python.unix.domain.socket.enabled"] = "false"
     if jars is not None:
         config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
     spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)
