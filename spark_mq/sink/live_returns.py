@@ -19,7 +19,7 @@ from spark_mq.client.namespaces import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.message_headers import SendBackRequest
 from spark_mq.sink.broker_lane import QueueBatch
-from spark_mq.sink.live_groups import GroupRefusals
+from spark_mq.sink.group_refusals import GroupRefusals
 from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_rejects import RejectedRows
