@@ -11,11 +11,12 @@ from spark_mq.source.live_topics import Addresses, addresses_of
 
 
 def addresses_now(broker_name: str, settings: ClientSettings, timeout_ms: int) -> Addresses:
-    """The broker's addresses by broker id; none where no name server tells within about the time for each of them."""
+    """The broker's addresses by broker id; none where no name server tells in time. The time is shared among them."""
+    share_ms = max(timeout_ms // (2 * len(settings.name_servers)), 1)  # each is connected to, then asked
     hurried = replace(
         settings,
-        connect_timeout_ms=min(settings.connect_timeout_ms, timeout_ms),
-        request_timeout_ms=min(settings.request_timeout_ms, timeout_ms),
+        connect_timeout_ms=min(settings.connect_timeout_ms, share_ms),
+        request_timeout_ms=min(settings.request_timeout_ms, share_ms),
     )
     questions = ClusterQuestions(hurried)
     try:

@@ -121,6 +121,7 @@ class LiveCluster:
         if came:
             self._view.open()
             self._records_before.clear()
+            self._check_expression()
         return bool(came)
 
     # Positions

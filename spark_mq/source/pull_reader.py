@@ -224,9 +224,10 @@ class PullReader:
             self._broker_id = ids[(ids.index(self._broker_id) + 1) % len(ids)]
 
     def _look_up_addresses(self) -> None:
-        """Those that are known may have changed; no other slave is taken in, and none goes while it is away."""
+        """The master's and those that are known may have changed; no other slave is taken in, and none goes while it is away."""
         if time.monotonic() < self._addresses_due:
             return
         found = addresses_now(self._queue.broker_name, self._terms.settings, self._left_ms())
         self._addresses_due = time.monotonic() + LOOK_AGAIN_SECONDS
-        self._addresses |= {number: address for number, address in found.items() if number in self._addresses}
+        wanted = {MASTER, *self._addresses}
+        self._addresses |= {number: address for number, address in found.items() if number in wanted}

@@ -249,8 +249,10 @@ def test_no_try_goes_beyond_the_time(broker: FakeBroker, monkeypatch: pytest.Mon
     assert all(ms is not None and ms <= 200 for ms in asked[2:]), "what the first try has left"
 
 
-@pytest.mark.parametrize("was_there", [True, False])
-def test_a_broker_that_has_moved_is_read_where_it_is_now(broker: FakeBroker, was_there: bool) -> None:
+@pytest.mark.parametrize("was_there", [True, False, None])
+def test_a_broker_that_has_moved_is_read_where_it_is_now(broker: FakeBroker, was_there: bool | None) -> None:
+    """None: it was away while the driver planned."""
+
     def told(_: FakeBroker, request: RemotingCommand) -> RemotingCommand:
         assert request.code == RequestCode.GET_BROKER_CLUSTER_INFO
         data = {0: broker.address, 7: "127.0.0.1:1"}
@@ -264,7 +266,8 @@ def test_a_broker_that_has_moved_is_read_where_it_is_now(broker: FakeBroker, was
             before.answers = [FakeBroker.pull] * 3 + [hang_up_for_good]
         else:
             before.answers = [lambda *_: None] * 1_000
-        assert read(reader_of(before, name_server=name_server.address), 0, 1_000) == list(range(1_000))
+        planned = [] if was_there is None else [before]
+        assert read(reader_of(*planned, name_server=name_server.address), 0, 1_000) == list(range(1_000))
         assert len(name_server.requests) == 1, "only when the second try has failed"
 
 
