@@ -81,6 +81,8 @@ LIVE_COMMIT = (
 """Those of a commit that sends them, in the order in which it passes them."""
 LIVE_REDO = ("live-attempt-saved", "live-fenced", "live-looked", "live-attempt-settled")
 """Those of an attempt that follows another one, before it sends."""
+LIVE_TRANSACTIONS = ("live-amid-halves", "live-halves-stored", "live-amid-ends")
+"""Those of a task that sends transactions to running brokers, in the order in which it passes them."""
 
 _reached: dict[str, int] = {}
 _POLL_SECONDS = 0.02

@@ -103,8 +103,13 @@ class QueueCalls:
         at_master = self._instance.broker_addresses(pull.queue.broker_name).get(MASTER_ID) == address
         wait_ms = timeout_ms or self._instance.settings.request_timeout_ms
         command = pull_command(pull, group, at_master=at_master)
+        unknown = self._instance.remoting.unknown_codes(address)
+        if command.code in unknown:
+            command = command._replace(code=RequestCode.PULL_MESSAGE)
         answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
-        if pull.is_lite and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers up to 4.9 know 11 alone
+        is_unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_unknown and command.code == RequestCode.LITE_PULL_MESSAGE:  # brokers up to 4.9 know 11 alone
+            unknown.add(command.code)
             command = command._replace(code=RequestCode.PULL_MESSAGE)
             answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
         return pull_result(answer, pull, group, address)

@@ -59,6 +59,7 @@ class RemotingClient:
         self._loop = event_loop()
         self._open: dict[str, Transport] = {}
         self._leaving: set[Transport] = set()
+        self._unknown_codes: dict[str, set[int]] = {}
         self._connecting: dict[str, asyncio.Task[Transport]] = {}
         self._handlers: dict[int, RequestHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,6 +74,12 @@ class RemotingClient:
     def addresses(self) -> tuple[str, ...]:
         """To which servers there is a connection."""
         return tuple(self._open)
+
+    def unknown_codes(self, address: str) -> set[int]:
+        """The requests that the server is known not to know, for callers to look at and to add to: forgotten with the connection,
+        because behind the next one there may be another release.
+        """
+        return self._unknown_codes.setdefault(address, set())
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int | None = None) -> RemotingCommand:
         """The server's answer, whatever its code.
@@ -175,6 +182,7 @@ class RemotingClient:
         if self._open.get(transport.address) is transport:
             del self._open[transport.address]
         self._leaving.discard(transport)
+        self._unknown_codes.pop(transport.address, None)
 
     # Requests.
 

@@ -19,6 +19,7 @@ from spark_mq.client.namespaces import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.message_headers import SendBackRequest
 from spark_mq.sink.broker_lane import QueueBatch
+from spark_mq.sink.group_refusals import GroupRefusals
 from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_rejects import RejectedRows
@@ -44,6 +45,7 @@ class ReturnWriter:
         self._group = with_namespace(options.namespace, options.consumer_group)
         self._rejected = rejected
         self._lanes = Lanes(routes, options, self._taken, on_refused=self._is_gone)
+        self._refusals = GroupRefusals(routes, options, self._group)
         self._gone: list[tuple[int, str]] = []
         self._seen = 0
         self.row_count = 0
@@ -52,7 +54,12 @@ class ReturnWriter:
         """Returns when the frame's rows are where the broker puts them. Raises InvalidRowError and the client's errors."""
         rejections = Rejections()
         offered = 0
-        for call in self._calls(frame, rejections):
+        calls = list(self._calls(frame, rejections))
+        refusals = self._refusals.at(call.queue.broker_name for call in calls)
+        for call in calls:
+            if (refusal := refusals[call.queue.broker_name]) is not None:
+                rejections.add(np.array([call.row]), "topic", f"broker {call.queue.broker_name}: {refusal}")
+                continue
             self._lanes.offer(call)
             offered += 1
         self._lanes.settle()

@@ -30,6 +30,7 @@ from spark_mq.remoting.message_headers import SendMessageAnswer
 from spark_mq.sink.broker_lane import QueueBatch
 from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
+from storage.failpoints import reach
 from storage.format.properties import decode_properties
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.messages.half_messages import PRODUCER_GROUP, UNIQUE_KEY, TransactionState
@@ -79,9 +80,11 @@ class OpenHalves:
             is_traced=False,
         )
         self._halves[batch.row] = _Half(sent, properties[PRODUCER_GROUP], state)
+        reach("live-amid-halves")
 
     def end(self) -> None:
         """End all as their rows say; when this returns, the brokers have done it. Raises ClientError; what is not ended stays here."""
+        reach("live-halves-stored")
         lanes = self._lanes(self._options.retry_timeout)
         try:
             for call in self._calls(sorted(self._halves)):
@@ -113,6 +116,7 @@ class OpenHalves:
 
     def _ended(self, batch: QueueBatch, answer: RemotingCommand) -> None:
         self._halves.pop(batch.row, None)
+        reach("live-amid-ends")
 
     def _calls(self, rows: Iterable[int], state: TransactionState | None = None) -> Iterator[QueueBatch]:
         for row in rows:

@@ -6,7 +6,8 @@ brokers hang up on those who were silent for two minutes. Not for several thread
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spark_mq.client.blocking_connection import BlockingConnection
@@ -30,6 +31,8 @@ from storage.rules.response_codes import ResponseCode
 
 IN_FLIGHT = 256
 """Requests to one server at a time."""
+CONNECTS_AT_ONCE = 16
+"""Connections that are made side by side: of a server that is not there each takes as long as connecting may."""
 
 B = TypeVar("B", bound=WireBody)
 H = TypeVar("H", bound=Header)
@@ -86,6 +89,7 @@ class ClusterQuestions:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._open: dict[str, BlockingConnection[int]] = {}
+        self._not_made: dict[str, ClientError] = {}
         self._name_servers = list(settings.name_servers)
 
     def close(self) -> None:
@@ -158,6 +162,7 @@ class ClusterQuestions:
         begun: dict[str, _Exchange],
     ) -> dict[str, list[Answered]]:
         was_open = {address: address in self._open for address in commands}
+        self._connect_all(address for address, is_open in was_open.items() if not is_open)
         answers: dict[str, list[Answered]] = {}
         for address, asked in commands.items():
             begun[address] = _Exchange(address, asked)
@@ -189,7 +194,28 @@ class ClusterQuestions:
                 raise
             failures[exchange.address] = error
 
+    def _connect_all(self, addresses: Iterable[str]) -> None:
+        """What fails is raised when that server is asked."""
+        wanted = list(addresses)
+        self._not_made.clear()
+        if len(wanted) < 2:
+            return
+        with ThreadPoolExecutor(min(len(wanted), CONNECTS_AT_ONCE)) as pool:
+            for address, made in zip(wanted, pool.map(self._made, wanted), strict=True):
+                if isinstance(made, ClientError):
+                    self._not_made[address] = made
+                else:
+                    self._open[address] = made
+
+    def _made(self, address: str) -> BlockingConnection[int] | ClientError:
+        try:
+            return BlockingConnection(address, self.settings)
+        except ClientError as error:
+            return error
+
     def _connected(self, address: str) -> BlockingConnection[int]:
+        if address in self._not_made:
+            raise self._not_made.pop(address)
         if address not in self._open:
             self._open[address] = BlockingConnection(address, self.settings)
         return self._open[address]

@@ -22,7 +22,7 @@ from spark_mq.source.cluster_questions import Answered, ClusterQuestions, reques
 from spark_mq.source.first_record import FirstRecord, first_record
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.live_groups import group_writers
-from spark_mq.source.live_topics import MASTER
+from spark_mq.source.live_topics import MASTER, Addresses
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
@@ -53,11 +53,12 @@ class LiveCluster:
         self._view = LiveView(self._questions, options.subscription, options.pull_timeout)
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
         self._given_up: set[str] = set()
+        self._understand: set[str] = set()
+        """Addresses of the masters that understand the query's expression."""
+        self._asked_of: Mapping[str, Addresses] = {}
         try:
             self._view.open()
-            if options.sub_expression is not None and options.expression_type != "TAG":
-                filter_ = PullFilter(options.sub_expression, options.expression_type)
-                self._view.patiently(lambda: self._check_expression(filter_))
+            self._check_expression()
         except BaseException:
             self.close()
             raise
@@ -79,6 +80,8 @@ class LiveCluster:
         if changed:
             news = self._view.changed
             self._records_before = {key: place for key, place in self._records_before.items() if key[0] not in news}
+        if changed or self._asked_of is not self._view.brokers:
+            self._check_expression()
         return changed
 
     def queues(self) -> Sequence[QueueId]:
@@ -118,6 +121,7 @@ class LiveCluster:
         if came:
             self._view.open()
             self._records_before.clear()
+            self._check_expression()
         return bool(came)
 
     # Positions
@@ -264,14 +268,25 @@ class LiveCluster:
             return PullFilter()
         return PullFilter(" || ".join(sorted(request.tags)))
 
-    def _check_expression(self, filter_: PullFilter) -> None:
-        """A pull with an expression that does not compile filters nothing, so brokers are asked first. Raises ResponseError."""
+    def _check_expression(self) -> None:
+        """Ask each broker before the first pull, because one with an expression that does not compile filters nothing.
+
+        Raises ResponseError.
+        """
+        self._asked_of = self._view.brokers
+        expression, kind = self._options.sub_expression, self._options.expression_type
+        if expression is not None and kind != "TAG":
+            self._view.patiently(lambda: self._ask_masters(PullFilter(expression, kind)))
+
+    def _ask_masters(self, filter_: PullFilter) -> None:
         topics = sorted({queue.topic for queue in self._view.queues}) or [
             self._group
         ]  # brokers look at the expression alone
         asked = check_expression(topics[0], self._group, filter_)
-        for answers in self._questions.ask_all({address: [asked] for address in self._masters()}).values():
+        new = [address for address in self._masters() if address not in self._understand]
+        for address, answers in self._questions.ask_all({address: [asked] for address in new}).items():
             answers[0].expect()
+            self._understand.add(address)
 
     # Groups
 

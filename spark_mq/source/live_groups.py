@@ -1,7 +1,9 @@
 """A query's position as a consumer group's at running brokers (request 15), where `mqadmin consumerProgress` shows it.
 
 A group that is new to a broker gets its `%RETRY%` topic and its entry first, in this order, as in stores: tools fail on a group without
-its retry topic, the topic alone does no harm. Java: DefaultMQAdminExt.createAndUpdateSubscriptionGroupConfig, updateConsumerOffset.
+its retry topic, the topic alone does no harm. Both are asked for before each write, because somebody may delete the group while the
+query runs; brokers up to 4.9 cannot be asked, and get both once.
+Java: DefaultMQAdminExt.createAndUpdateSubscriptionGroupConfig, updateConsumerOffset.
 """
 
 from __future__ import annotations
@@ -36,8 +38,7 @@ class LiveGroup:
     def write(self, group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
         """Store the next offsets by (topic, queue id). Raises the client's errors."""
         if not self._is_made:
-            self._make(group)
-            self._is_made = True
+            self._is_made = self._make(group)
         asked = [
             request(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -53,7 +54,8 @@ class LiveGroup:
                 what = request_text(RequestCode.UPDATE_CONSUMER_OFFSET)
                 raise ResponseError(answer.code, answer.command.remark, answer.address, what, None, group)
 
-    def _make(self, group: str) -> None:
+    def _make(self, group: str) -> bool:
+        """Make what is not there; whether that was done blindly."""
         config = SubscriptionGroupConfig(group_name=group)
         retry = retry_topic(group)
         entry, topic = self._questions.ask(
@@ -78,6 +80,7 @@ class LiveGroup:
         if entry.code != ResponseCode.SUCCESS or is_old:
             asked = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=write_body(config))
             self._questions.ask(self._address(), [asked])[0].expect()
+        return is_old
 
     def _address(self) -> str:
         address = self._view.brokers.get(self._broker_name, {}).get(MASTER)

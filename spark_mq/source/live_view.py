@@ -1,8 +1,9 @@
 """The queues of a query's topics at running brokers, as they were at the last look. Driver side.
 
-A look is one request (202) a topic and broker, at most every 100 ms, whatever Spark asks. Names (brokers, addresses, topics, queue
-counts) are looked at every 30 s, when a broker fails, and when a broker tells of queues that are not known. A broker that does not
-answer keeps the ends it had; after `timeout_ms` of that the query fails, because silence is no data loss.
+A look is one request (202) a topic and broker, at most every 100 ms, whatever Spark asks, and less often where it is many requests to
+one broker (`look_interval_ms`). Names (brokers, addresses, topics, queue counts) are looked at every 30 s, when a broker fails, and
+when a broker tells of queues that are not known. A broker that does not answer keeps the ends it had; after `timeout_ms` of that the
+query fails, because silence is no data loss.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
 
 LOOK_INTERVAL_MS = 100
+"""Between two looks at least."""
+MOST_REQUESTS_A_SECOND = 1_000
+"""So many a query asks one broker where its queues end."""
 NAMES_INTERVAL_MS = 30_000
 RETRY_INTERVAL_MS = 1_000
 """Between two looks at the names while a broker fails."""
@@ -44,6 +48,11 @@ T = TypeVar("T")
 def monotonic_ms() -> int:
     """A clock that never goes back."""
     return time.monotonic_ns() // 1_000_000
+
+
+def look_interval_ms(requests: int) -> int:
+    """The time between two looks that are so many requests to the broker that is asked most: from 100 topics on it grows with them."""
+    return max(LOOK_INTERVAL_MS, -(-requests * 1_000 // MOST_REQUESTS_A_SECOND))
 
 
 class LiveView:
@@ -78,6 +87,7 @@ class LiveView:
         self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
         self._silent_since: dict[str, int] = {}
         self._looked_ms: int | None = None
+        self._interval_ms = LOOK_INTERVAL_MS
         self._names_due_ms = 0
 
     def open(self) -> None:
@@ -99,12 +109,12 @@ class LiveView:
             for failure in failures.values():
                 if not failure.retriable or self._clock() - began >= self._timeout_ms:
                     raise failure
-            time.sleep(LOOK_INTERVAL_MS / 1000)
+            time.sleep(self._interval_ms / 1000)
 
     def refresh(self) -> bool:
         """Look again unless that was just done; whether anything is new. Raises what a broker has failed with for too long."""
         now_ms = self._clock()
-        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+        if self._looked_ms is not None and now_ms - self._looked_ms < self._interval_ms:
             return False
         self._look_at_names_in_time()
         self._judge(self._look_at_queues())
@@ -195,6 +205,7 @@ class LiveView:
                 failures[at.broker_name] = BrokerNotFoundError(at.broker_name, MASTER)
             else:
                 asked.setdefault(master, []).append(at)
+        self._interval_ms = look_interval_ms(max(map(len, asked.values()), default=0))
         commands = {
             address: [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
             for address, ats in asked.items()

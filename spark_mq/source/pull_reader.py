@@ -1,18 +1,21 @@
 """The messages of a range of one queue, pulled from its broker with several requests in flight.
 
 It begins at the master. What can pass (a broken connection, a busy broker, no answer) is tried again, at the queue's slaves too, until
-nothing has come for `timeout_ms`. What a slave says of a queue's ends counts for nothing: it may be behind its master.
+nothing has come for `timeout_ms`; no try goes beyond that. While tries fail the name servers are asked where the broker is now. What a
+slave says of a queue's ends counts for nothing: it may be behind its master.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, request_text
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
+from spark_mq.source.broker_addresses import addresses_now
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
 from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, no_news, pull_answer
@@ -30,6 +33,8 @@ are slaves to ask."""
 AWAY_SECONDS = 30
 """So long a slave is read after the master failed, before its advice to go back is followed: a frozen master costs time at each try."""
 MASTER = 0
+LOOK_AGAIN_SECONDS = 2.0
+"""Between two questions where the broker is."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
 
@@ -59,6 +64,7 @@ class PullReader:
         self._suggestions_count = True
         self._master_error: ClientError | None = None
         self._back_at = 0.0
+        self._addresses_due = 0.0
         self._first_gap: int | None = None
 
     def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
@@ -119,11 +125,15 @@ class PullReader:
         """Send what the window asks for, and take the answers that come next."""
         try:
             if self._connection is None:
-                self._connection = BlockingConnection(self._address(), self._terms.settings)
+                settings = self._terms.settings
+                patience_ms = min(settings.connect_timeout_ms, self._left_ms())
+                self._connection = BlockingConnection(
+                    self._address(), replace(settings, connect_timeout_ms=patience_ms)
+                )
             connection = self._connection
             connection.send((self._requests.request(ask), ask) for ask in window.asks())
             suggested = self._broker_id
-            for ask, command in connection.receive(self._answer_timeout_ms):
+            for ask, command in connection.receive(min(self._answer_timeout_ms, self._left_ms())):
                 suggested = self._take(window, ask, command)
         except ClientError as error:
             at_slave = self._broker_id != MASTER and MASTER in self._addresses
@@ -190,16 +200,34 @@ class PullReader:
         self.close()
         window.withdraw()
 
+    def _left_ms(self) -> int:
+        """How long a try may take, at least 1 ms."""
+        left = self._last_news + self._terms.timeout_ms / 1000 - time.monotonic()
+        return max(round(1000 * left), 1)
+
     def _wait_or_raise(self, error: ClientError) -> None:
         """Choose whom to ask next, after a while that grows; the master's last error when the time is over."""
         self._failures += 1
         if self._broker_id == MASTER:
-            self._master_error, self._back_at = error, time.monotonic() + AWAY_SECONDS
+            self._back_at = time.monotonic() + AWAY_SECONDS
+            if self._master_error is None or self._left_ms() > 1:  # not that of a try that had no time
+                self._master_error = error
         self._suggestions_count = self._suggestions_count and self._broker_id == MASTER
         pause = 0.0 if self._failures == 1 else min(0.1 * 2 ** (self._failures - 2), 2.0)
         if time.monotonic() + pause - self._last_news > self._terms.timeout_ms / 1000:
             raise self._master_error or error
         time.sleep(pause)
+        if self._failures > 1:
+            self._look_up_addresses()
         ids = list(self._addresses)
         if self._broker_id in ids:
             self._broker_id = ids[(ids.index(self._broker_id) + 1) % len(ids)]
+
+    def _look_up_addresses(self) -> None:
+        """The master's and those that are known may have changed; no other slave is taken in, and none goes while it is away."""
+        if time.monotonic() < self._addresses_due:
+            return
+        found = addresses_now(self._queue.broker_name, self._terms.settings, self._left_ms())
+        self._addresses_due = time.monotonic() + LOOK_AGAIN_SECONDS
+        wanted = {MASTER, *self._addresses}
+        self._addresses |= {number: address for number, address in found.items() if number in wanted}

@@ -44,20 +44,28 @@ class ReturnRules:
     """Java: brokerPermission."""
 
     def refusal(self) -> str | None:
-        """Why nothing can be sent back for this group; None if it can.
+        """Why nothing can be sent back for this group; None if it can."""
+        return return_refusal(self.group, self.topics, self.broker_permission)
 
-        Departure: of a group without retry queues a broker says that it took the message, and forgets it.
-        """
-        target = retry_topic_config(self.group, self.topics)
-        match return_bar(self.group, target, self.broker_permission):
-            case ReturnBar.BROKER_FORBIDS:
-                return f"the broker takes no messages (brokerPermission {self.broker_permission})"
-            case ReturnBar.NO_RETRIES:
-                count = self.group.retry_queue_count
-                return f"group {self.group.group} takes no retries (retryQueueNums {count}): it would be lost"
-            case ReturnBar.TOPIC_FORBIDS:
-                return f"nobody may write to topic {target.topic!r} (perm {target.perm})"
-        return None
+
+def return_refusal(
+    group: SubscriptionGroupConfig,
+    topics: Mapping[str, TopicConfig] | None = None,
+    broker_permission: int = PERM_READ | PERM_WRITE,
+) -> str | None:
+    """Why nothing can be sent back for a group that has this entry; None if it can.
+
+    Departure: of a group without retry queues a broker says that it took the message, and forgets it.
+    """
+    target = retry_topic_config(group, topics or {})
+    match return_bar(group, target, broker_permission):
+        case ReturnBar.BROKER_FORBIDS:
+            return f"the broker takes no messages (brokerPermission {broker_permission})"
+        case ReturnBar.NO_RETRIES:
+            return f"group {group.group} takes no retries (retryQueueNums {group.retry_queue_count}): it would be lost"
+        case ReturnBar.TOPIC_FORBIDS:
+            return f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+    return None
 
 
 class Returned(NamedTuple):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 
-from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, UPKEEP
+from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, LIVE_TRANSACTIONS, UPKEEP
 from tests.crash.duty_judge import Judge
 from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
 from tests.crash.duty_process import Kill, Nursery, Step, read_steps
@@ -42,7 +42,7 @@ def failpoints_of_duties() -> set[str]:
 
     Those of a writer's upkeep are `tests/torture/kills.py`'s, those of the live sink `tests/crash/live_rounds.py`'s.
     """
-    return failpoints_in_source() - {*UPKEEP, *LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO}
+    return failpoints_in_source() - {*UPKEEP, *LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO, *LIVE_TRANSACTIONS}
 
 
 def failpoints_in_source() -> set[str]:

@@ -1,18 +1,22 @@
-"""Rounds of exactly once on a real broker: in each a batch is sent while something dies, and sent on; at the end Java counts the rows.
+"""Rounds on real brokers: in each a batch is sent while something dies, and sent on; at the end Java counts the rows.
 
-    python -m tests.crash.live_rounds --rounds 40 --seed 1
+    python -m tests.crash.live_rounds --rounds 40 --seed 1 [--guarantee atLeastOnce [--transactional]] [--masters 2]
+                                      [--acks stored|all] [--release 4.9.7]
 
-A round's kind and its moment follow from the seed:
+A round's kind, its moment and the broker that it befalls follow from the seed:
 
     point      the writer dies at a named point (storage/failpoints.py); points of a redo after it has died amid a send
     random     the writer gets SIGKILL at a random moment
-    broker     the broker gets SIGKILL while the writer sends, and is started again
+    broker     a broker gets SIGKILL while the writer sends, and is started again
     request    a proxy cuts the connection amid a request
     answer     a proxy cuts it amid an answer
-    stopped    the broker is stopped (SIGSTOP) for longer than the time-out, and the writer dies meanwhile
+    stopped    a broker is stopped (SIGSTOP) for longer than the time-out, and the writer dies meanwhile
 
-With `--guarantee atLeastOnce` the kinds but the first are run on tasks that send directly; rows may be doubled then, and none lost.
-After it the batch is committed again, by as many writers as it takes. Printed is a line for each round, and a table of the kinds.
+After it the batch is committed again, by as many writers as it takes. At least once, tasks send directly; rows may be doubled then, and
+none lost. With `--transactional` their rows are transactions, each eighth one rolled back: what became of each half is looked for
+(`live_judges.py`). With `--acks` the masters are SYNC_MASTER without a slave, and confirm nothing that they store. Writers with
+`stored` go on nevertheless. Of those with `all` none may end well before the operator lets the brokers confirm.
+Printed is a line for each round, and a table of the kinds.
 """
 
 from __future__ import annotations
@@ -26,36 +30,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
-from storage.failpoints import ENVIRONMENT, LIVE_COMMIT, LIVE_REDO, LIVE_STAGING
-from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
-from tests.support.live_writer import TASKS, key
+from storage.failpoints import ENVIRONMENT, LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, LIVE_TRANSACTIONS
 from tests.support.places import PROJECT
 
+from .live_cluster import HALVES_END_SOON, TOPIC, WITHOUT_SLAVE, Cluster, confirmation
+from .live_judges import judge, judge_halves
 from .live_proxy import CuttingProxy
 
-TOPIC = "LiveRounds"
-EXACT = "exactlyOnce"
-QUEUES = 4
+EXACT, AT_LEAST_ONCE = "exactlyOnce", "atLeastOnce"
 ROWS = 400
-BROKER_SETTINGS: dict[str, int] = {
-    "commitlog_file_size_bytes": 8 << 20,
-    "consume_queue_file_size_bytes": 200_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
-}
 POINTS = (*LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO, "file-staged", "file-replaced")
 OTHER_KINDS = ("random", "broker", "request", "answer", "stopped")
+NOT_CONFIRMED = "SEND_NOT_CONFIRMED"
 MOST_TRIES = 12
 
 
@@ -73,44 +65,42 @@ class Round:
         return f"{self.number:4d}  {self.kind:8s} {self.detail:28s} {' · '.join(self.ends)}"
 
 
-class Cluster:
-    """A name server and a broker that can be killed and started again on its store."""
+@dataclass(frozen=True)
+class Scene:
+    """What is tried, on what."""
 
-    def __init__(self, directory: Path, running: ExitStack) -> None:
-        self.oracle = Oracle(directory)
-        self.name_server = running.enter_context(self.oracle.namesrv())
-        self._directory = directory
-        self._port = free_ports()
-        self._running = running
-        self.broker = self._start()
+    guarantee: str = EXACT
+    transactional: bool = False
+    masters: int = 1
+    acks: str | None = None
+    """With it the masters have no slave to confirm what they store."""
+    release: str = "5.3.3"
 
-    def _start(self) -> RunningBroker:
-        broker = self.oracle.broker(self._directory / "store", self.name_server, port=self._port, **BROKER_SETTINGS)
-        return self._running.enter_context(broker)
+    @property
+    def is_exact(self) -> bool:
+        return self.guarantee == EXACT
 
-    def start_again(self) -> None:
-        self.broker = self._start()
+    def points(self) -> Sequence[str]:
+        return POINTS if self.is_exact else 2 * LIVE_TRANSACTIONS if self.transactional else ()
 
-    def make_topic(self) -> None:
-        with Admin(ClientSettings((self.name_server,))) as admin:
-            wait_until(lambda: bool(admin.broker_addresses()), "the broker is registered")
-            admin.create_topic(NewTopic(TOPIC, QUEUES, QUEUES), address=self.broker.address)
-            wait_until(lambda: _has_route(admin), "the topic has a route")
+    def options(self) -> dict[str, str]:
+        """Those of the sink."""
+        given = {"batchBytes": "2k"}
+        given |= {} if self.is_exact else {"guarantee": self.guarantee}
+        given |= {"transactional": "true", "producerGroup": "LiveRoundsGroup"} if self.transactional else {}
+        return given | ({} if self.acks is None else {"acks": self.acks})
 
-
-def _has_route(admin: Admin) -> bool:
-    try:
-        return len(admin.route(TOPIC).publish_queues) == QUEUES
-    except ClientError:
-        return False
+    def broker_settings(self) -> dict[str, int | str]:
+        mute = {} if self.acks is None else {**WITHOUT_SLAVE, **confirmation(self.release, is_on=False)}
+        return {**mute, **(HALVES_END_SOON if self.transactional else {})}
 
 
 class Rounds:
     """The rounds of one seed, over one cluster and one sink."""
 
-    def __init__(self, cluster: Cluster, directory: Path, seed: int, guarantee: str) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, seed: int, scene: Scene) -> None:
         self.cluster = cluster
-        self.guarantee = guarantee
+        self.scene = scene
         self.staging = directory / "staging"
         self.random = random.Random(seed)
         self.batches = 0
@@ -119,8 +109,8 @@ class Rounds:
     def _in_turn(self) -> Iterator[tuple[str, str]]:
         """All points and kinds, in an order of the seed's, again and again."""
         while True:
-            points = POINTS if self.guarantee == EXACT else ()
-            kinds = [("point", point) for point in points] + [(kind, "") for kind in OTHER_KINDS for _ in range(3)]
+            kinds = [("point", point) for point in self.scene.points()]
+            kinds += [(kind, "") for kind in OTHER_KINDS for _ in range(3)]
             self.random.shuffle(kinds)
             yield from kinds
 
@@ -128,13 +118,23 @@ class Rounds:
         """One batch, one fault."""
         kind, point = next(self._kinds)
         round_ = Round(self.batches, kind, point)
+        self._victim = self.random.randrange(self.scene.masters)
         getattr(self, f"_{kind}")(round_)
+        confirms = self.scene.acks != "all"
         for _ in range(MOST_TRIES):
-            if round_.ends and round_.ends[-1] == "committed":
+            is_done = bool(round_.ends) and round_.ends[-1] == "committed"
+            assert confirms or not is_done, f"a writer ends well, and nothing is confirmed: {round_.text()}"
+            if is_done:
                 break
+            if not confirms and NOT_CONFIRMED in round_.ends:
+                self.cluster.confirm(is_on=True)
+                confirms = True
+                round_.ends.append("(brokers confirm)")
             round_.ends.append(self._write())
         else:
             raise AssertionError(f"the batch is never committed: {round_.text()}")
+        if self.scene.acks == "all":
+            self.cluster.confirm(is_on=False)
         self.batches += 1
         return round_
 
@@ -142,7 +142,8 @@ class Rounds:
         point = round_.detail
         if point in LIVE_REDO:
             round_.ends.append(self._write(point=f"live-amid-send:{self.random.randint(1, 60)}"))
-        time_ = self.random.randint(1, 60) if "amid" in point else self.random.randint(1, 2) if "file" in point else 1
+        most = 350 if point in LIVE_TRANSACTIONS else 60
+        time_ = self.random.randint(1, most) if "amid" in point else self.random.randint(1, 2) if "file" in point else 1
         round_.detail = f"{point}:{time_}"
         round_.ends.append(self._write(point=round_.detail))
 
@@ -157,11 +158,11 @@ class Rounds:
         with self._writer() as writer:
             self._wait_for_intent(writer)
             time.sleep(self.random.random() * 0.3)
-            self.cluster.broker.kill()
+            self.cluster.brokers[self._victim].kill()
             if self.random.random() < 0.5:
                 writer.kill()
                 round_.detail = "writer too"
-            self.cluster.start_again()
+            self.cluster.start_again(self._victim)
             round_.ends.append(_end(writer))
 
     def _request(self, round_: Round) -> None:
@@ -171,16 +172,17 @@ class Rounds:
         self._cut(round_, self.random.randint(200, 20_000), cuts_answers=True)
 
     def _cut(self, round_: Round, after_bytes: int, *, cuts_answers: bool) -> None:
-        target = self.cluster.broker.address
+        target = self.cluster.brokers[self._victim].address
         with CuttingProxy(target, after_bytes=after_bytes, cuts_answers=cuts_answers) as proxy:
-            round_.ends.append(self._write(through=proxy.address))
+            round_.ends.append(self._write(through={self.cluster.name(self._victim): proxy.address}))
             round_.detail = f"after {after_bytes} bytes: {(proxy.cuts and 'cut') or 'not cut'}"
 
     def _stopped(self, round_: Round) -> None:
         with self._writer() as writer:
             self._wait_for_intent(writer)
             time.sleep(self.random.random() * 0.2)
-            os.kill(self.cluster.broker.pid, signal.SIGSTOP)
+            pid = self.cluster.brokers[self._victim].pid
+            os.kill(pid, signal.SIGSTOP)
             try:
                 time.sleep(self.random.uniform(0.2, 4.0))
                 writer.kill()
@@ -189,26 +191,28 @@ class Rounds:
                 round_.detail = "next writer before SIGCONT" if later else "next writer after SIGCONT"
                 with self._writer() if later else nullcontext() as following:
                     time.sleep(3.0)
-                    os.kill(self.cluster.broker.pid, signal.SIGCONT)
+                    os.kill(pid, signal.SIGCONT)
                     round_.ends.append(_end(writer))
                     if following is not None:
                         round_.ends.append(_end(following))
             finally:
-                os.kill(self.cluster.broker.pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
-    def _write(self, **given: str) -> str:
+    def _write(self, **given: Any) -> str:
         with self._writer(**given) as writer:
             return _end(writer)
 
     @contextmanager
-    def _writer(self, point: str | None = None, through: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    def _writer(
+        self, point: str | None = None, through: dict[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
         said: dict[str, Any] = {
             "name_server": self.cluster.name_server,
             "staging": str(self.staging),
             "topic": TOPIC,
             "batch_id": self.batches,
             "rows": ROWS,
-            "options": {"batchBytes": "2k", **({} if self.guarantee == EXACT else {"guarantee": self.guarantee})},
+            "options": self.scene.options(),
         }
         if through is not None:
             said["through"] = through
@@ -250,41 +254,21 @@ def _end(writer: subprocess.Popen[str]) -> str:
     raise AssertionError(f"a writer failed:\n{output}")
 
 
-def judge(cluster: Cluster, directory: Path, batches: int, guarantee: str) -> str:
-    """What Apache's consumer finds: raises AssertionError unless each row is there; exactly once, and each task's rows in order."""
-    out = directory / "consumed.jsonl"
-    lines = cluster.oracle.consume_all(out, cluster.broker, [TOPIC], lookUps=0)
-    messages = [line for line in lines if line["type"] == "message"]
-    counts = Counter(line["keys"] for line in messages)
-    expected = {key(batch, task, row) for batch in range(batches) for task in range(TASKS) for row in range(ROWS)}
-    lost, strange = expected - set(counts), set(counts) - expected
-    doubled = {name: count for name, count in counts.items() if count > 1}
-    places: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-    for line in messages:
-        source, _, row = line["keys"].rpartition("-")
-        places[line["queueId"], source].append((line["queueOffset"], int(row)))
-    disordered = [
-        where for where, found in places.items() if [row for _, row in sorted(found)] != sorted(r for _, r in found)
-    ]
-    text = f"{len(expected)} rows: lost {len(lost)}, doubled {len(doubled)}, strange {len(strange)}, out of order {len(disordered)}"
-    if lost or strange or (guarantee == EXACT and (doubled or disordered)):
-        raise AssertionError(f"{text}; {sorted(lost)[:5]} {sorted(doubled)[:5]}")
-    return text
-
-
 def run_rounds(
-    count: int, seed: int, directory: Path, tell: Callable[[str], None], guarantee: str = EXACT
+    count: int, seed: int, directory: Path, tell: Callable[[str], None], scene: Scene
 ) -> tuple[list[Round], str]:
-    """So many rounds on a cluster of their own. Raises AssertionError where a row is lost or, exactly once, doubled."""
+    """So many rounds on a cluster of their own. Raises AssertionError where the scene's guarantee is broken."""
     with ExitStack() as running:
-        cluster = Cluster(directory, running)
+        cluster = Cluster(directory, running, scene.masters, scene.release, scene.broker_settings())
         cluster.make_topic()
-        rounds = Rounds(cluster, directory, seed, guarantee)
+        rounds = Rounds(cluster, directory, seed, scene)
         done = []
         for _ in range(count):
             done.append(rounds.run())
             tell(done[-1].text())
-        return done, judge(cluster, directory, rounds.batches, guarantee)
+        verdict = judge(cluster, directory, rounds.batches, ROWS, is_exact=scene.is_exact, has_ends=scene.transactional)
+        halves = f"\n{judge_halves(cluster, verdict.messages, ROWS)}" if scene.transactional else ""
+        return done, verdict.text + halves
 
 
 def table(rounds: list[Round]) -> str:
@@ -301,11 +285,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--guarantee", choices=[EXACT, "atLeastOnce"], default=EXACT)
+    parser.add_argument("--guarantee", choices=[EXACT, AT_LEAST_ONCE], default=EXACT)
+    parser.add_argument("--transactional", action="store_true")
+    parser.add_argument("--masters", type=int, default=1)
+    parser.add_argument("--acks", choices=["stored", "all"])
+    parser.add_argument("--release", default="5.3.3")
     asked = parser.parse_args()
+    scene = Scene(asked.guarantee, asked.transactional, asked.masters, asked.acks, asked.release)
     with tempfile.TemporaryDirectory(prefix="live-rounds-") as directory:
         tell = lambda text: print(text, flush=True)  # noqa: E731
-        rounds, verdict = run_rounds(asked.rounds, asked.seed, Path(directory), tell, asked.guarantee)
+        rounds, verdict = run_rounds(asked.rounds, asked.seed, Path(directory), tell, scene)
     print(table(rounds))
     print(verdict)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.java_broker import Oracle
 
 from .live_drivers import POINTS, run_drivers
-from .live_rounds import run_rounds
+from .live_rounds import AT_LEAST_ONCE, Scene, run_rounds
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
@@ -20,9 +20,20 @@ def _java() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("guarantee", ["exactlyOnce", "atLeastOnce"])
-def test_rows_are_there_whatever_dies(guarantee: str, tmp_path: Path) -> None:
-    rounds, verdict = run_rounds(12, 11, tmp_path, print, guarantee)
+SCENES = {
+    "exactly once": Scene(),
+    "at least once": Scene(AT_LEAST_ONCE),
+    "two masters": Scene(masters=2),
+    "two masters, at least once": Scene(AT_LEAST_ONCE, masters=2),
+    "transactions": Scene(AT_LEAST_ONCE, transactional=True),
+    "no slave, stored": Scene(acks="stored"),
+    "no slave, all": Scene(acks="all"),
+}
+
+
+@pytest.mark.parametrize("scene", [pytest.param(scene, id=name) for name, scene in SCENES.items()])
+def test_rows_are_there_whatever_dies(scene: Scene, tmp_path: Path) -> None:
+    rounds, verdict = run_rounds(12, 11, tmp_path, print, scene)
     assert all(round_.ends[-1] == "committed" for round_ in rounds)
     assert "lost 0" in verdict
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_mq.client.admin import Admin
@@ -22,8 +23,12 @@ from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.client_conditions import ClusterConditionError
+from spark_mq.conditions import InvalidRowError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.direct_writer import SentRows, send_rows
+from spark_mq.sink.live_options import LiveSinkOptions
 from tests.interop.test_live_source import Stream, batch
 from tests.support.always_commit import AlwaysCommit
 from tests.support.client_rounds import Command, command_round, consume_round
@@ -155,6 +160,32 @@ def test_access_control_of_before_5_0_lets_a_query_in_and_names_a_refusal(guarde
         ) as denied:
             batch({**options, **wrong})
         assert "another-secret" not in str(denied.value)
+
+
+def test_a_broker_of_before_5_0_tells_of_groups_that_take_no_retries(guarded_4_9: RunningBroker) -> None:
+    """It answers a send back with success and forgets the message; one group alone it cannot be asked about."""
+    settings = ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR)
+    with Admin(settings) as admin, Producer(settings, "GBack") as producer:
+        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        admin.create_topic(NewTopic("Back", 1, 1))
+        for group, count in (("GNone", 0), ("GOne", 1)):
+            admin.create_group(SubscriptionGroupConfig(group_name=group, retry_queue_count=count))
+        wait_until(lambda: "Back" in admin.topics(), "the topic is registered")
+        sent = producer.send(Message("Back", b"failed"))
+        rows = {"topic": ["Back"], "msg_id": [sent.offset_message_id]}
+        given = {"nameServer": guarded_4_9.name_server, "guarantee": "atLeastOnce", "sendBack": "true"}
+        given |= {"accessKey": OPERATOR.access_key, "secretKey": OPERATOR.secret_key}
+
+        def send_back(group: str) -> SentRows:
+            options = LiveSinkOptions.parse({**given, "consumerGroup": group}, "batch")
+            return send_rows(options, InputColumns(tuple(rows)), 0, bytes(8), iter([pa.record_batch(rows)]))
+
+        with pytest.raises(InvalidRowError, match=r"group GNone takes no retries \(retryQueueNums 0\)"):
+            send_back("GNone")
+        assert send_back("GOne") == SentRows(1, {0: 1})
+        retries = MessageQueue("%RETRY%GOne", "broker-lab", 0)
+        wait_until(lambda: "%RETRY%GOne" in admin.topics(), "the retry topic is registered")
+        wait_until(lambda: admin.max_offset(retries) == 1, "the retry is delivered")
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.1.4"])

@@ -27,6 +27,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.conditions import BatchInDoubtError, InvalidRowError
 from spark_mq.remoting import MessageQueue, RequestCode
+from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
@@ -211,6 +212,19 @@ def test_rows_that_are_tried_again_and_sent_back_reach_a_java_consumer_of_the_gr
     assert by_body[digest(b"tried"), 1]["RETRY_TOPIC"] == "SinkRetries"
     (dead,) = consumed(tmp_path, live_broker, f"%DLQ%{group}")
     assert dead["bodySha256"] == digest(b"dead")
+
+
+def test_a_group_without_retry_queues_gets_nothing_sent_back(live_broker: RunningBroker, tmp_path: Path) -> None:
+    """The broker answers SUCCESS and forgets the message."""
+    make_topic(live_broker, "SinkNoRetries", 1)
+    group = "SinkNoRetriesGroup"
+    with Admin(ClientSettings((live_broker.name_server,))) as admin:
+        admin.create_group(SubscriptionGroupConfig(group_name=group, retry_queue_count=0), address=live_broker.address)
+    assert send_task(live_broker, {"body": [b"failed"]}, ["body"], topic="SinkNoRetries") == SentRows(1, {0: 1})
+    (line,) = consumed(tmp_path, live_broker, "SinkNoRetries")
+    back = {"topic": ["SinkNoRetries"], "msg_id": [line["offsetMsgId"]]}
+    with pytest.raises(InvalidRowError, match=rf"group {group} takes no retries \(retryQueueNums 0\)"):
+        send_task(live_broker, back, back, sendBack="true", consumerGroup=group)
 
 
 def test_a_java_consumer_sees_what_a_task_has_committed_and_nothing_of_one_that_failed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from spark_mq.client.errors import ResponseError
 from spark_mq.conditions import InvalidRowError, NotConfirmedError, WriteFailedError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response
+from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_over
 from spark_mq.sink.live_options import LiveSinkOptions
@@ -250,9 +252,44 @@ def test_a_group_that_the_broker_refuses_fails_the_task() -> None:
         return make_response(request, 26, "subscription group not exist, g")
 
     with TakingBroker((5,)) as broker:
-        broker.answers = [no_group]
+        broker.answers = [TakingBroker.pull, no_group]
         with pytest.raises(ResponseError, match="subscription group not exist"):
             send(broker, options(**RETURNS), {"topic": ["A"], "msg_id": [message_id(5)]})
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_rows_that_the_broker_would_forget_are_invalid_and_not_sent(is_old: bool, tmp_path: Path) -> None:
+    frame = {
+        "topic": ["A", "A"],
+        "msg_id": [message_id(5), message_id(6)],
+        "delay_level": pa.array([0, -1], pa.int32()),
+    }
+    rule = "broker broker-a: group g takes no retries (retryQueueNums 0): it would be lost"
+    with TakingBroker((5, 6)) as broker:
+        broker.is_old = is_old
+        broker.groups["g"] = SubscriptionGroupConfig(group_name="g", retry_queue_count=0)
+        with pytest.raises(InvalidRowError, match=re.escape(rule)):
+            send(broker, options(**RETURNS), frame)
+        aside = send(broker, options(**RETURNS, onInvalidRow="deadLetter", deadLetterPath=str(tmp_path)), frame, frame)
+        codes = {request.code for request in broker.requests}
+    assert RequestCode.CONSUMER_SEND_MSG_BACK not in codes
+    assert (aside.row_count, aside.statuses) == (0, {})
+    assert aside.dead_letters is not None
+    rows = pq.read_table(aside.dead_letters.staged).to_pylist()
+    assert [(row["error_row"], row["error_column"], row["error_rule"]) for row in rows] == [
+        (row, "topic", rule) for row in range(4)
+    ]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_broker_is_asked_for_the_group_once_a_task(is_old: bool) -> None:
+    frame = {"topic": ["A"] * 40, "msg_id": [message_id(5)] * 40}
+    with TakingBroker((5,)) as broker:
+        broker.is_old = is_old
+        assert send(broker, options(**RETURNS), frame, frame) == SentRows(80, {0: 80})
+        asked = [request.code for request in broker.requests if request.code != RequestCode.CONSUMER_SEND_MSG_BACK]
+    one, all_ = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    assert asked == ([one, all_] if is_old else [one])
 
 
 def test_rows_of_the_source_can_be_sent_back_as_they_are() -> None:

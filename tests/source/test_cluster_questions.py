@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -69,6 +71,23 @@ def test_a_server_that_fails_does_not_keep_others_from_answering(server: FakeBro
     failures: dict[str, ClientError] = {}
     answers = questions().ask_all({NOBODY: pulls(1), server.address: pulls(2)}, failures)
     assert (list(answers), list(failures)) == ([server.address], [NOBODY])
+
+
+def test_servers_are_connected_to_side_by_side(server: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is gone answers nothing: connecting to it takes the whole time that connecting may."""
+    both = threading.Barrier(3)
+    connect = socket.create_connection
+
+    def slow(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        both.wait(10)  # it breaks unless all three are here
+        return connect(address, timeout_s)
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    failures: dict[str, ClientError] = {}
+    with FakeBroker([]) as other:
+        found = questions().ask_all({NOBODY: pulls(1), server.address: pulls(1), other.address: pulls(2)}, failures)
+        assert (list(found), list(failures)) == ([server.address, other.address], [NOBODY])
+    assert "no connection: Connection refused" in str(failures[NOBODY])
 
 
 def test_the_next_name_server_is_asked_where_one_does_not_answer(server: FakeBroker) -> None:

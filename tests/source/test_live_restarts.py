@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_mq.client.errors import ResponseError
 from spark_mq.conditions import DataLossError, SparkMqError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response
 from spark_mq.source.live_cluster import LiveCluster
@@ -164,3 +165,20 @@ def test_an_expression_is_asked_about_before_there_is_a_topic(cluster: FakeClust
                 "streaming",
             )
         )
+
+
+def test_a_broker_that_is_new_to_a_running_query_is_asked_about_the_expression_before_it_is_read(
+    cluster: FakeCluster,
+) -> None:
+    cluster.understands = True
+    live = LiveCluster(options_of(cluster, subExpression="a > 1", expressionType="SQL92"))
+    codes = [request.code for request in cluster.requests]
+    assert codes.count(RequestCode.CHECK_CLIENT_CONFIG) == 1
+    with FakeCluster(range(COUNT)) as other:  # another release, say
+        cluster.broker_address = other.address
+        other.refused[RequestCode.CHECK_CLIENT_CONFIG] = 23
+        live._view._looked_ms, live._view._names_due_ms = None, 0
+        with pytest.raises(ResponseError, match="refused"):
+            live.refresh()
+        assert RequestCode.PULL_MESSAGE not in [request.code for request in other.requests]
+    live.close()

@@ -13,7 +13,14 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_r
 from spark_mq.remoting.admin_bodies import TopicOffset, TopicStatsTable
 from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_mq.source.cluster_questions import Answered
-from spark_mq.source.live_view import LOOK_INTERVAL_MS, NAMES_INTERVAL_MS, RETRY_INTERVAL_MS, LiveView
+from spark_mq.source.live_view import (
+    LOOK_INTERVAL_MS,
+    MOST_REQUESTS_A_SECOND,
+    NAMES_INTERVAL_MS,
+    RETRY_INTERVAL_MS,
+    LiveView,
+    look_interval_ms,
+)
 from spark_mq.source.offsets import NamedQueue, QueueId
 from spark_mq.source.subscription import Subscription
 
@@ -118,6 +125,34 @@ def test_a_look_is_one_request_a_topic_and_broker_however_often_it_is_asked_for(
     assert brokers.names_asked == 1
     brokers.later(view, NAMES_INTERVAL_MS)
     assert brokers.names_asked == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "interval_ms"), [(0, 100), (10, 100), (100, 100), (101, 101), (250, 250), (5_000, 5_000)]
+)
+def test_looks_of_many_requests_are_further_apart(requests: int, interval_ms: int) -> None:
+    assert look_interval_ms(requests) == interval_ms
+    assert requests * 1_000 / interval_ms <= MOST_REQUESTS_A_SECOND
+
+
+def test_the_broker_that_has_most_topics_is_asked_no_more_than_it_should_be(brokers: Brokers) -> None:
+    topics = [f"T{number}" for number in range(250)]
+    brokers.queues = {(topic, "a"): 1 for topic in topics} | {(topic, "b"): 1 for topic in topics[:150]}
+    view = brokers.view(Subscription(topics=tuple(topics)))
+    brokers.asked.clear()
+    for _ in range(1_000):
+        brokers.later(view, 10)
+    asked = [sum(broker == name for _, broker in brokers.asked) for name in ("a", "b")]
+    assert asked == [10_000, 6_000], "ten seconds"
+    for topic in topics[10:]:
+        del brokers.queues[topic, "a"]
+        brokers.queues.pop((topic, "b"), None)
+    brokers.later(view, NAMES_INTERVAL_MS)
+    brokers.later(view, NAMES_INTERVAL_MS)
+    brokers.asked.clear()
+    for _ in range(100):
+        brokers.later(view, 10)
+    assert len(brokers.asked) == 10 * 20, "with ten topics every 100 ms again"
 
 
 def test_a_look_tells_whether_anything_is_new(brokers: Brokers) -> None:

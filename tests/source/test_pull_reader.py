@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import (
     AccessDeniedError,
     BrokerUnreachableError,
@@ -20,7 +21,9 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.conditions import DataLossError
-from spark_mq.remoting import RemotingCommand, make_response
+from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
+from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo
+from spark_mq.source import pull_reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import DEPTH, PullReader
 from spark_mq.source.pull_request import PullFilter, PullTerms
@@ -44,9 +47,11 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-def reader_of(*brokers: FakeBroker | str, timeout_ms: int = 5_000, **terms: object) -> PullReader:
+def reader_of(
+    *brokers: FakeBroker | str, timeout_ms: int = 5_000, name_server: str = "127.0.0.1:1", **terms: object
+) -> PullReader:
     addresses = {number: one if isinstance(one, str) else one.address for number, one in enumerate(brokers)}
-    settings = ClientSettings(("127.0.0.1:1",), credentials=terms.pop("credentials", None), connect_timeout_ms=300)  # type: ignore[arg-type]
+    settings = ClientSettings((name_server,), credentials=terms.pop("credentials", None), connect_timeout_ms=300)  # type: ignore[arg-type]
     looks = {name: terms.pop(name) for name in ("fail_on_data_loss", "verify_crc") if name in terms}
     made = PullTerms(settings, **{"group": "TOOLS_CONSUMER", "timeout_ms": timeout_ms, **terms})  # type: ignore[arg-type]
     return PullReader(QUEUE, addresses, made, **looks)  # type: ignore[arg-type]
@@ -218,8 +223,56 @@ def test_a_broker_that_nobody_reaches_is_an_error_in_time() -> None:
 
 def test_a_silent_broker_is_an_error_in_time(broker: FakeBroker) -> None:
     broker.answers = [lambda *_: b""] * 100
-    with pytest.raises(RequestTimeoutError, match=r"no answer to PULL_MESSAGE \(11\) within 200 ms"):
+    with pytest.raises(RequestTimeoutError, match=r"no answer to PULL_MESSAGE \(11\) within (200|19\d) ms"):
         read(reader_of(broker, timeout_ms=200), 0, 10)
+
+
+def test_no_try_goes_beyond_the_time(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    receive, connected = BlockingConnection.receive, BlockingConnection._connected
+
+    def noted(self: BlockingConnection[object], timeout_ms: int | None = None) -> object:
+        asked.append(timeout_ms)
+        return receive(self, timeout_ms)
+
+    def noted_too(self: BlockingConnection[object]) -> object:
+        asked.append(self._settings.connect_timeout_ms)
+        return connected(self)
+
+    monkeypatch.setattr(BlockingConnection, "receive", noted)
+    monkeypatch.setattr(BlockingConnection, "_connected", noted_too)
+    monkeypatch.setattr(pull_reader, "ANSWER_TIMEOUT_MS", 300)
+    broker.answers = [lambda *_: b""] * 100
+    with pytest.raises(RequestTimeoutError):
+        read(reader_of(broker, timeout_ms=500), 0, 10)
+    assert max(asked[:2], key=int) == 300  # type: ignore[arg-type]
+    assert all(ms is not None and ms <= 200 for ms in asked[2:]), "what the first try has left"
+
+
+@pytest.mark.parametrize("was_there", [True, False, None])
+def test_a_broker_that_has_moved_is_read_where_it_is_now(broker: FakeBroker, was_there: bool | None) -> None:
+    """None: it was away while the driver planned."""
+
+    def told(_: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        assert request.code == RequestCode.GET_BROKER_CLUSTER_INFO
+        data = {0: broker.address, 7: "127.0.0.1:1"}
+        table = {"broker-a": BrokerData(broker_name="broker-a", cluster="C", broker_addresses=data)}
+        return make_response(request, 0, None, None, write_body(ClusterInfo(broker_address_table=table)))
+
+    before = FakeBroker(records(1_000))
+    with FakeBroker([]) as name_server, before:
+        name_server.answers = [told] * 10
+        if was_there:  # it answers first, and goes while the task reads
+            before.answers = [FakeBroker.pull] * 3 + [hang_up_for_good]
+        else:
+            before.answers = [lambda *_: None] * 1_000
+        planned = [] if was_there is None else [before]
+        assert read(reader_of(*planned, name_server=name_server.address), 0, 1_000) == list(range(1_000))
+        assert len(name_server.requests) == 1, "only when the second try has failed"
+
+
+def hang_up_for_good(broker: FakeBroker, _: RemotingCommand) -> None:
+    broker.answers = [lambda *_: None] * 1_000
 
 
 def test_a_refusal_is_an_error_at_once(broker: FakeBroker) -> None:

@@ -47,6 +47,10 @@ class FakeCluster(FakeBroker):
         """The offset that the broker gives for any time."""
         self.refused: dict[int, int] = {}
         """Requests that are refused with a code."""
+        self.understands = False
+        """Whether it knows about expressions."""
+        self.broker_address: str | None = None
+        """Where the brokers are, as the name server says; None = here."""
 
     def pull(self, request: RemotingCommand) -> RemotingCommand:
         """An answer to any request."""
@@ -57,7 +61,9 @@ class FakeCluster(FakeBroker):
                 self.unregistered -= 1
                 names = ["broker-b"] if self.unregistered >= 0 else ["broker-a", "broker-b"]
                 datas = {
-                    name: BrokerData(broker_name=name, cluster="C", broker_addresses={0: self.address})
+                    name: BrokerData(
+                        broker_name=name, cluster="C", broker_addresses={0: self.broker_address or self.address}
+                    )
                     for name in names
                 }
                 return self._body(request, ClusterInfo(broker_address_table=datas))
@@ -73,6 +79,8 @@ class FakeCluster(FakeBroker):
                 return self._body(request, TopicStatsTable(offset_table=table))
             case RequestCode.GET_TOPIC_CONFIG:
                 return self._body(request, TopicConfigData(topic_name="TopicA"))
+            case RequestCode.CHECK_CLIENT_CONFIG if self.understands:
+                return make_response(request, 0, None)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 return make_response(request, 0, None, {"offset": str(self.searched)})
             case RequestCode.PULL_MESSAGE if self.has_topic:

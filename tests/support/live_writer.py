@@ -1,7 +1,8 @@
 """One batch of the sink that sends to brokers, as a process of its own: `python -m tests.support.live_writer JSON`.
 
-The JSON names `name_server`, `staging`, `topic`, `batch_id`, and may name `rows` (of each of two tasks), `options` and `through`: the
-address of a proxy that stands before the broker. It prints `committed`, or the error's first line, and ends with 0 or 3.
+The JSON names `name_server`, `staging`, `topic`, `batch_id`, and may name `rows` (of each of two tasks), `options` and `through`: by
+broker's name, the address of a proxy that stands before it. With `transactional` each eighth row is rolled back. It prints
+`committed`, or the error's first line, and ends with 0 or 3.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ TASKS = 2
 COLUMNS = InputColumns(("body", "keys", "sharding_key"))
 
 
+ENDED_COLUMNS = InputColumns((*COLUMNS.names, "transaction_state"))
+"""Those of rows that are transactions."""
+ROLLED_BACK = 8
+"""Each so many-th row of these."""
+
+
 def key(batch_id: int, task: int, row: int) -> str:
     return f"{batch_id}-{task}-{row}"
 
@@ -43,8 +50,13 @@ def frames(batch_id: int, task: int, rows: int) -> Iterator[pa.RecordBatch]:
                 "body": [b"%d" % number * 40 for number in numbers],
                 "keys": [key(batch_id, task, number) for number in numbers],
                 "sharding_key": [f"s{number % 5}" if number % 2 else None for number in numbers],
+                "transaction_state": ["rollback" if is_rolled_back(number) else None for number in numbers],
             }
         )
+
+
+def is_rolled_back(row: int) -> bool:
+    return row % ROLLED_BACK == 3
 
 
 def send_directly(options: LiveSinkOptions, batch_id: int, rows: int, directory: Path) -> int:
@@ -52,7 +64,8 @@ def send_directly(options: LiveSinkOptions, batch_id: int, rows: int, directory:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "intent.json").touch()
     for task in range(TASKS):
-        send_rows(options, COLUMNS, task, os.urandom(8), frames(batch_id, task, rows))
+        columns = ENDED_COLUMNS if options.transactional else COLUMNS
+        send_rows(options, columns, task, os.urandom(8), frames(batch_id, task, rows))
     (directory / "intent.json").unlink()
     print("committed")
     return 0
@@ -72,7 +85,8 @@ def main(given: dict[str, Any]) -> int:
         "streaming",
     )
     if (through := given.get("through")) is not None:
-        LiveRoutes.address_of = lambda self, broker_name, topic: through  # type: ignore[method-assign]
+        straight = LiveRoutes.address_of
+        LiveRoutes.address_of = lambda self, name, topic: through.get(name) or straight(self, name, topic)  # type: ignore[method-assign]
     batch = Batch(QUERY, QUERY, given["batch_id"])
     rows = given.get("rows", 400)
     try:

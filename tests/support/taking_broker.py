@@ -6,7 +6,8 @@ import threading
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response, write_body
+from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
@@ -38,6 +39,10 @@ class TakingBroker(FakeBroker):
         self.sent_back: list[SendBackRequest] = []
         self.places = places
         self.status = 0
+        self.groups: dict[str, SubscriptionGroupConfig] = {}
+        """Consumer groups that it has; it makes one that is not here when it is asked for."""
+        self.is_old = False
+        """As brokers up to 4.9, which do not know the question about one group."""
         self.refused_topic = ""
         """Sends to it are refused for good."""
         self._turn = threading.Lock()
@@ -50,6 +55,15 @@ class TakingBroker(FakeBroker):
                     return self._end(request)
                 case RequestCode.CONSUMER_SEND_MSG_BACK:
                     return self._send_back(request)
+                case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG if self.is_old:
+                    return make_response(request, 3, " request type 352 not supported")
+                case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
+                    group = (request.ext_fields or {})["group"]
+                    made = self.groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
+                    return make_response(request, 0, None, None, write_body(made))
+                case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+                    table = SubscriptionGroupTable(subscription_group_table=self.groups)
+                    return make_response(request, 0, None, None, write_body(table))
                 case _:
                     return self._put(request)
 
@@ -94,6 +108,8 @@ class TakingBroker(FakeBroker):
 
     def _send_back(self, request: RemotingCommand) -> RemotingCommand:
         asked = read_header(SendBackRequest, request)
+        if asked.group in self.groups and self.groups[asked.group].retry_queue_count <= 0:
+            return make_response(request, 0, None)
         if asked.commitlog_offset not in self.places:
             return make_response(request, 1, f"look message by offset failed, {asked.commitlog_offset}")
         self.sent_back.append(asked)

@@ -1,0 +1,71 @@
+"""Calls about one queue at brokers that do not know all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from spark_mq.client.event_loop import run
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.queue_calls import QueueCalls
+from spark_mq.client.subscriptions import subscription
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
+from tests.support.planned_server import Peer
+
+from .planned_cluster import PlannedBroker, PlannedCluster
+
+QUEUE = MessageQueue("T", "b", 0)
+LITE, PLAIN = RequestCode.LITE_PULL_MESSAGE, RequestCode.PULL_MESSAGE
+
+
+class OldBroker(PlannedBroker):
+    """Knows lite pulls only where it is told to. Every pull finds the queue's end."""
+
+    knows_lite = False
+
+    def serve(self, peer: Peer, command: RemotingCommand) -> None:
+        if command.code == LITE and not self.knows_lite:
+            peer.send(make_response(command, 3, " request type 361 not supported"))
+        elif command.code in (LITE, PLAIN):
+            fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
+            peer.send(make_response(command, 19, "OFFSET_OVERFLOW_ONE", fields))
+        else:
+            super().serve(peer, command)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlannedCluster]:
+    monkeypatch.setattr("tests.client.planned_cluster.PlannedBroker", OldBroker)
+    with ExitStack() as stack:
+        yield PlannedCluster(stack, "b")
+
+
+def test_a_broker_that_does_not_know_lite_pulls_is_asked_so_once_a_connection(cluster: PlannedCluster) -> None:
+    (broker,) = cluster.brokers.values()
+    assert isinstance(broker, OldBroker)
+    instance = ClientInstance.of(cluster.settings)
+    calls = QueueCalls(instance)
+    pull = Pull(QUEUE, 7, subscription("T", "*", 1), suspend_ms=0, is_lite=True)
+
+    def pulls(count: int) -> list[int]:
+        before = len(broker.server.commands)
+        for _ in range(count):
+            result = run(calls.pull(pull, "g"), 10_000)
+            assert (result.status, result.next_offset) == (PullStatus.NO_NEW_MESSAGE, 7)
+        return [command.code for command in broker.server.commands[before:] if command.code in (LITE, PLAIN)]
+
+    try:
+        assert pulls(3) == [LITE, PLAIN, PLAIN, PLAIN]
+        broker.knows_lite = True  # another release behind the same address
+        assert pulls(1) == [PLAIN]
+        run(_hang_up(instance, broker.server.address), 10_000)
+        assert pulls(2) == [LITE, LITE]
+    finally:
+        instance.release()
+
+
+async def _hang_up(instance: ClientInstance, address: str) -> None:
+    instance.remoting.disconnect(address, "the test says so")
