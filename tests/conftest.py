@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import hypothesis
 import pytest
 
 from spark_mq import build_session
+from tests.support.short_lives import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,10 @@ SPARK_TESTS = "tests/spark/"
 # A slow machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("untimed")
+
+# Spark's own scripts read these, and say nothing of it; they hold for each JVM that a test or one of its processes starts.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIFE)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIFE)
 
 
 @pytest.hookimpl(trylast=True)
