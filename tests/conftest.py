@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -25,6 +26,17 @@ hypothesis.settings.load_profile("untimed")
 # Spark's own scripts read these, and say nothing of it; they hold for each JVM that a test or one of its processes starts.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIFE)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIFE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: the garbage collector need not go through them, while they are collected or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
