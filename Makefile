@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that 
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-spark test-interop test-crash torture check bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture check bench doctor wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test-rest: setup ## what make test leaves out, but for what takes an hour
 	@$(PYTEST) -m "slow and not long" $(ARGS)
 
 test-all: test test-rest ## both
+
+test-long: setup ## what takes an hour, or is one of many cases whose siblings the others run
+	@$(PYTEST) -m long $(ARGS)
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import os
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from spark_mq import build_session
+from tests.support.short_lives import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +22,21 @@ SPARK_TESTS = "tests/spark/"
 # A slow machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("untimed")
+
+# Spark's own scripts read these, and say nothing of it; they hold for each JVM that a test or one of its processes starts.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIFE)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", SHORT_LIFE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: the garbage collector need not go through them, while they are collected or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -21,6 +21,7 @@ from spark_mq.cli.output import duration_in_words, time_in_words
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 
 FixtureStore = Callable[[str], Fixture]
 
@@ -224,7 +225,7 @@ def test_lag_is_watched_until_ctrl_c(pristine_store: FixtureStore, monkeypatch: 
     assert sleeps == [7, 7, 7]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGINT, signal.SIGTERM]))
 def test_following_ends_by_a_signal_that_its_parent_ignores(
     pristine_store: FixtureStore, number: signal.Signals
 ) -> None:

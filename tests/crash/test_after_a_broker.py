@@ -22,6 +22,7 @@ from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -151,7 +152,7 @@ def tags_of(store: SinkStore) -> list[tuple[str, str | None]]:
 
 
 @ENDING
-@pytest.mark.parametrize("lost_bytes", [20, 100])
+@pytest.mark.parametrize("lost_bytes", one_in(2, [20, 100], others=pytest.mark.long))
 @pytest.mark.parametrize("loses_end", [False, True], ids=["its END is there", "its END is lost"])
 def test_a_torn_row_that_a_broker_took_for_whole_gets_tags_and_keys_again(
     store: SinkStore, machine: Machine, loses_end: bool, lost_bytes: int, is_killed: bool

@@ -17,6 +17,7 @@ from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, rows_of
 from tests.crash.test_slices import commit_anew, log_bytes, promoted
 from tests.support.begun_batches import ARCHIVES, unpacked_begun
+from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -46,7 +47,7 @@ def test_a_batch_that_the_version_before_slices_has_begun_is_finished(tmp_path: 
     assert_holds_exactly(store.root, [*batches, rows_of(3)])
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", one_in(2, LEFT, others=pytest.mark.long))
 def test_its_redo_may_be_killed_too(tmp_path: Path, name: str) -> None:
     if name == "rows-after-end":
         return

@@ -38,6 +38,7 @@ from storage.errors import (
 from storage.format.record_block import encode_block
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -264,7 +265,9 @@ def test_what_a_stranger_claims_keeps_no_batch_out(store: SinkStore, claim: dict
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
 
 
-@pytest.mark.parametrize("failpoint", ["after-intent", "amid-records", "before-end"])
+@pytest.mark.parametrize(
+    "failpoint", one_in(3, ["amid-records", "after-intent", "before-end"], others=pytest.mark.long)
+)
 @pytest.mark.parametrize(("row_count", "key"), [(0, None), (31, None), (31, "0" * 32), (30, "the true one")])
 def test_what_a_stranger_claims_of_a_decided_batch_does_not_finish_it(
     store: SinkStore, row_count: int, key: str | None, failpoint: str
@@ -297,7 +300,9 @@ def host_sizes(store: SinkStore, batch_id: int) -> set[tuple[int, int]]:
     return {(len(message.born_host), len(message.store_host)) for message in messages}
 
 
-@pytest.mark.parametrize("failpoint", [None, "after-intent", "amid-records", "before-end"])
+@pytest.mark.parametrize(
+    "failpoint", one_in(2, [None, "after-intent", "amid-records", "before-end"], others=pytest.mark.long)
+)
 @pytest.mark.parametrize("addresses", [("127.0.0.1", "::1"), ("::1", "127.0.0.1")], ids=str)
 def test_a_store_that_gets_an_address_of_another_size_takes_what_was_staged_before(
     tmp_path: Path, addresses: tuple[str, str], failpoint: str | None
@@ -401,7 +406,12 @@ def test_abort_after_the_commit_point_undoes_nothing(store: SinkStore, failpoint
 
 @pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "closed"])
 @pytest.mark.parametrize(
-    "failpoint", ["after-intent", "amid-slice", "amid-records", "after-records", "before-end", "after-end"]
+    "failpoint",
+    one_in(
+        2,
+        ["after-intent", "amid-slice", "amid-records", "after-records", "before-end", "after-end"],
+        others=pytest.mark.long,
+    ),
 )
 def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, failpoint: str, is_clean: bool) -> None:
     store.commit(rows_of(0))

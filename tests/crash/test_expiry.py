@@ -27,6 +27,7 @@ from storage.settings.nouns import RetentionConfig
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.crash
 
@@ -85,7 +86,8 @@ def messages(store: MessageStore) -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    "crash", [lambda disk, number: disk.after_power_loss(random.Random(number)), lambda disk, number: deepcopy(disk)],
+    "crash",
+    one_in(2, [lambda disk, number: disk.after_power_loss(random.Random(number)), lambda disk, number: deepcopy(disk)]),
     ids=["power loss", "kill"],
 )  # fmt: skip
 def test_nothing_that_was_to_stay_is_lost(crash: Callable[[Disk, int], Disk], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.messages.half_messages import HALF_TOPIC
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -41,7 +42,7 @@ def commit_a_half(store: MessageStore, number: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [0, 30, 41])
-@pytest.mark.parametrize("time", range(2, 16, 2))
+@pytest.mark.parametrize("time", one_in(2, range(2, 16, 2), others=pytest.mark.long))
 def test_a_half_that_was_committed_between_two_slices_is_not_committed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, time: int
 ) -> None:

@@ -34,6 +34,7 @@ from storage.errors import SliceMismatchError, StoreNotWritableError
 from storage.service.put_service import PutService
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows, blocks
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -236,7 +237,9 @@ AT_POINTS = pytest.mark.parametrize(("point", "time"), POINTS, ids=[f"{point}-{t
 
 
 @AT_POINTS
-@pytest.mark.parametrize("others", [False, True], ids=["alone", "others between slices"])
+@pytest.mark.parametrize(
+    "others", one_in(2, [True, False], others=pytest.mark.long), ids=["others between slices", "alone"]
+)
 def test_a_commit_that_is_killed_amid_its_slices_is_made_whole(
     store: SinkStore, point: str, time: int, others: bool
 ) -> None:

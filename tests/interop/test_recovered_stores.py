@@ -35,7 +35,7 @@ LONG_MAX = 2**63 - 1
 # Recovered
 
 
-@pytest.mark.parametrize("name", one_in(2, FIXTURE_NAMES, others=pytest.mark.long))
+@pytest.mark.parametrize("name", one_in(4, FIXTURE_NAMES, others=pytest.mark.long))
 def test_apache_lists_the_same_messages_of_a_store_that_we_recovered(
     name: str, oracle: Oracle, fixture_store: Callable[[str], Fixture]
 ) -> None:
@@ -53,7 +53,7 @@ def test_apache_lists_the_same_messages_of_a_store_that_we_recovered(
 # Rebuilt
 
 
-@pytest.mark.parametrize("name", ["clean", "crashed", "expired"])
+@pytest.mark.parametrize("name", one_in(3, ["crashed", "clean", "expired"], others=pytest.mark.long))
 def test_apache_reads_consume_queues_that_we_rebuilt(
     name: str, oracle: Oracle, fixture_store: Callable[[str], Fixture]
 ) -> None:
@@ -65,7 +65,7 @@ def test_apache_reads_consume_queues_that_we_rebuilt(
     assert queue_ends(java) == queue_ends(golden_lines(store.golden))
 
 
-@pytest.mark.parametrize("name", ["clean", "crashed", "expired"])
+@pytest.mark.parametrize("name", one_in(3, ["clean", "crashed", "expired"], others=pytest.mark.long))
 def test_apache_finds_every_key_through_an_index_that_we_rebuilt(
     name: str, oracle: Oracle, fixture_store: Callable[[str], Fixture]
 ) -> None:
@@ -99,7 +99,7 @@ class Kill(NamedTuple):
 @pytest.mark.parametrize(
     ("name", "kill"),
     one_in(
-        3,
+        5,
         [
             ("torn", Kill("unlink", "commitlog/")),
             ("torn", Kill("write", "consumequeue/")),

@@ -18,6 +18,7 @@ import pytest
 from storage import MessageStore, open_store
 from storage.format.java_hash import string_hash
 from tests.support.java_broker import Oracle, free_ports
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.interop
 
@@ -107,12 +108,15 @@ def configuration(tmp_path: Path, **settings: str | int) -> Path:
 
 @pytest.mark.parametrize(
     ("address", "flush", "let_go"),
-    [
-        ("127.0.0.1", "ASYNC_FLUSH", MessageStore.close),
-        ("127.0.0.1", "SYNC_FLUSH", MessageStore.release),
-        ("::1", "SYNC_FLUSH", MessageStore.close),
-    ],
-    ids=["closed", "released", "IPv6"],
+    one_in(
+        3,
+        [
+            ("127.0.0.1", "SYNC_FLUSH", MessageStore.release),
+            ("127.0.0.1", "ASYNC_FLUSH", MessageStore.close),
+            ("::1", "SYNC_FLUSH", MessageStore.close),
+        ],
+    ),
+    ids=["released", "closed", "IPv6"],
 )
 def test_apache_lists_every_message_and_finds_every_key(
     address: str, flush: str, let_go: Any, oracle: Oracle, tmp_path: Path

@@ -57,10 +57,10 @@ start() {  # DIR heap class args...
   mkdir -p "$dir"; : > "$dir/out.log"
   setsid java -Xmx"$heap" -XX:MaxDirectMemorySize=1g -Duser.home="$dir" "${java_options[@]}" "$@" > "$dir/out.log" 2>&1 < /dev/null &
   echo $! > "$dir/pid"
-  for _ in $(seq 120); do
+  for _ in $(seq 600); do
     grep -q 'boot success' "$dir/out.log" && return 0
     kill -0 "$(cat "$dir/pid")" 2>/dev/null || break
-    sleep 0.5
+    sleep 0.1
   done
   echo "did not start; see $dir/out.log" >&2; cat "$dir/out.log" >&2; return 1
 }
@@ -104,7 +104,7 @@ X
     printf '%s\n' "$@" ;;
   broker) build; start "$2" "${BROKER_HEAP:-1g}" "$main" -c "$3" ;;
   stop) pid=$(cat "$2/pid"); kill "${3:--TERM}" "$pid"
-    for _ in $(seq 120); do kill -0 "$pid" 2>/dev/null || { rm -f "$2/pid"; exit 0; }; sleep 0.5; done
+    for _ in $(seq 600); do kill -0 "$pid" 2>/dev/null || { rm -f "$2/pid"; exit 0; }; sleep 0.1; done
     echo "pid $pid is still alive" >&2; exit 1 ;;
   dump) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" "${java_options[@]}" DumpStore "$@" ;;
   java) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" -Drocketmq.client.logRoot="${TMPDIR:-/tmp}/rocketmq-client" "${java_options[@]}" "$@" ;;

@@ -49,10 +49,10 @@ def test_size_magic_and_crc_are_read_over() -> None:
     assert decode_batch(b"\xff" * 12 + JAVA_BYTES[12:]) == MESSAGES
 
 
-@pytest.mark.parametrize("length", [*range(1, 41), *range(42, len(JAVA_BYTES))])
-def test_a_batch_that_is_cut_anywhere_is_refused(length: int) -> None:
-    with pytest.raises(ValueError, match="does not end within the batch"):
-        decode_batch(JAVA_BYTES[:length])
+def test_a_batch_that_is_cut_anywhere_is_refused() -> None:
+    for length in (*range(1, 41), *range(42, len(JAVA_BYTES))):
+        with pytest.raises(ValueError, match="does not end within the batch"):
+            decode_batch(JAVA_BYTES[:length])
 
 
 @pytest.mark.parametrize("position", [16, 25])

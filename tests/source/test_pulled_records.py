@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -87,12 +88,13 @@ def test_batches_are_refused_and_not_taken_for_messages() -> None:
 WHOLE = raw(0, b"x" * 100) + raw(1, b"y" * 50)
 
 
-@pytest.mark.parametrize("size", range(len(WHOLE)))
-def test_an_answer_cut_anywhere_but_between_records_is_refused(size: int) -> None:
-    if size in (0, len(raw(0, b"x" * 100))):
-        return
-    with pytest.raises(PulledRecordError):
-        slice_of([PulledPart(0, 2, WHOLE[:size])], b"TopicA", 0)
+def test_an_answer_cut_anywhere_but_between_records_is_refused() -> None:
+    taken = []
+    for size in range(len(WHOLE)):
+        with suppress(PulledRecordError):
+            slice_of([PulledPart(0, 2, WHOLE[:size])], b"TopicA", 0)
+            taken.append(size)
+    assert taken == [0, len(raw(0, b"x" * 100))]
 
 
 @pytest.mark.parametrize("size", [0, -1, 1, 90, 1 << 30, -(1 << 31)])
@@ -110,15 +112,14 @@ def test_offsets_that_were_not_asked_for_are_refused(part: PulledPart) -> None:
         slice_of([part], b"TopicA", 0)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_any_damage_is_a_refusal_or_an_answer(seed: int) -> None:
-    order = random.Random(seed)
-    body = bytearray(WHOLE)
-    for _ in range(order.randint(1, 8)):
-        body[order.randrange(len(body))] = order.randrange(256)
-    try:
-        found = slice_of([PulledPart(0, 2, bytes(body))], b"TopicA", 0)
-    except PulledRecordError:
-        return
-    found.records.bodies()
-    found.records.raw_properties()
+def test_any_damage_is_a_refusal_or_an_answer() -> None:
+    for seed in range(200):
+        print(f"seed {seed}")
+        order = random.Random(seed)
+        body = bytearray(WHOLE)
+        for _ in range(order.randint(1, 8)):
+            body[order.randrange(len(body))] = order.randrange(256)
+        with suppress(PulledRecordError):
+            found = slice_of([PulledPart(0, 2, bytes(body))], b"TopicA", 0)
+            found.records.bodies()
+            found.records.raw_properties()

@@ -54,7 +54,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("way", ["task", "get"])
+@pytest.mark.parametrize("way", [pytest.param("task", marks=pytest.mark.slow), "get"])
 @pytest.mark.parametrize("topic", [pytest.param("long", marks=pytest.mark.slow), "large"])
 def test_a_queue_of_any_length_is_read_in_little_memory(root: Path, topic: str, way: str) -> None:
     command = [sys.executable, "-m", __name__, str(root), topic, way]

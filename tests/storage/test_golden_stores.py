@@ -40,7 +40,7 @@ def test_a_recovered_copy_reads_as_apaches_classes_say(name: str, fixture_store:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", AGREEING)
+@pytest.mark.parametrize("name", one_in(3, AGREEING, others=pytest.mark.long))
 def test_a_recovered_copy_finds_every_time_where_apaches_classes_do(
     name: str, fixture_store: Callable[[str], Fixture]
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_recovered_copy_finds_every_time_where_apaches_classes_do(
         assert differences(store, fixture.golden) == []
 
 
-@pytest.mark.parametrize("name", AGREEING)
+@pytest.mark.parametrize("name", one_in(4, AGREEING, always=sorted(DAMAGED)))
 def test_a_recovered_store_is_found_as_it_was_left(name: str, fixture_store: Callable[[str], Fixture]) -> None:
     fixture = fixture_store(name)
     options: dict[str, Any] = {"config": str(fixture.conf), "read_only": False, "truncate_damage": name in DAMAGED}

@@ -25,6 +25,7 @@ from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from tests.support.mortal import die_with
 from tests.support.places import PROJECT
+from tests.support.short_lives import SHORT_LIFE
 from tests.support.spark_cluster import TWO_HOSTS, two_hosts
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ FAILED = 3
 
 _POLL_SECONDS = 0.02
 _LOG_SETTINGS = PROJECT / "spark_mq" / "log4j2.properties"
-_SHORT_LIFE = (  # of a JVM: what pays off in seconds
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def run(query: Query, ready: Path) -> None:
         _run(query, query.master, ready)
         return
     prepare_environment(os.environ, local=True)
-    options = f"{_SHORT_LIFE} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    options = f"{SHORT_LIFE} -Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
     with two_hosts(Path(os.environ["TMPDIR"]), options) as master:
         _run(query, master, ready).stop()
 
@@ -80,12 +77,12 @@ def _run(query: Query, master: str, ready: Path) -> SparkSession:
     temporary = os.environ["TMPDIR"]  # a killed JVM leaves things behind
     config = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": f"{_SHORT_LIFE} -Djava.io.tmpdir={temporary}",
+        "spark.driver.extraJavaOptions": f"{SHORT_LIFE} -Djava.io.tmpdir={temporary}",
         "spark.local.dir": temporary,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": _SHORT_LIFE,
+        "spark.executor.extraJavaOptions": SHORT_LIFE,
         **query.config,
     }
     session = build_session("a driver to be killed", master=master, config=config)

@@ -17,6 +17,7 @@ import pyspark
 
 from spark_mq.session import prepare_environment, session_settings
 from storage import open_store
+from tests.support.short_lives import SHORT_LIFE
 from tests.support.store_builder import StoreBuilder
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ exec {" ".join(UNSHARED)} '{mounts(directory).replace("'", '"')} && exec {sys.ex
         "spark.local.dir": str(directory / "tmp"),
         "spark.task.maxFailures": "1",
         "spark.sql.shuffle.partitions": "1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": SHORT_LIFE,
     }
     builder = SparkSession.builder.master(MASTER).appName("other views")
     for name, value in session_settings(config, {}, delta=False).items():

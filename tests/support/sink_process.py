@@ -27,6 +27,7 @@ from spark_mq.sink.partition_writer import stage_rows
 from storage.batch.ledger import Batch
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from tests.support.places import PROJECT
+from tests.support.short_lives import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def _paused_process(pause: Path) -> int:
 def main() -> None:
     mode, arguments = sys.argv[1], json.loads(sys.argv[2])
     if mode == "stream":
-        config = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        config = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": SHORT_LIFE}
         session = build_session("a sink to be killed", master="local[2]", config=config)
         stream(session, **arguments)
     else:

@@ -32,7 +32,7 @@ STRIPES = 997
 CLOSED = STORES["closed"]
 
 
-@pytest.mark.parametrize("name", one_in(2, STORES))
+@pytest.mark.parametrize("name", one_in(4, STORES))
 def test_no_wrong_bit_of_a_stripe_goes_unnoticed_where_a_checksum_reaches(tmp_path: Path, name: str) -> None:
     outcome = Outcome()
     sweep(STORES[name], tmp_path / "bits", 17, STRIPES, outcome)

@@ -18,12 +18,15 @@ from tests.torture import fuzz
 from tests.torture.decoders import Decoder
 from tests.torture.mutations import Mutator, smallest
 
-SHARES = [0.02, pytest.param(0.2, marks=pytest.mark.slow)]
 BY_NAME = {decoder.name: decoder for decoder in fuzz.DECODERS}
+FEW = one_in(3, [(name, 0.02) for name in BY_NAME])
+MANY = one_in(3, [(name, 0.2) for name in BY_NAME], others=pytest.mark.long)
 
 
-@pytest.mark.parametrize("share", SHARES)
-@pytest.mark.parametrize("name", one_in(3, BY_NAME))
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [*FEW, *(pytest.param(*each, marks=pytest.mark.slow) if type(each) is tuple else each for each in MANY)],
+)
 def test_a_decoder_gives_a_value_or_a_declared_error(name: str, share: float, tmp_path: Path) -> None:
     seed = 20_261_121
     print(f"seed {seed}")

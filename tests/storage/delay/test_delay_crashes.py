@@ -102,7 +102,7 @@ def go_on(root: Path | str, files: CrashFileSystem | None = None) -> int:
     return len(found) - COUNT
 
 
-@pytest.mark.parametrize("failpoint", one_in(3, DELIVERY))
+@pytest.mark.parametrize("failpoint", one_in(6, DELIVERY))
 def test_a_killed_delivery_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     root = tmp_path / "store"
     park(root)

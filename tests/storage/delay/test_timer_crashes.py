@@ -86,11 +86,12 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return counting.reached
 
 
-def test_a_killed_timer_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [33, pytest.param(11, marks=pytest.mark.slow)])
+def test_a_killed_timer_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     reached = steps(tmp_path, monkeypatch)
     assert set(reached) == set(TIMER)
     # Each kind of step the first time, and later ones once each: the rest is more of the same.
-    chosen = {reached.index(name) + 1 for name in TIMER} | set(range(1, len(reached), 11))
+    chosen = {reached.index(name) + 1 for name in TIMER} | set(range(1, len(reached), step))
     for number in sorted(chosen):
         monkeypatch.setattr(timer_store, "reach", Killer(number))
         timed = TimedStore(tmp_path / f"killed-{number}")
@@ -106,7 +107,8 @@ def test_a_killed_timer_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monk
         timed.store.release()
 
 
-def test_a_timer_that_lost_power_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [26, pytest.param(13, marks=pytest.mark.slow)])
+def test_a_timer_that_lost_power_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """On a wheel of an hour, which a disk in memory can hold in many versions."""
     for module in (timer_wheel, timer_recovery):
         monkeypatch.setattr(module, "WHEEL_SLOTS", 4_096)
@@ -121,8 +123,8 @@ def test_a_timer_that_lost_power_is_gone_on_with(tmp_path: Path, monkeypatch: py
     timed.store.release()
     tried = 0
     for number, _, disk in files.states():
-        if number % 13 == 5:
-            is_killed = number % 2 == 0
+        if number % step == 5:
+            is_killed = (number - 5) // step % 2 == 1
             left: Disk = deepcopy(disk) if is_killed else disk.after_power_loss(random.Random(number))
             try:
                 again = TimedStore(root, files=CrashFileSystem(str(root), left, boot=1 if is_killed else 2))
@@ -135,4 +137,4 @@ def test_a_timer_that_lost_power_is_gone_on_with(tmp_path: Path, monkeypatch: py
                 error.add_note(f"the crash came after operation {number}: {files.operations[:number][-1:]}"[:1_000])
                 raise
             tried += 1
-    assert tried > 10
+    assert tried > 130 // step

@@ -236,7 +236,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES), ids=lambda case: case.arrange.__name__)
+@pytest.mark.parametrize("case", one_in(4, CASES), ids=lambda case: case.arrange.__name__)
 def test_what_is_read_and_written(case: Case, tmp_path: Path) -> None:
     made = case.arrange(tmp_path)
     if made.mounts and not may_mount():

@@ -439,9 +439,10 @@ def test_a_recovery_killed_anywhere_and_run_again_ends_the_same(
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("step", [21, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", one_in(2, ["recovered", "crashed"]))
 def test_the_brokers_store_recovers_the_same_when_killed_on_the_way(
-    name: str, pristine_store: Callable[[str], Fixture], fixture_store: Callable[[str], Fixture]
+    name: str, step: int, pristine_store: Callable[[str], Fixture], fixture_store: Callable[[str], Fixture]
 ) -> None:
     expected: State | None = None
     changes = 0
@@ -454,7 +455,7 @@ def test_the_brokers_store_recovers_the_same_when_killed_on_the_way(
             ).close()
             finished = True
         except Killed:
-            changes += 7
+            changes += step
         with open_store(fixture.root, config=str(fixture.conf), read_only=False) as opened:
             found = state(opened)
         expected = expected or found

@@ -148,7 +148,7 @@ def go_on(root: Path | str, time: Time, files: CrashFileSystem | None = None) ->
         return sum(given_up.values()) - len(given_up)
 
 
-@pytest.mark.parametrize("failpoint", one_in(3, FAILPOINTS))
+@pytest.mark.parametrize("failpoint", one_in(6, FAILPOINTS))
 def test_a_killed_check_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     root = tmp_path / "store"
     prepare(root)
