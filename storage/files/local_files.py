@@ -18,6 +18,8 @@ from storage.files.file_system import (
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
+PIECE_BYTES = 512 << 10
+"""What one pwrite(2) is given at most (docs/performance.md, "The size of a write")."""
 
 
 class LocalFile:
@@ -188,7 +190,7 @@ class LocalWriter:
         view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
         while view:
             try:
-                written = os.pwrite(self._descriptor, view, position)
+                written = os.pwrite(self._descriptor, view[:PIECE_BYTES], position)
             except OSError as error:
                 error.filename = self.path  # a full disk is told of with the file that had no room
                 raise
