@@ -20,11 +20,12 @@ from statistics import median
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
 from bench.messages import TOPIC
-from bench.write_engine import KEY_PREFIX, SINK, begin_store, row_batches
+from bench.write_engine import SINK, begin_store, row_batches
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
@@ -40,6 +41,8 @@ from storage.settings.load import load_config
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = (1_000, 10_000)
 WARM_UP = 3
+DIFFERENT = 16
+"""Batches whose keys differ; then the first comes again."""
 
 
 class Cost(NamedTuple):
@@ -69,22 +72,22 @@ class SmallCommits:
     def costs(self, commits: int) -> Iterator[tuple[Cost, Cost]]:
         """Of each commit, and of its task, behind the first few."""
         begin_store(self._root, self._body_size_bytes, self._queues, self._rows, self._flush)
+        batches = list(row_batches(DIFFERENT * self._rows, self._body_size_bytes, self._rows))
         for batch_id in range(WARM_UP + commits):
             with counted() as staging:
-                segment = self._stage(batch_id)
+                segment = self._stage(batch_id, batches[batch_id % DIFFERENT])
             time.sleep(self._pause_s)
             with counted() as committing:
                 self._commit(batch_id, segment)
             if batch_id >= WARM_UP:
                 yield committing[0], staging[0]
 
-    def _stage(self, batch_id: int) -> StagedSegment:
+    def _stage(self, batch_id: int, batch: pa.RecordBatch) -> StagedSegment:
         files = LocalFileSystem()
         settings = put_settings(self._root, load_config(self._root, read_bytes=files.read_file), files)
-        messages = MessageRows(MessageRules(topic=TOPIC, topics=settings.topics.topics), KEY_PREFIX)
+        messages = MessageRows(MessageRules(topic=TOPIC, topics=settings.topics.topics), batch_id.to_bytes(10, "big"))
         writer = SegmentWriter(files, self._root, sink_digest(SINK, SINK).hex(), f"{batch_id}-0")
-        for batch in row_batches(self._rows, self._body_size_bytes, self._rows):
-            writer.append(encode_block(messages.prepare(batch, 0).messages, settings.host))
+        writer.append(encode_block(messages.prepare(batch, 0).messages, settings.host))
         segment = writer.finish()
         assert segment is not None
         return segment

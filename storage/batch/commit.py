@@ -31,6 +31,7 @@ from typing import NamedTuple
 from storage.batch.begun import check_begun, check_halves
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
+    INTENT_DIRECTORIES,
     Intent,
     drop_intent,
     intent_directory,
@@ -172,7 +173,8 @@ def _decide(writer: StoreWriter, intent: Intent) -> None:
     reach("before-intent")
     writer.ends.open_commits.add(path)
     try:
-        save_intent(writer.file_system, writer.root, intent)
+        save_intent(writer.file_system, writer.root, intent, writer.ends.synced_entries)
+        writer.ends.synced_entries.update(INTENT_DIRECTORIES)
         reach("after-intent")
     except BaseException as error:
         writer.fail(error)  # it may be decided
