@@ -170,7 +170,7 @@ class MessageStore(FollowedStore):
             settings = None
             if writable is not None:
                 settings = put_settings(
-                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.place
                 )
             self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)

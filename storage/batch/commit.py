@@ -195,12 +195,15 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
     notes_of(writer)
     count = 0
     for intent in load_intents(writer.file_system, writer.root):
+        if intent_path(writer.root, intent) in writer.ends.finished_intents:
+            continue
         end_place = place_of_end(writer, intent)
         if end_place is None:
             _redo(writer, intent)
             count += 1
         elif intent.mirrored:  # a crash may have come between the END and this
             keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
+        writer.ends.finished_intents.add(intent_path(writer.root, intent))
     return count
 
 
@@ -319,6 +322,7 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
     if intent.mirrored:
         keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
+    writer.ends.finished_intents.add(intent_path(writer.root, intent))
     reach("after-mirror")
     if writer.settings.sync_flush or not intent.mirrored:  # without a mirror an END that expires is forgotten
         writer.sync_log()
@@ -331,6 +335,7 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
 def _drop(writer: StoreWriter, intent: Intent) -> None:
     """The batch is on the disk: what could do it again goes, and what other attempts at it have staged."""
     drop_intent(writer.file_system, writer.root, intent)
+    writer.ends.finished_intents.discard(intent_path(writer.root, intent))
     _drop_staged(writer, intent.batch, intent.segments)
 
 

@@ -53,6 +53,8 @@ class Hint:
     """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
     synced_entries: tuple[str, ...] = ()
     """`StoreEnds.synced_entries`. Nobody makes these directories anew without the lock, and who is killed at it leaves no hint."""
+    finished_intents: tuple[str, ...] = ()
+    """`StoreEnds.finished_intents`."""
     name: str = ""
     """No other hint has it; "" of a version that gave none."""
 
@@ -102,6 +104,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         indexed_from=document.get("indexed_from"),
         open_batches=document.get("open_batches"),
         synced_entries=tuple(document.get("synced_entries", ())),
+        finished_intents=tuple(document.get("finished_intents", ())),
         name=str(document.get("name", "")),
     )
 

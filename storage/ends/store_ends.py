@@ -28,6 +28,8 @@ class StoreEnds:
     """None = not looked for yet."""
     open_commits: set[str] = field(default_factory=set)
     """Paths of the intents of commits that run: not to be settled by others, who may put between two slices."""
+    finished_intents: set[str] = field(default_factory=set)
+    """Paths of intents whose batches were seen to be in the log, with END, mirror and note."""
     index_is_sound: bool = False
     """Whether the slots of the last index file were seen to be whole."""
     indexed_from: int | None = None

@@ -174,6 +174,7 @@ def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
         index_is_sound=True,
         indexed_from=(hint.log_end if hint.indexed_from is None else hint.indexed_from) if keeps_index else None,
         synced_entries=set(hint.synced_entries),
+        finished_intents=set(hint.finished_intents),
         index_slots=kept_slots(root, hint.name) if keeps_index else None,
     )
     return Opening(plan, None, found)
@@ -207,6 +208,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         indexed_from=ends.indexed_from,
         open_batches=ends.open_batches,
         synced_entries=tuple(sorted(ends.synced_entries)),
+        finished_intents=tuple(sorted(ends.finished_intents)),
         name=secrets.token_hex(8),
     )
     try:
