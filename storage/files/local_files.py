@@ -18,25 +18,63 @@ from storage.files.file_system import (
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
+_SMALL_BYTES = 16 << 10
+"""Who asks for no more asks here and there: one record, an item of the index."""
+_READ_AROUND_BYTES = 128 << 10
+"""What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
+this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
+"""
 PIECE_BYTES = 512 << 10
 """What one pwrite(2) is given at most (docs/performance.md, "The size of a write")."""
 
 
 class LocalFile:
-    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's."""
+    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's.
+
+    Small views go through a second map, made with the first of them, of which the kernel reads what it is told to and no more.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            self.size_bytes = os.fstat(descriptor).st_size
+            found = os.fstat(descriptor)
+            self._identity = found.st_dev, found.st_ino
+            self.size_bytes = found.st_size
             self._mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ) if self.size_bytes else None
             self._map = np.frombuffer(self._mapped or b"", np.uint8)
+            self._mapped_for_small: mmap.mmap | None = None
+            self._small: np.ndarray | None = None
+            self._was_read = bytearray()
         finally:
             os.close(descriptor)
 
     def view(self, position: int, length: int) -> np.ndarray:
-        return self._map[position : position + length]
+        if length > _SMALL_BYTES:
+            return self._map[position : position + length]
+        if self._small is None:
+            self._small = self._map_for_small()
+        if self._mapped_for_small is not None and position < self.size_bytes:
+            block = position // _READ_AROUND_BYTES
+            if not self._was_read[block]:
+                self._was_read[block] = 1
+                start = block * _READ_AROUND_BYTES
+                size = min(_READ_AROUND_BYTES, self.size_bytes - start)
+                self._mapped_for_small.madvise(mmap.MADV_WILLNEED, start, size)
+        return self._small[position : position + length]
+
+    def _map_for_small(self) -> np.ndarray:
+        try:
+            with _opened(self.path) as descriptor:
+                found = os.fstat(descriptor)
+                if not self.size_bytes or (found.st_dev, found.st_ino) != self._identity:
+                    return self._map
+                mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+        except OSError:  # unlinked since, or too many files are open
+            return self._map
+        mapped.madvise(mmap.MADV_RANDOM)
+        self._mapped_for_small, self._was_read = mapped, bytearray(self.size_bytes // _READ_AROUND_BYTES + 1)
+        return np.frombuffer(mapped, np.uint8)
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
@@ -59,12 +97,14 @@ class LocalFile:
 
     def give_pages_back(self) -> None:
         """They stay in the page cache, and count no longer as this process's."""
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+        for mapped in (self._mapped, self._mapped_for_small):
+            if mapped is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Lets go of the map; views that were handed out stay valid."""
-        self._mapped, self._map = None, np.empty(0, np.uint8)
+        """Lets go of the maps; views that were handed out stay valid."""
+        self._mapped = self._mapped_for_small = None
+        self._map = self._small = np.empty(0, np.uint8)
 
 
 class LocalFileInMemory:
