@@ -168,8 +168,11 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        with _opened(self.path) as descriptor:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
             return _data_ranges(descriptor, position)
+        finally:
+            os.close(descriptor)
 
     def give_pages_back(self) -> None:
         """Holds none."""
@@ -206,14 +209,13 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:
 
 def _data_ranges(descriptor: int, position: int) -> list[tuple[int, int]]:
     ranges = []
-    size_bytes = os.fstat(descriptor).st_size
     try:
-        while position < size_bytes:
+        while True:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, start, os.SEEK_HOLE)
             ranges.append((start, position))
     except OSError as error:
-        if error.errno != errno.ENXIO:  # no data behind the position
+        if error.errno != errno.ENXIO:  # no data from the position on
             raise
     return ranges
 
