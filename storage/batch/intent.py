@@ -56,9 +56,7 @@ class Intent(NamedTuple):
         return sum(segment.rows for segment in self.segments)
 
 
-def save_intent(
-    file_system: LocalFileSystem, root: str, intent: Intent, synced: Container[str] = frozenset()
-) -> None:
+def save_intent(file_system: LocalFileSystem, root: str, intent: Intent, synced: Container[str] = frozenset()) -> None:
     """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells.
 
     `synced`: those of `INTENT_DIRECTORIES` whose names are known to be on the disk.

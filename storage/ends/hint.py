@@ -103,8 +103,8 @@ def _from_document(document: dict[str, Any]) -> Hint:
         marked_ends=document.get("marked_ends"),
         indexed_from=document.get("indexed_from"),
         open_batches=document.get("open_batches"),
-        synced_entries=tuple(document.get("synced_entries", ())),
-        finished_intents=tuple(document.get("finished_intents", ())),
+        synced_entries=tuple(map(str, document.get("synced_entries", ()))),
+        finished_intents=tuple(map(str, document.get("finished_intents", ()))),
         name=str(document.get("name", "")),
     )
 

@@ -24,8 +24,10 @@ _READ_AROUND_BYTES = 128 << 10
 """What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
 this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
 """
-PIECE_BYTES = 512 << 10
-"""What one pwrite(2) is given at most (docs/performance.md, "The size of a write")."""
+PIECE_BYTES = 128 << 10
+"""What one pwrite(2) is given at most: the kernel takes pages as large as the write, and large ones can be dear (docs/performance.md,
+"The size of a write").
+"""
 
 
 class LocalFile:
