@@ -72,8 +72,8 @@ class IndexWriter:
         trust_slots: bool = False,
         slots: OpenSlots | None = None,
     ) -> None:
-        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first. `slots`: those of the last file,
-        if they are known.
+        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first. `slots`: those of the last
+        file, if they are known.
         """
         self._file_system = file_system
         self._store = store
@@ -173,7 +173,8 @@ class IndexWriter:
         self.has_new_file = True
 
     def _append_part(self, keys: IndexKeys) -> None:
-        assert self._path is not None and self.slots is not None
+        assert self._path is not None
+        assert self.slots is not None
         header, count = self._header, len(keys.key_hashes)
         numbers = header.index_count + np.arange(count, dtype=np.int32)
         slots = keys.key_hashes % self._store.slot_count

@@ -111,7 +111,8 @@ def put_settings(
     """The settings for the store at ROOT, which need not exist yet.
 
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
-    last file, else `store_host`. `place` is where the log lies, if the caller has just looked. The names of broker and cluster are those of `broker_names.py`.
+    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`. `place` is where the log lies, if the
+    caller has just looked whether it may be written.
     Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
     `store_host` that is not the store's; StateFileError where topics.json or topicQueueMapping.json cannot be read.
     """

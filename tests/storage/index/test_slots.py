@@ -110,7 +110,9 @@ def test_pages_are_read_once_and_only_those_that_are_asked_for() -> None:
     assert opened.to_change(np.array([7]))[5] == values[5] + 1
     assert len(file.read) == 3
     changed, pages = opened.take_dirty()
-    assert changed is found and pages.tolist() == [0, 3, 4, 20] and not opened.is_dirty
+    assert changed is found
+    assert pages.tolist() == [0, 3, 4, 20]
+    assert not opened.is_dirty
 
 
 def test_of_many_pages_the_whole_is_read_and_written() -> None:
@@ -119,5 +121,6 @@ def test_of_many_pages_the_whole_is_read_and_written() -> None:
     opened = OpenSlots(count, Slots(values))
     found = opened.to_change(np.arange(MANY_PAGES + 1) * PAGE_ROWS)
     changed, pages = opened.take_dirty()
-    assert len(pages) == MANY_PAGES + 50 and changed is found
+    assert len(pages) == MANY_PAGES + 50
+    assert changed is found
     assert np.array_equal(found, values)
