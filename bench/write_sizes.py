@@ -1,8 +1,8 @@
 """`python -m bench.write_sizes DIRECTORY ...`: what new pages of the page cache cost, by the size of the write that makes them.
 
-Each round writes a file of `--mebibytes` from its first byte to its last by pwrite(2), in writes of one size, and deletes it; beside it
-one that is there and is written over. System seconds for a GiB: median (least - greatest). Before each file the machine is left alone for
-some seconds, in which a virtual machine's host may take free memory back.
+Each round writes a file of `--mebibytes` from its first byte to its last by pwrite(2), in writes of one size, and deletes it;
+beside it one that is there and is written over. System seconds for a GiB: median (least - greatest). Before each file the machine is
+left alone for some seconds, in which a virtual machine's host may take free memory back.
 """
 
 from __future__ import annotations
