@@ -135,7 +135,7 @@ def _rounds(
 
 def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, flush: str, kind: Kind) -> Written:
     """One batch into a store that has the topic and as many messages as an Arrow batch has rows."""
-    _begin_store(root, body_size, queues, batch_rows, flush)
+    begin_store(root, body_size, queues, batch_rows, flush)
     segments, encode_s, stage_s = _stage(root, rows, body_size, batch_rows, kind)
     topics = {TOPIC: queues, retry_topic(GROUP): 1}
     start = time.perf_counter()
@@ -150,11 +150,11 @@ def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, f
     return Written(rows, sum(segment.data_size_bytes for segment in segments), encode_s, stage_s, commit_s)
 
 
-def _begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush: str) -> None:
+def begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush: str) -> None:
     with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
         store.writer.ensure_topics({TOPIC: queues})
         rules = MessageRules(topic=TOPIC, topics=store.writer.settings.topics.topics)
-        batch = next(_batches(batch_rows, body_size, batch_rows))
+        batch = next(row_batches(batch_rows, body_size, batch_rows))
         messages = MessageRows(rules, OTHER_KEY_PREFIX).prepare(batch, 0).messages
         store.writer.append([encode_block(messages, store.writer.settings.host)])
         store.release()
@@ -169,7 +169,7 @@ def _stage(
     encode = _encoder(settings, kind)
     segments: list[SegmentWriter] = []
     encode_s = stage_s = 0.0
-    for batch in _batches(rows, body_size, batch_rows, kind):
+    for batch in row_batches(rows, body_size, batch_rows, kind):
         start = time.perf_counter()
         blocks = encode(batch)
         encoded = time.perf_counter()
@@ -203,7 +203,7 @@ def _encoder(settings: PutSettings, kind: Kind) -> Callable[[pa.RecordBatch], li
     return encode
 
 
-def _batches(rows: int, body_size: int, batch_rows: int, kind: Kind = "plain") -> Iterator[pa.RecordBatch]:
+def row_batches(rows: int, body_size: int, batch_rows: int, kind: Kind = "plain") -> Iterator[pa.RecordBatch]:
     """Rows with a key and a tag, as Spark hands them to a sink."""
     distinct = pa.array([body[:body_size] for body in bodies()], pa.binary())
     tags = pa.array(TAGS)

@@ -36,7 +36,7 @@ from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
-from storage.recovery.creation import create_store, find_log
+from storage.recovery.creation import create_store, find_log, sync_new_store
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.opening import close_cleanly, open_for_writing, release
 from storage.recovery.parts import StoreParts
@@ -170,7 +170,7 @@ class MessageStore(FollowedStore):
             settings = None
             if writable is not None:
                 settings = put_settings(
-                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.place
                 )
             self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)
@@ -195,7 +195,9 @@ class MessageStore(FollowedStore):
     # Opening and closing
 
     def _make_root(self) -> None:
-        _local(self._file_system, self.root).make_directories(self.root)
+        files = _local(self._file_system, self.root)
+        if not files.exists(self.root):
+            files.make_directories(self.root)
 
     def _refuse_foreign_stores(self) -> None:
         reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
@@ -223,6 +225,9 @@ class MessageStore(FollowedStore):
         index = self.index if self.config.index.message_index_enable else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         opening = open_for_writing(parts, truncate_damage=options.truncate_damage, on_progress=options.on_progress)
+        if options.create and "" not in opening.ends.synced_entries:
+            sync_new_store(self.root, file_system)
+            opening.ends.synced_entries.add("")
         self.plan, self.recovery = opening.plan, opening.report
         if self.recovery is not None:
             for text in self.recovery.warnings(self.root):

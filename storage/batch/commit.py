@@ -31,6 +31,7 @@ from typing import NamedTuple
 from storage.batch.begun import check_begun, check_halves
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
+    INTENT_DIRECTORIES,
     Intent,
     drop_intent,
     intent_directory,
@@ -172,7 +173,8 @@ def _decide(writer: StoreWriter, intent: Intent) -> None:
     reach("before-intent")
     writer.ends.open_commits.add(path)
     try:
-        save_intent(writer.file_system, writer.root, intent)
+        save_intent(writer.file_system, writer.root, intent, writer.ends.synced_entries)
+        writer.ends.synced_entries.update(INTENT_DIRECTORIES)
         reach("after-intent")
     except BaseException as error:
         writer.fail(error)  # it may be decided
@@ -193,12 +195,15 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
     notes_of(writer)
     count = 0
     for intent in load_intents(writer.file_system, writer.root):
+        if intent_path(writer.root, intent) in writer.ends.finished_intents:
+            continue
         end_place = place_of_end(writer, intent)
         if end_place is None:
             _redo(writer, intent)
             count += 1
         elif intent.mirrored:  # a crash may have come between the END and this
             keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
+        writer.ends.finished_intents.add(intent_path(writer.root, intent))
     return count
 
 
@@ -317,6 +322,7 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
         writer.ends.ledger[intent.sink_id] = {intent.query_id: 0, **others, intent.query_id: intent.batch_id}
     if intent.mirrored:
         keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
+    writer.ends.finished_intents.add(intent_path(writer.root, intent))
     reach("after-mirror")
     if writer.settings.sync_flush or not intent.mirrored:  # without a mirror an END that expires is forgotten
         writer.sync_log()
@@ -329,6 +335,7 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
 def _drop(writer: StoreWriter, intent: Intent) -> None:
     """The batch is on the disk: what could do it again goes, and what other attempts at it have staged."""
     drop_intent(writer.file_system, writer.root, intent)
+    writer.ends.finished_intents.discard(intent_path(writer.root, intent))
     _drop_staged(writer, intent.batch, intent.segments)
 
 

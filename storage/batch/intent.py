@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from isal import isal_zlib
@@ -21,6 +22,8 @@ from storage.files.local_file_system import LocalFileSystem
 
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
 _TEMPORARY = ".tmp"
+INTENT_DIRECTORIES = "spark_mq", "spark_mq/intents"
+"""In ROOT: those that intents lie in, the outer one first."""
 _KINDS = {
     **dict.fromkeys(("sink_id", "query_id"), str),
     **dict.fromkeys(("batch_id", "lower_bound", "decided_ms"), int),
@@ -53,13 +56,14 @@ class Intent(NamedTuple):
         return sum(segment.rows for segment in self.segments)
 
 
-def save_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
-    """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells."""
-    for directory in (
-        f"{root}/spark_mq",
-        intent_directory(root),
-    ):  # a process that was killed may have made them, unsynced
-        file_system.make_directories(directory)
+def save_intent(file_system: LocalFileSystem, root: str, intent: Intent, synced: Container[str] = frozenset()) -> None:
+    """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells.
+
+    `synced`: those of `INTENT_DIRECTORIES` whose names are known to be on the disk.
+    """
+    for name in INTENT_DIRECTORIES:  # a process that was killed may have made them, unsynced
+        if name not in synced or not file_system.exists(f"{root}/{name}"):
+            file_system.make_directories(f"{root}/{name}")
     line = json.dumps(intent._asdict(), ensure_ascii=True).encode()
     file_system.replace(intent_path(root, intent), line + b"\n" + f"{isal_zlib.crc32(line):08x}\n".encode())
 
@@ -95,7 +99,7 @@ def remove_undecided(file_system: LocalFileSystem, root: str) -> None:
 
 
 def intent_directory(root: str) -> str:
-    return f"{root}/spark_mq/intents"
+    return f"{root}/{INTENT_DIRECTORIES[-1]}"
 
 
 def intent_path(root: str, intent: Intent) -> str:

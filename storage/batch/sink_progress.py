@@ -12,6 +12,7 @@ Where neither ledger nor notes know the sink (a copy without spark_mq/, with exp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from storage.batch.intent import Intent, intent_path
 from storage.batch.ledger import (
@@ -216,7 +217,13 @@ def _next_mirrored(writer: StoreWriter, sink_id: str) -> int:
 
 
 def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
-    return read_table(_offsets_path(writer), ConsumerOffsets.load, writer.file_system.read_file) or ConsumerOffsets()
+    return read_table(_offsets_path(writer), _parsed_offsets, writer.file_system.read_file) or ConsumerOffsets()
+
+
+@lru_cache(maxsize=1)
+def _parsed_offsets(text: str, file: str) -> ConsumerOffsets:
+    """A commit asks for the same text several times."""
+    return ConsumerOffsets.load(text, file)
 
 
 def _offsets_path(writer: StoreWriter) -> str:

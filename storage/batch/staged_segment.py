@@ -167,7 +167,8 @@ class SegmentPool:
             if len(pooled) >= POOL_FILES or sum(entry.size_bytes for entry in pooled) >= POOL_BYTES:
                 self._file_system.unlink(source)
                 return
-            self._file_system.make_directories(self.directory)
+            if not self._file_system.exists(self.directory):
+                self._file_system.make_directories(self.directory)
             self._file_system.rename(source, f"{self.directory}/{path.replace('/', '-')}")
 
 

@@ -13,6 +13,7 @@ from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.sync_gate import SyncGate
+from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter
 from storage.log.dispatch import IndexKeys, QueueEntries
@@ -101,8 +102,16 @@ class DerivedWriter:
         assert self._index is not None
         if self._index_writer is None:
             sound = self._ends.index_is_sound
-            self._index_writer = IndexWriter(self._file_system, self._index, self._clock, trust_slots=sound)
+            slots, self._ends.index_slots = self._ends.index_slots, None
+            self._index_writer = IndexWriter(
+                self._file_system, self._index, self._clock, trust_slots=sound, slots=slots
+            )
         return self._index_writer
+
+    @property
+    def index_slots(self) -> OpenSlots | None:
+        """Those of the last index file, as far as they are in memory."""
+        return self._ends.index_slots if self._index_writer is None else self._index_writer.slots
 
     def begin_sync(self, least_pages: int, store_time_ms: int) -> DerivedSync:
         """A sync of queues with so many pages to be synced; for 0 of everything. `store_time_ms` is the last entered record's."""

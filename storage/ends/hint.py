@@ -51,6 +51,12 @@ class Hint:
     """From this place in the log on the index has every key; None = not known."""
     open_batches: OpenBatches | None = None
     """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
+    synced_entries: tuple[str, ...] = ()
+    """`StoreEnds.synced_entries`. Nobody makes these directories anew without the lock, and who is killed at it leaves no hint."""
+    finished_intents: tuple[str, ...] = ()
+    """`StoreEnds.finished_intents`."""
+    name: str = ""
+    """No other hint has it; "" of a version that gave none."""
 
 
 def _path(root: str) -> str:
@@ -60,7 +66,8 @@ def _path(root: str) -> str:
 def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
     """Replace the hint; not durable, and need not be."""
     content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
-    file_system.make_directories(f"{root}/spark_mq")
+    if not file_system.exists(f"{root}/spark_mq"):
+        file_system.make_directories(f"{root}/spark_mq")
     save_loose(file_system, _path(root), content)
 
 
@@ -96,6 +103,9 @@ def _from_document(document: dict[str, Any]) -> Hint:
         marked_ends=document.get("marked_ends"),
         indexed_from=document.get("indexed_from"),
         open_batches=document.get("open_batches"),
+        synced_entries=tuple(map(str, document.get("synced_entries", ()))),
+        finished_intents=tuple(map(str, document.get("finished_intents", ()))),
+        name=str(document.get("name", "")),
     )
 
 

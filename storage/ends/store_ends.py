@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.ends.hint import LedgerEnds, OpenBatches
+from storage.index.slots import OpenSlots
 from storage.log.tail import RecordIdentity
 from storage.tables.ledger_notes import LedgerNotes
 
@@ -27,7 +28,13 @@ class StoreEnds:
     """None = not looked for yet."""
     open_commits: set[str] = field(default_factory=set)
     """Paths of the intents of commits that run: not to be settled by others, who may put between two slices."""
+    finished_intents: set[str] = field(default_factory=set)
+    """Paths of intents whose batches were seen to be in the log, with END, mirror and note."""
     index_is_sound: bool = False
     """Whether the slots of the last index file were seen to be whole."""
     indexed_from: int | None = None
     """From this place in the log on the index has every key; None where no index is kept."""
+    synced_entries: set[str] = field(default_factory=set)
+    """Directories of ROOT whose names are known to be on the disk; "" is ROOT and what a new store has in it."""
+    index_slots: OpenSlots | None = None
+    """Those of the last index file, where this process has kept them."""

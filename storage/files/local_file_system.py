@@ -240,6 +240,11 @@ class LocalFileSystem:
         """The absolute path without links; of what is not there too."""
         return os.path.realpath(path)
 
+    def real_child(self, real_directory: str, name: str) -> str:
+        """`real_path` of an entry of a directory of which that is known already."""
+        path = f"{real_directory.rstrip('/')}/{name}"
+        return os.path.realpath(path) if os.path.islink(path) else path
+
     def directory_number(self, path: str) -> tuple[int, int] | None:
         """Device and inode of a directory, equal for all of its names; None if none is there."""
         found = _stat(path)

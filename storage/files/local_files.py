@@ -18,23 +18,65 @@ from storage.files.file_system import (
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
+_SMALL_BYTES = 16 << 10
+"""Who asks for no more asks here and there: one record, an item of the index."""
+_READ_AROUND_BYTES = 128 << 10
+"""What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
+this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
+"""
+PIECE_BYTES = 128 << 10
+"""What one pwrite(2) is given at most: the kernel takes pages as large as the write, and large ones can be dear (docs/performance.md,
+"The size of a write").
+"""
 
 
 class LocalFile:
-    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's."""
+    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's.
+
+    Small views go through a second map, made with the first of them, of which the kernel reads what it is told to and no more.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            self.size_bytes = os.fstat(descriptor).st_size
+            found = os.fstat(descriptor)
+            self._identity = found.st_dev, found.st_ino
+            self.size_bytes = found.st_size
             self._mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ) if self.size_bytes else None
             self._map = np.frombuffer(self._mapped or b"", np.uint8)
+            self._mapped_for_small: mmap.mmap | None = None
+            self._small: np.ndarray | None = None
+            self._was_read = bytearray()
         finally:
             os.close(descriptor)
 
     def view(self, position: int, length: int) -> np.ndarray:
-        return self._map[position : position + length]
+        if length > _SMALL_BYTES:
+            return self._map[position : position + length]
+        if self._small is None:
+            self._small = self._map_for_small()
+        if self._mapped_for_small is not None and position < self.size_bytes:
+            block = position // _READ_AROUND_BYTES
+            if not self._was_read[block]:
+                self._was_read[block] = 1
+                start = block * _READ_AROUND_BYTES
+                size = min(_READ_AROUND_BYTES, self.size_bytes - start)
+                self._mapped_for_small.madvise(mmap.MADV_WILLNEED, start, size)
+        return self._small[position : position + length]
+
+    def _map_for_small(self) -> np.ndarray:
+        try:
+            with _opened(self.path) as descriptor:
+                found = os.fstat(descriptor)
+                if not self.size_bytes or (found.st_dev, found.st_ino) != self._identity:
+                    return self._map
+                mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+        except OSError:  # unlinked since, or too many files are open
+            return self._map
+        mapped.madvise(mmap.MADV_RANDOM)
+        self._mapped_for_small, self._was_read = mapped, bytearray(self.size_bytes // _READ_AROUND_BYTES + 1)
+        return np.frombuffer(mapped, np.uint8)
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
@@ -57,12 +99,14 @@ class LocalFile:
 
     def give_pages_back(self) -> None:
         """They stay in the page cache, and count no longer as this process's."""
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+        for mapped in (self._mapped, self._mapped_for_small):
+            if mapped is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Lets go of the map; views that were handed out stay valid."""
-        self._mapped, self._map = None, np.empty(0, np.uint8)
+        """Lets go of the maps; views that were handed out stay valid."""
+        self._mapped = self._mapped_for_small = None
+        self._map = self._small = np.empty(0, np.uint8)
 
 
 class LocalFileInMemory:
@@ -126,8 +170,11 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        with _opened(self.path) as descriptor:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
             return _data_ranges(descriptor, position)
+        finally:
+            os.close(descriptor)
 
     def give_pages_back(self) -> None:
         """Holds none."""
@@ -164,14 +211,13 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:
 
 def _data_ranges(descriptor: int, position: int) -> list[tuple[int, int]]:
     ranges = []
-    size_bytes = os.fstat(descriptor).st_size
     try:
-        while position < size_bytes:
+        while True:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, start, os.SEEK_HOLE)
             ranges.append((start, position))
     except OSError as error:
-        if error.errno != errno.ENXIO:  # no data behind the position
+        if error.errno != errno.ENXIO:  # no data from the position on
             raise
     return ranges
 
@@ -188,7 +234,7 @@ class LocalWriter:
         view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
         while view:
             try:
-                written = os.pwrite(self._descriptor, view, position)
+                written = os.pwrite(self._descriptor, view[:PIECE_BYTES], position)
             except OSError as error:
                 error.filename = self.path  # a full disk is told of with the file that had no room
                 raise

@@ -9,7 +9,7 @@ there already only the pages that changed are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from datetime import datetime
 
@@ -18,11 +18,9 @@ import numpy as np
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
+from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys
-
-_PAGE_ROWS = 1024
-_MANY_PAGES = 512
 
 
 def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
@@ -50,12 +48,12 @@ def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
     slots = np.zeros(len(found), np.int32)
     previous = link_items(items["key_hash"] % len(slots), np.arange(1, len(items) + 1, dtype=np.int32), slots)
     differing = np.flatnonzero(previous != items["previous_item"])
-    for rows in _runs_of_pages(np.unique(differing // _PAGE_ROWS)):
+    for rows in runs_of_pages(np.unique(differing // PAGE_ROWS)):
         mended = items[rows].copy()
         mended["previous_item"] = previous[rows]
         position = index_file_size(len(slots), 1 + rows.start)
         file_system.write(file.path, position, mended.view(np.uint8))
-    _write_slots(file_system, file.path, slots, np.unique(np.flatnonzero(slots != found) // _PAGE_ROWS))
+    _write_slots(file_system, file.path, slots, np.unique(np.flatnonzero(slots != found) // PAGE_ROWS))
     used_slot_count = int(np.count_nonzero(slots))
     if header.used_slot_count != used_slot_count:
         _write_header(file_system, file.path, replace(header, used_slot_count=used_slot_count))
@@ -66,9 +64,17 @@ class IndexWriter:
     """Appends to the last index file of a store, and to new ones behind it."""
 
     def __init__(
-        self, file_system: LocalFileSystem, store: IndexStore, clock: Callable[[], int], *, trust_slots: bool = False
+        self,
+        file_system: LocalFileSystem,
+        store: IndexStore,
+        clock: Callable[[], int],
+        *,
+        trust_slots: bool = False,
+        slots: OpenSlots | None = None,
     ) -> None:
-        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first."""
+        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first. `slots`: those of the last
+        file, if they are known.
+        """
         self._file_system = file_system
         self._store = store
         self._clock = clock
@@ -77,8 +83,8 @@ class IndexWriter:
         self.has_new_file = False
         self.key_count = 0
         self._path: str | None = None
-        self._slots = np.empty(0, np.int32)
-        self._dirty_pages = np.empty(0, bool)
+        self.slots: OpenSlots | None = None
+        """Those of the open file."""
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
         files = store.files()
         self._last_name = files[-1].name if files else ""
@@ -88,8 +94,8 @@ class IndexWriter:
             self._header = files[-1].header()
             if not files[-1].is_full:
                 self._path = files[-1].path
-                self._slots = files[-1].slots()
-                self._dirty_pages = self._no_pages()
+                is_known = slots is not None and trust_slots and slots.go_on(files[-1])
+                self.slots = slots if is_known else OpenSlots(store.slot_count, files[-1])
 
     @property
     def end_commitlog_offset(self) -> int:
@@ -126,12 +132,11 @@ class IndexWriter:
 
     def flush(self) -> None:
         """Header, then slots, of the open file: what was entered can be found from now on. Syncs nothing."""
-        if self._path is None or not self._dirty_pages.any():
+        if self._path is None or self.slots is None or not self.slots.is_dirty:
             return
         _write_header(self._file_system, self._path, self._header)
         reach("amid-index")
-        _write_slots(self._file_system, self._path, self._slots, np.flatnonzero(self._dirty_pages))
-        self._dirty_pages[:] = False
+        _write_slots(self._file_system, self._path, *self.slots.take_dirty())
 
     def sync(self) -> None:
         """Everything flushed onto the disk, the entries of new files too."""
@@ -161,22 +166,22 @@ class IndexWriter:
         self._header = IndexHeader(
             before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
         )
-        self._slots = np.zeros(self._store.slot_count, np.int32)
-        self._dirty_pages = self._no_pages()
+        self.slots = OpenSlots(self._store.slot_count)
+        self.slots.name = name
         _write_header(self._file_system, self._path, self._header)
         self.unsynced.add(self._path)
         self.has_new_file = True
 
     def _append_part(self, keys: IndexKeys) -> None:
         assert self._path is not None
+        assert self.slots is not None
         header, count = self._header, len(keys.key_hashes)
         numbers = header.index_count + np.arange(count, dtype=np.int32)
         slots = keys.key_hashes % self._store.slot_count
         items = np.empty(count, ITEM)
         items["key_hash"] = keys.key_hashes
         items["commitlog_offset"] = keys.commitlog_offsets
-        items["previous_item"] = link_items(slots, numbers, self._slots)
-        self._dirty_pages[slots // _PAGE_ROWS] = True
+        items["previous_item"] = link_items(slots, numbers, self.slots.to_change(slots))
         begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
         differences = np.zeros(count, np.int64)
         if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
@@ -205,10 +210,7 @@ class IndexWriter:
     def _close_file(self) -> None:
         """A full file is on the disk before the next one begins, as in Java."""
         self.finish()
-        self._path = None
-
-    def _no_pages(self) -> np.ndarray:
-        return np.zeros(-(-self._store.slot_count // _PAGE_ROWS), bool)
+        self._path = self.slots = None
 
 
 def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
@@ -216,14 +218,7 @@ def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) 
 
 
 def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, pages: np.ndarray) -> None:
-    if len(pages) > _MANY_PAGES:
-        pages = np.arange(-(-len(slots) // _PAGE_ROWS))
-    for rows in _runs_of_pages(pages):
+    if len(pages) > MANY_PAGES:
+        pages = np.arange(-(-len(slots) // PAGE_ROWS))
+    for rows in runs_of_pages(pages):
         file_system.write(path, HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8))
-
-
-def _runs_of_pages(pages: np.ndarray) -> Iterator[slice]:
-    """The rows of neighbouring pages, which ascend; a page is that many rows, whatever their size."""
-    first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
-    for run in np.split(pages, first_of_run[1:]) if len(pages) else ():
-        yield slice(int(run[0]) * _PAGE_ROWS, (int(run[-1]) + 1) * _PAGE_ROWS)

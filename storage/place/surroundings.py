@@ -6,6 +6,7 @@ Every way into a store asks here where its log lies: opening, creating, jobs, co
 from __future__ import annotations
 
 import posixpath
+from functools import lru_cache
 
 from storage.errors import ForeignLogError
 from storage.files.file_system import DirectoryEntry, FileSystem
@@ -47,7 +48,7 @@ def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) 
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
     """What is to be seen. A remote file system has no links, mounts and inodes: there, names decide."""
     look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
-    own = look.directory(f"{root.rstrip('/')}/commitlog")
+    own = look.own_log(f"{root.rstrip('/')}/commitlog")
     configured = tuple(look.directory(path) for path in configured_log_directories(config))
     names = {entry.name for entry in file_system.list_directory(root)}
     is_history_asked = bool(configured) and not own.has_files
@@ -88,6 +89,8 @@ class _Look:
             path, path, is_there=is_there, has_files=bool(entries), is_inside=_is_below(path, self.root[0])
         )
 
+    own_log = directory
+
     def strays(self, names: set[str]) -> tuple[tuple[str, str], ...]:
         return ()
 
@@ -96,17 +99,22 @@ class _LocalLook:
     """Where paths really lie: links are followed, and other mounts of the same directory are looked at."""
 
     def __init__(self, root: str, file_system: LocalFileSystem) -> None:
-        self._given = root
         self._file_system = file_system
         real = file_system.real_path(root)
         self._root_number = file_system.directory_number(real)
         self.root = (real, self._root_number[1] if self._root_number is not None else 0)
-        self._mounts: list[Mount] = parse_mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
+        self._mounts = _mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
 
     def directory(self, path: str) -> LogDirectory:
         """A directory of which nothing can be told (another user's, a broken mount) is there: who opens it gets the system's error."""
+        return self._directory(path, self._file_system.real_path(path))
+
+    def own_log(self, path: str) -> LogDirectory:
+        """`directory`, of one that lies in ROOT by its name."""
+        return self._directory(path, self._file_system.real_child(self.root[0], posixpath.basename(path)))
+
+    def _directory(self, path: str, real: str) -> LogDirectory:
         files = self._file_system
-        real = files.real_path(path)
         try:
             number = files.directory_number(real)
         except OSError:
@@ -131,7 +139,7 @@ class _LocalLook:
         """Parts of ROOT that are links into another store."""
         found = []
         for name in sorted(names.intersection(_PARTS)):
-            real = self._file_system.real_path(f"{self._given}/{name}")
+            real = self._file_system.real_child(self.root[0], name)
             if real != f"{self.root[0].rstrip('/')}/{name}" and (owner := self._owner(real)) is not None:
                 found.append((name, owner))
         return tuple(found)
@@ -162,6 +170,11 @@ class _LocalLook:
             if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
                 return parent
         return None
+
+
+@lru_cache(maxsize=1)
+def _mounts(text: str) -> list[Mount]:
+    return parse_mounts(text)
 
 
 def _parents(path: str) -> list[str]:

@@ -18,6 +18,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.messages.half_messages import takes_transactions
 from storage.messages.sizes import Limits
+from storage.place.log_place import LogPlace
 from storage.place.surroundings import refuse_foreign_log
 from storage.put.full_slots import FullSlots, full_slots
 from storage.put_status import PutStatus
@@ -105,15 +106,17 @@ def put_settings(
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
+    place: LogPlace | None = None,
 ) -> PutSettings:
     """The settings for the store at ROOT, which need not exist yet.
 
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
-    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`.
+    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`. `place` is where the log lies, if the
+    caller has just looked whether it may be written.
     Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
     `store_host` that is not the store's; StateFileError where topics.json or topicQueueMapping.json cannot be read.
     """
-    directories = refuse_foreign_log(root, config, file_system).directories
+    directories = (place or refuse_foreign_log(root, config, file_system)).directories
     log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
     try:
         own = _host_of_configuration(config) or _host_of_log(log)

@@ -24,6 +24,7 @@ from storage.failpoints import reach
 from storage.files.failed_sync import note_failed_sync
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun
+from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
@@ -379,6 +380,11 @@ class StoreWriter:
         """A checkpoint a minute bounds what a recovery must walk."""
         if self.clock() - self.ends.checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
             self.checkpoint()
+
+    @property
+    def index_slots(self) -> OpenSlots | None:
+        """Those of the last index file, as far as they are in memory."""
+        return self._derived.index_slots
 
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, the log's among them. Thread-safe."""

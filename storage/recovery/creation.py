@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from storage.errors import ForeignLogError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
@@ -16,10 +18,17 @@ def create_store(root: str, directories: tuple[str, ...], file_system: LocalFile
     """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
 
     `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
-    store's lock, whose file may be all that is there.
+    store's lock, whose file may be all that is there, and syncs ROOT where a process may have been killed that made them.
     """
     for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
-        file_system.make_directories(directory)
+        if posixpath.dirname(directory) != root or not file_system.exists(directory):
+            file_system.make_directories(directory)
+
+
+def sync_new_store(root: str, file_system: LocalFileSystem) -> None:
+    """Put ROOT's name on the disk, and those of the directories in it."""
+    file_system.sync(root)
+    file_system.sync(posixpath.dirname(root) or ".")
 
 
 def is_empty_place(root: str, file_system: FileSystem) -> bool:

@@ -25,6 +25,7 @@ from storage.files.failed_sync import noting_failed_syncs, write_again
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint
+from storage.index.slots import keep_slots, kept_slots
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
@@ -90,7 +91,7 @@ def open_for_writing(
     if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
         reach("hint-dropped")
-        return _opening_of_hint(hint, keeps_index=index is not None)
+        return _opening_of_hint(root, hint, keeps_index=index is not None)
     plan = read_plan(root, config, file_system, log, queues)
     if plan.gaps:
         if not truncate_damage:
@@ -159,7 +160,7 @@ def _no_record(log: CommitLog, log_end: int) -> CorruptRecordError:
     return CorruptRecordError("magic", log_end - file.start, "a record, as others follow", "zeros", file=file.path)
 
 
-def _opening_of_hint(hint: Hint, *, keeps_index: bool) -> Opening:
+def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
     ends = {(topic, queue_id): end for topic, queues in hint.queue_ends.items() for queue_id, end in queues.items()}
     plan = RecoveryPlan(False, hint.log_end, hint.log_end, hint.log_end, hint.last_record, None, None, ends, dict(ends))
     found = StoreEnds(
@@ -172,6 +173,9 @@ def _opening_of_hint(hint: Hint, *, keeps_index: bool) -> Opening:
         open_batches=hint.open_batches,
         index_is_sound=True,
         indexed_from=(hint.log_end if hint.indexed_from is None else hint.indexed_from) if keeps_index else None,
+        synced_entries=set(hint.synced_entries),
+        finished_intents=set(hint.finished_intents),
+        index_slots=kept_slots(root, hint.name) if keeps_index else None,
     )
     return Opening(plan, None, found)
 
@@ -203,9 +207,13 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         marked_ends=ends.ledger,
         indexed_from=ends.indexed_from,
         open_batches=ends.open_batches,
+        synced_entries=tuple(sorted(ends.synced_entries)),
+        finished_intents=tuple(sorted(ends.finished_intents)),
+        name=secrets.token_hex(8),
     )
     try:
         save_hint(files, writer.root, hint)
+        keep_slots(writer.root, hint.name, writer.index_slots)
     except OSError:  # a full disk: what was committed stays so, and the next opening recovers
         drop_hint(files, writer.root)
     reach("hint-saved")

@@ -18,6 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
@@ -153,7 +154,7 @@ def load_config(
     """
     path = find_configuration(root, conf, read_bytes=read_bytes)
     content = None if path is None else read_bytes(path)
-    config = parse_config(content or b"", path, rocketmq_version)
+    config = _parsed(content or b"", path, rocketmq_version)
     for text in config.warnings:
         line = _LINE_OF_PLACE.search(text)
         # In <> because Python quotes a line of the file otherwise, as if it were a program.
@@ -203,6 +204,10 @@ def parse_config(content: bytes, file: str | None = None, rocketmq_version: str 
         )
         line = None if found_at is None else found_at.line
         raise ConfigurationError(file, line, error.key, error.rule) from None
+
+
+_parsed = lru_cache(maxsize=4)(parse_config)
+"""A process that opens a store again and again reads the same file."""
 
 
 def _from_values(cls: type[_Config], values: Mapping[str, Any]) -> _Config:

@@ -15,7 +15,7 @@ import pytest
 from storage.errors import StoreLockedError
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalFile, LocalFileInMemory
+from storage.files.local_files import PIECE_BYTES, LocalFile, LocalFileInMemory
 
 FILES = LocalFileSystem()
 
@@ -109,6 +109,41 @@ def test_a_file_without_a_map_that_is_cut_while_it_is_read_is_an_error(tmp_path:
 def test_a_write_without_room_names_the_file() -> None:
     with pytest.raises(OSError, match=r"No space left on device.*/dev/full"):
         FILES.write("/dev/full", 0, b"x")
+
+
+def test_small_views_and_long_ones_are_of_one_file(tmp_path: Path) -> None:
+    """Another file of its name is another file, also where the first small view comes late."""
+    path = tmp_path / "a"
+    content = np.random.default_rng(1).integers(0, 255, 300_000, np.uint8).tobytes()
+    path.write_bytes(content)
+    opened, late = LocalFile(str(path)), LocalFile(str(path))
+    for position in (0, 131_071, 131_072, 299_990, 299_999, 300_000, 400_000):
+        for length in (1, 20, 16_384, 16_385, 200_000):
+            assert opened.view(position, length).tobytes() == content[position : position + length]
+    kept = opened.view(131_070, 10)
+    path.unlink()
+    path.write_bytes(bytes(300_000))
+    for file in (opened, late):
+        assert file.view(131_070, 10).tobytes() == content[131_070:131_080]
+        file.give_pages_back()
+        file.close()
+    assert kept.tobytes() == content[131_070:131_080]
+    assert not len(opened.view(0, 10))
+
+
+def test_a_long_write_goes_out_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, whole = [], os.pwrite
+
+    def pwrite(descriptor: int, data: memoryview, position: int) -> int:
+        sizes.append(len(data))
+        return whole(descriptor, data, position)
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    path, content = tmp_path / "a", np.random.default_rng(1).integers(0, 255, 2 * PIECE_BYTES + 7, np.uint8)
+    path.touch()
+    LocalFileSystem().write(str(path), 5, content)
+    assert sizes == [PIECE_BYTES, PIECE_BYTES, 7]
+    assert path.read_bytes() == bytes(5) + content.tobytes()
 
 
 def test_an_empty_file_has_no_bytes(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ STORIES: Mapping[str, Callable[[Path], list[str]]] = MappingProxyType(
         "committing under ASYNC_FLUSH": of_batches.committing,
         "committing without a consumer offset": partial(of_batches.committing, mirrored=False),
         "committing a store's first batch": of_batches.committing_first,
+        "committing in a store that was let go of": of_batches.committing_again,
         "the queues' turn": of_services.queue_turn,
         "delivering a delay level": of_duties.delivering,
         "going on with a delivery": partial(of_duties.delivering, was_killed=True),

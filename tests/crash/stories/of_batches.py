@@ -68,6 +68,24 @@ def committing_first(directory: Path) -> list[str]:
     return told
 
 
+def committing_again(directory: Path) -> list[str]:
+    """As a stream does it: the store was let go of after the batch before, is opened by the hint, and let go of again."""
+    life = Life(directory, config=ROOMY)
+    for batch_id in range(2):
+        with life.open() as store:
+            commit(life, store, batch_id)
+            store.release()
+    with mock.patch("storage.batch.commit.place_of_end", side_effect=AssertionError("the hint says so")):
+        life.disk.begin()
+        with life.open() as store:
+            commit(life, store, 2)
+            store.release()
+    told = life.disk.told()
+    with life.open() as store:
+        assert sum(store.max_offset("orders", queue_id) for queue_id in range(4)) == 12
+    return told
+
+
 def finishing(directory: Path) -> list[str]:
     """A commit was killed amid its rows; whoever opens the store next goes on."""
     life = Life(directory, config=ROOMY)

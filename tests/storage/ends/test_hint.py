@@ -39,6 +39,9 @@ HINT = Hint(
     unsynced=("/store/commitlog/0",),
     checkpointed_ms=7,
     marked_ends={"sink": {"query": 3, "older": 9}},
+    synced_entries=("", "spark_mq"),
+    finished_intents=("/store/spark_mq/intents/0-1.json",),
+    name="0a",
 )
 NOTHING = Hint("", "", 0, None, None, None)
 
