@@ -120,12 +120,15 @@ class _SplitFiles:
 def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
     split = files.split
     codes = _tags_codes(split.request.tags, split.queue.topic)
+    wanted = split.request.wanted
     while start < end:
         log, queue = files.open()
         ext = files.ext() if codes is not None else None
         crc = split.request.verify_crc and not split.request.permissive
         try:
-            for part in scan_queue(queue, log, split.log_end, start, end, tags_codes=codes, ext=ext, verify_crc=crc):
+            for part in scan_queue(
+                queue, log, split.log_end, start, end, tags_codes=codes, ext=ext, verify_crc=crc, wanted=wanted
+            ):
                 start = int(part.queue_offsets[-1]) + 1
                 yield part
             return

@@ -7,6 +7,7 @@ a writable map, so that a full disk is an error from a call and not a signal. Te
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,14 @@ class DirectoryEntry(NamedTuple):
     name: str
     is_directory: bool
     size_bytes: int
+
+
+class GatheredWindow(NamedTuple):
+    """A buffer in which some ranges, and those before them, stand; where each of all ranges begins in it."""
+
+    buffer: np.ndarray
+    places: np.ndarray
+    rows: slice
 
 
 class ReadableFile(Protocol):
@@ -43,6 +52,12 @@ class ReadableFile(Protocol):
 
         With `scratch` the buffer may be that memory, good until the next gather into it.
         """
+        ...
+
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        """`gather`, about so many bytes at a time where the file is read piece by piece; each time the same buffer."""
         ...
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
@@ -112,6 +127,16 @@ def coalesce(
     starts, stops = positions[first], reach[np.append(first[1:], len(positions)) - 1]
     shift = np.concatenate(([0], np.cumsum(stops - starts)[:-1])) - starts
     return starts, stops, positions + np.repeat(shift, np.diff(np.append(first, len(positions))))
+
+
+def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
+    """Ranges of a buffer, whose `places` ascend, in parts of about so many bytes, or of one: which ranges, and where the last ends."""
+    ends = np.maximum.accumulate(places + sizes)
+    first = 0
+    while first < len(places):
+        last = max(first + 1, int(np.searchsorted(ends, places[first] + window_bytes, side="right")))
+        yield slice(first, last), int(ends[last - 1])
+        first = last
 
 
 def end_of_data(file: ReadableFile, position: int) -> int:

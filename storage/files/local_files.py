@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from storage.files.file_system import (
+    GatheredWindow,
     Scratch,
     coalesce,
+    row_windows,
 )
 
 _WHOLE_BYTES = 1 << 20
@@ -47,6 +49,19 @@ class LocalFile:
                 return _read_runs(descriptor, starts, stops, scratch), places
         except FileNotFoundError:  # unlinked since: the map holds it still
             return self._map, positions
+
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:  # unlinked since: the map holds it still
+            yield GatheredWindow(self._map, positions, slice(0, len(positions)))
+            return
+        try:
+            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+        finally:
+            os.close(descriptor)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         try:
@@ -91,6 +106,11 @@ class LocalFileInMemory:
         starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
         return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
 
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return _data_ranges(self._descriptor, position)
 
@@ -125,6 +145,11 @@ class LocalSmallReads:
     ) -> tuple[np.ndarray, np.ndarray]:
         return self.view(0, self.size_bytes), positions
 
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)))
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         with _opened(self.path) as descriptor:
             return _data_ranges(descriptor, position)
@@ -152,6 +177,28 @@ def _read_runs(descriptor: int, starts: np.ndarray, stops: np.ndarray, scratch: 
         _read_into(descriptor, buffer.data[filled : filled + stop - start], start)
         filled += stop - start
     return buffer
+
+
+def _read_windows(
+    descriptor: int,
+    size_bytes: int,
+    positions: np.ndarray,
+    sizes: np.ndarray,
+    scratch: Scratch,
+    window_bytes: int,
+) -> Iterator[GatheredWindow]:
+    starts, stops, places = coalesce(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
+    buffer = scratch.take(int((stops - starts).sum()))
+    runs = iter(zip(starts.tolist(), stops.tolist(), strict=True))
+    filled = start = stop = 0
+    for rows, end in row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes):
+        while filled < end:
+            if start == stop:
+                start, stop = next(runs)
+            count = min(stop - start, end - filled)
+            _read_into(descriptor, buffer.data[filled : filled + count], start)
+            filled, start = filled + count, start + count
+        yield GatheredWindow(buffer, places, rows)
 
 
 def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:

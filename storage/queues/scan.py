@@ -14,7 +14,10 @@ import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
+from storage.format.kernels.compiled import DECODE
 from storage.format.record_batch import Records
+from storage.format.wanted import Wanted
+from storage.format.window_decoder import Claims, Decoding, Memory
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
@@ -41,14 +44,16 @@ def scan_queue(
     tags_codes: frozenset[int] | None = None,
     ext: ConsumeQueueExt | None = None,
     verify_crc: bool = False,
+    wanted: Wanted | None = None,
 ) -> Iterator[QueueSlice]:
-    """The messages at queue offsets [start, end).
+    """The messages at queue offsets [start, end). What of them is `wanted` is decoded while they are read, where that is faster.
 
     With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
     superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
     Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
     record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
+    memory = Memory()
     at = start
     while at < end:
         if at < queue.first_file_offset or not queue.file_starts:
@@ -62,7 +67,11 @@ def scan_queue(
             codes = entries["tags_code"] if ext is None else ext.tags_codes(entries["tags_code"])
             wanted = np.isin(codes, [*TORN_TAGS_CODES, *tags_codes])
             entries, offsets = entries[wanted], offsets[wanted]
-        yield from _slices(queue, log, log_end, entries, offsets, verify_crc)
+        kernels = DECODE.for_rows(len(entries)) if wanted is not None else None
+        decoding = None
+        if kernels is not None and wanted is not None:
+            decoding = Decoding(kernels, Claims(queue.topic.encode(), queue.queue_id), wanted, memory)
+        yield from _slices(queue, log, log_end, entries, offsets, verify_crc, decoding)
 
 
 def record_sizes(entries: np.ndarray) -> np.ndarray:
@@ -71,7 +80,13 @@ def record_sizes(entries: np.ndarray) -> np.ndarray:
 
 
 def _slices(
-    queue: ConsumeQueue, log: CommitLog, log_end: int, entries: np.ndarray, offsets: np.ndarray, verify_crc: bool
+    queue: ConsumeQueue,
+    log: CommitLog,
+    log_end: int,
+    entries: np.ndarray,
+    offsets: np.ndarray,
+    verify_crc: bool,
+    decoding: Decoding | None,
 ) -> Iterator[QueueSlice]:
     places, sizes = entries["commitlog_offset"].astype(np.int64), record_sizes(entries)
     inside = (sizes > 0) & (places + sizes <= log_end)
@@ -83,7 +98,7 @@ def _slices(
     if log.has_gaps and (lost := inside & log.is_missing(places)).any():
         first = int(np.argmax(lost))
         if first:
-            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc)
+            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc, decoding)
         end = first + int(np.argmin(lost[first:])) if not lost[first:].all() else len(lost)
         raise OffsetOutOfRangeError(
             queue.topic, queue.queue_id, int(offsets[first]) + end - first, int(offsets[-1]) + 1, int(offsets[first])
@@ -94,7 +109,9 @@ def _slices(
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
     bounds = [0, *(np.flatnonzero(places[1:] <= places[:-1]) + 1).tolist(), len(places)]
     for start, end in pairwise(bounds):
-        yield from _ascending_slices(queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc)
+        yield from _ascending_slices(
+            queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc, decoding
+        )
 
 
 def _ascending_slices(
@@ -104,26 +121,34 @@ def _ascending_slices(
     sizes: np.ndarray,
     offsets: np.ndarray,
     verify_crc: bool,
+    decoding: Decoding | None,
 ) -> Iterator[QueueSlice]:
     topic = queue.topic.encode()
-    for part, records in _records(queue, log, places, sizes, offsets):
-        agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
-        if not agrees.all():
-            records = records.take(agrees)
+    for part, records in _records(queue, log, places, sizes, offsets, decoding):
+        ours = offsets[part]
+        if records.decoded is None:
+            agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
+            if not agrees.all():
+                records, ours = records.take(agrees), ours[agrees]
         if not len(records):
             continue
         if verify_crc:
             for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
                 raise error
-        yield QueueSlice(offsets[part][agrees], records)
+        yield QueueSlice(ours, records)
 
 
 def _records(
-    queue: ConsumeQueue, log: CommitLog, places: np.ndarray, sizes: np.ndarray, offsets: np.ndarray
+    queue: ConsumeQueue,
+    log: CommitLog,
+    places: np.ndarray,
+    sizes: np.ndarray,
+    offsets: np.ndarray,
+    decoding: Decoding | None,
 ) -> Iterator[tuple[slice, Records]]:
     """The log's records; a log file that was deleted meanwhile is told in the queue's offsets."""
     try:
-        yield from log.records(places, sizes)
+        yield from log.records(places, sizes, decoding)
     except OffsetOutOfRangeError as error:
         expired = int(np.searchsorted(places, error.minimum))
         raise OffsetOutOfRangeError(

@@ -1,0 +1,407 @@
+"""Records of a window into columns, compiled. The same arrays as `storage/format/record_batch.py` and `properties.py` give, or False.
+
+A kernel does regular rows: whole records of magic V1 or V2 with IPv4 hosts, and properties that are `name 0x01 value 0x02` throughout,
+well-formed UTF-8, at most MAX_ENTRIES a record; the last 0x02 may be missing. At the first row that is another it returns False, and
+what it wrote counts for nothing. It trusts nothing in a window's bytes, and leaves no array. Java: MessageDecoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+
+from storage.format.kernels.blocks import (
+    BLOCK,
+    be_i16,
+    hex8,
+    high_bytes,
+    i8,
+    low_bits,
+    lowest_bit,
+    separators,
+    without_low_bits,
+)
+from storage.format.kernels.ground import (
+    READ,
+    READ_INT64,
+    be_i32,
+    be_i64,
+    be_u32,
+    inline,
+    kernel,
+    le_i64,
+    le_u32,
+    memcpy,
+    move,
+    put_le64,
+    same,
+    u8,
+)
+from storage.format.record import (
+    HEADER_SIZE,
+    HEADERS,
+    HOST_FLAGS,
+    MAGIC_V1,
+    MAGIC_V2,
+    MINIMUM_RECORD_SIZE,
+    SYS_FLAG_POSITION,
+)
+
+MAX_ENTRIES = 64
+"""Properties of a record; one that has more is not regular."""
+_FOUND = 2 * MAX_ENTRIES + BLOCK + 2
+
+
+def _position_of(name: str) -> int:
+    return HEADERS[0].fields[name][1]  # type: ignore[index]
+
+
+_QUEUE_ID = _position_of("queue_id")
+_PLACE = _position_of("commitlog_offset")
+_STORE_HOST = _position_of("store_host")
+_BODY_SIZE = _position_of("body_size_bytes")
+
+
+class Rows(NamedTuple):
+    """Records in a buffer. All arrays but the last are read only."""
+
+    buffer: Any
+    """uint8, at least BLOCK bytes."""
+    positions: Any
+    """Where each record begins, int64."""
+    sizes: Any
+    """What each is said to take, int64."""
+    places: Any
+    """Where in the log each is said to lie, int64; empty = anywhere."""
+    properties: Any
+    """Where the properties of each begin, int64: `check` writes it."""
+
+
+class Fields(NamedTuple):
+    """Fields of the header that are wanted: where in it they stand, and a row of a matrix for each."""
+
+    long_positions: Any
+    longs: Any
+    """int64, native."""
+    int_positions: Any
+    ints: Any
+    """int32, native."""
+    host_positions: Any
+    hosts: Any
+    """int64, the bytes as they stand."""
+
+
+class Strings(NamedTuple):
+    """A column of byte strings that grows."""
+
+    offsets: Any
+    """int32, one more than rows; the first is set."""
+    data: Any
+    """uint8, with room for all."""
+
+
+class Texts(NamedTuple):
+    """Single properties that are wanted, a column each."""
+
+    names: Any
+    name_offsets: Any
+    offsets: Any
+    """int32, a row for each column."""
+    valid: Any
+    """uint8, a row for each column: 1 = there is a value."""
+    data: Any
+    """uint8; column i begins at i × `room`."""
+    room: int
+    has_null: Any
+    """uint8 for each column."""
+
+
+class Sequence(NamedTuple):
+    """The names of the record before, which the next one has too, nearly always."""
+
+    numbers: Any
+    """int64: how many names, or −1 of none yet; how many are kept; bytes of those."""
+    names: Any
+    name_offsets: Any
+    is_kept: Any
+    """uint8: the last of equal names."""
+    kept: Any
+    kept_offsets: Any
+    entries: Any
+    """Which of them is each single property that is wanted, −1 = none."""
+
+
+class Maps(NamedTuple):
+    """All properties; no arrays but empty ones where they are not wanted."""
+
+    offsets: Any
+    """int32, one more than rows; the first is set."""
+    names: Strings
+    values: Strings
+    sequence: Sequence
+
+
+_BYTES, _BYTE_ROWS = (types.Array(types.uint8, dimensions, "C") for dimensions in (1, 2))
+_INTS, _INT_ROWS = (types.Array(types.int32, dimensions, "C") for dimensions in (1, 2))
+_LONGS, _LONG_ROWS = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
+_LONG = types.int64
+
+_ROWS = types.NamedTuple((READ, READ_INT64, READ_INT64, READ_INT64, _LONGS), Rows)
+_FIELDS = types.NamedTuple((_LONGS, _LONG_ROWS, _LONGS, _INT_ROWS, _LONGS, _LONG_ROWS), Fields)
+_STRINGS = types.NamedTuple((_INTS, _BYTES), Strings)
+_TEXTS = types.NamedTuple((READ, _LONGS, _INT_ROWS, _BYTE_ROWS, _BYTES, _LONG, _BYTES), Texts)
+_SEQUENCE = types.NamedTuple((_LONGS, _BYTES, _LONGS, _BYTES, _BYTES, _LONGS, _LONGS), Sequence)
+_MAPS = types.NamedTuple((_INTS, _STRINGS, _STRINGS, _SEQUENCE), Maps)
+
+
+def new_sequence(texts: int) -> Sequence:
+    """That of no record."""
+    return Sequence(
+        np.array([-1, 0, 0]),
+        np.empty(1 << 15, np.uint8),
+        np.zeros(MAX_ENTRIES + 1, np.int64),
+        np.empty(MAX_ENTRIES, np.uint8),
+        np.empty(1 << 15, np.uint8),
+        np.zeros(MAX_ENTRIES + 1, np.int64),
+        np.empty(texts, np.int64),
+    )
+
+
+# What a record is
+
+
+@kernel(types.boolean(_ROWS, _LONG, _LONG, READ, _LONG))
+def check(rows: Rows, first: int, last: int, topic: Any, queue_id: int) -> bool:
+    """Whether each of rows [first, last) is a regular record that agrees with what is said of it: size, place, topic and queue id."""
+    end = np.int64(len(rows.buffer))
+    topic_size = np.int64(len(topic))
+    for row in range(first, last):
+        begin, size = rows.positions[row], rows.sizes[row]
+        if begin < 0 or size < MINIMUM_RECORD_SIZE or size > end - begin:
+            return False
+        if be_i32(rows.buffer, begin) != size or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id:
+            return False
+        if len(rows.places) and be_i64(rows.buffer, begin + _PLACE) != rows.places[row]:
+            return False
+        magic = be_u32(rows.buffer, begin + 4)
+        body_size = be_i32(rows.buffer, begin + _BODY_SIZE)
+        if be_i32(rows.buffer, begin + SYS_FLAG_POSITION) & HOST_FLAGS or body_size < 0:
+            return False
+        body_end = begin + HEADER_SIZE + body_size
+        length_size = np.int64(2 if magic == MAGIC_V2 else 1)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or body_end + length_size + topic_size + 2 > begin + size:
+            return False
+        stored = be_i16(rows.buffer, body_end) if length_size == 2 else i8(rows.buffer, body_end)
+        topic_end = body_end + length_size + topic_size
+        if stored != topic_size or not same(rows.buffer, body_end + length_size, topic, np.int64(0), topic_size):
+            return False
+        if topic_end + 2 + be_i16(rows.buffer, topic_end) != begin + size:
+            return False
+        rows.properties[row] = topic_end + 2
+    return True
+
+
+@kernel(types.void(_ROWS, _LONG, _LONG, _FIELDS))
+def fields(rows: Rows, first: int, last: int, wanted: Fields) -> None:
+    """The fields of rows that are checked."""
+    for row in range(first, last):
+        begin = rows.positions[row]
+        for i in range(len(wanted.long_positions)):
+            wanted.longs[i, row] = be_i64(rows.buffer, begin + wanted.long_positions[i])
+        for i in range(len(wanted.int_positions)):
+            wanted.ints[i, row] = be_i32(rows.buffer, begin + wanted.int_positions[i])
+        for i in range(len(wanted.host_positions)):
+            wanted.hosts[i, row] = le_i64(rows.buffer, begin + wanted.host_positions[i])
+
+
+@kernel(types.void(_ROWS, _LONG, _LONG, _STRINGS))
+def bodies(rows: Rows, first: int, last: int, column: Strings) -> None:
+    """The bodies, as stored, of rows that are checked."""
+    at = np.int64(column.offsets[first])
+    for row in range(first, last):
+        begin = rows.positions[row]
+        size = be_i32(rows.buffer, begin + _BODY_SIZE)
+        memcpy(column.data, at, rows.buffer, begin + HEADER_SIZE, size)
+        at += size
+        column.offsets[row + 1] = at
+
+
+@kernel(types.void(_ROWS, _LONG, _LONG, _BYTES))
+def message_ids(rows: Rows, first: int, last: int, data: Any) -> None:
+    """The offset message ids, 32 characters each, of rows that are checked."""
+    for row in range(first, last):
+        begin, at = rows.positions[row], np.int64(32) * row
+        put_le64(data, at, hex8(le_u32(rows.buffer, begin + _STORE_HOST)))
+        put_le64(data, at + 8, hex8(le_u32(rows.buffer, begin + _STORE_HOST + 4)))
+        put_le64(data, at + 16, hex8(le_u32(rows.buffer, begin + _PLACE)))
+        put_le64(data, at + 24, hex8(le_u32(rows.buffer, begin + _PLACE + 4)))
+
+
+# Properties
+
+
+@inline
+def _is_utf8(buffer: Any, at: Any, end: Any) -> bool:
+    while at < end:
+        lead = u8(buffer, at)
+        if lead < 0x80:
+            at += 1
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+        if at + size > end:
+            return False
+        second = u8(buffer, at + 1)
+        low = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        high = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+        if second < low or second > high:
+            return False
+        for i in range(2, size):
+            if u8(buffer, at + i) & 0xC0 != 0x80:
+                return False
+        at += size
+    return True
+
+
+@inline
+def _separate(buffer: Any, begin: Any, end: Any, found: Any) -> Any:
+    """How many properties stand between two places, −1 where they are not regular. found[0] is begin − 1, and entry i has its name
+    from found[2i] + 1 to found[2i + 1], its value from there + 1 to found[2i + 2].
+    """
+    found[0] = begin - 1
+    count = np.int64(0)
+    position = begin
+    is_foreign = np.uint64(0)
+    most = np.int64(len(buffer)) - BLOCK
+    while position < end:
+        at = min(position, most)
+        mask = without_low_bits(separators(buffer, at), position - at)
+        high = without_low_bits(high_bytes(buffer, at), position - at)
+        if end - position < BLOCK:
+            inside = low_bits(end - position)
+            mask &= inside
+            high &= inside
+        is_foreign |= high
+        while mask:
+            count += 1
+            found[count] = position + lowest_bit(mask)
+            mask &= mask - np.uint64(1)
+        if count > 2 * MAX_ENTRIES:
+            return np.int64(-1)
+        position = at + BLOCK
+    closed = count
+    if end > begin and (count == 0 or found[count] != end - 1):  # the last separator is missing
+        count += 1
+        found[count] = end
+    if count & 1 or count > 2 * MAX_ENTRIES:
+        return np.int64(-1)
+    wrong = np.int64(0)
+    for i in range(0, count, 2):
+        equals = found[i + 1]
+        wrong |= (u8(buffer, equals) ^ 1) | (equals == found[i] + 1) | (found[i + 2] == equals + 1)
+        if i + 2 <= closed:
+            wrong |= u8(buffer, found[i + 2]) ^ 2
+    if wrong or (is_foreign and not _is_utf8(buffer, begin, end)):
+        return np.int64(-1)
+    return count >> 1
+
+
+@inline
+def _find(buffer: Any, found: Any, count: Any, texts: Texts, entries: Any) -> None:
+    """Which entry each wanted property is, the last of equal names; −1 of one that is not there."""
+    for column in range(len(entries)):
+        begin = texts.name_offsets[column]
+        size = texts.name_offsets[column + 1] - begin
+        entries[column] = -1
+        for i in range(count):
+            if found[2 * i + 1] - found[2 * i] == size + 1 and same(buffer, found[2 * i] + 1, texts.names, begin, size):
+                entries[column] = i
+
+
+@inline
+def _has_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> bool:
+    """Whether the names are those of the record before."""
+    if count != sequence.numbers[0]:
+        return False
+    for i in range(count):
+        begin = sequence.name_offsets[i]
+        size = sequence.name_offsets[i + 1] - begin
+        if found[2 * i + 1] - found[2 * i] != size + 1 or not same(buffer, found[2 * i] + 1, sequence.names, begin, size):
+            return False
+    return True
+
+
+@inline
+def _note_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> None:
+    kept, kept_end = np.int64(0), np.int64(0)
+    for i in range(count):
+        begin, size = found[2 * i] + 1, found[2 * i + 1] - found[2 * i] - 1
+        at = sequence.name_offsets[i]
+        memcpy(sequence.names, at, buffer, begin, size)
+        sequence.name_offsets[i + 1] = at + size
+        is_kept = True
+        for j in range(i + 1, count):
+            if found[2 * j + 1] - found[2 * j] - 1 == size and same(buffer, begin, buffer, found[2 * j] + 1, size):
+                is_kept = False
+        sequence.is_kept[i] = is_kept
+        if is_kept:
+            memcpy(sequence.kept, kept_end, buffer, begin, size)
+            kept_end += size
+            kept += 1
+            sequence.kept_offsets[kept] = kept_end
+    sequence.numbers[0] = count
+    sequence.numbers[1] = kept
+    sequence.numbers[2] = kept_end
+
+
+@kernel(types.boolean(_ROWS, _LONG, _LONG, _TEXTS, _MAPS))
+def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> bool:
+    """The properties of rows that are checked: single ones, and all where `maps` has room for them."""
+    found = np.empty(_FOUND, np.int64)
+    columns = np.int64(len(texts.has_null))
+    has_maps = len(maps.offsets) > 0
+    sequence = maps.sequence
+    entry = np.int64(maps.offsets[first]) if has_maps else np.int64(0)
+    names_at = np.int64(maps.names.offsets[entry]) if has_maps else np.int64(0)
+    values_at = np.int64(maps.values.offsets[entry]) if has_maps else np.int64(0)
+    for row in range(first, last):
+        count = _separate(rows.buffer, rows.properties[row], rows.positions[row] + rows.sizes[row], found)
+        if count < 0:
+            return False
+        if not has_maps:
+            _find(rows.buffer, found, count, texts, sequence.entries)
+        elif not _has_names(rows.buffer, found, count, sequence):
+            _note_names(rows.buffer, found, count, sequence)
+            _find(rows.buffer, found, count, texts, sequence.entries)
+        for column in range(columns):
+            at = np.int64(texts.offsets[column, row])
+            which = sequence.entries[column]
+            if which >= 0:
+                begin = found[2 * which + 1] + 1
+                size = found[2 * which + 2] - begin
+                move(texts.data, column * texts.room + at, rows.buffer, begin, size)
+                at += size
+                texts.valid[column, row] = 1
+            else:
+                texts.valid[column, row] = 0
+                texts.has_null[column] = 1
+            texts.offsets[column, row + 1] = at
+        if not has_maps:
+            continue
+        move(maps.names.data, names_at, sequence.kept, np.int64(0), sequence.numbers[2])
+        for i in range(sequence.numbers[1]):
+            maps.names.offsets[entry + i + 1] = names_at + sequence.kept_offsets[i + 1]
+        names_at += sequence.numbers[2]
+        for i in range(count):
+            if sequence.is_kept[i]:
+                begin = found[2 * i + 1] + 1
+                size = found[2 * i + 2] - begin
+                move(maps.values.data, values_at, rows.buffer, begin, size)
+                values_at += size
+                entry += 1
+                maps.values.offsets[entry] = values_at
+        maps.offsets[row + 1] = entry
+    return True
