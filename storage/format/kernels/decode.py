@@ -1,0 +1,3 @@
+"""Kernels of the way from records to rows."""
+
+from __future__ import annotations
