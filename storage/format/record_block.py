@@ -19,11 +19,13 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
+from storage.format.kernels.compiled import ENCODE, sealed
 from storage.format.layout import view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.format.texts import bytes_and_offsets
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_POSITION = 20
@@ -150,7 +152,6 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header = np.zeros(count, layout)
     header["size_bytes"] = sizes
     header["magic"] = magics[messages.queue_codes]
-    header["body_crc"] = body_crcs(messages.bodies)
     header["queue_id"] = np.array([queue_id for _, queue_id in messages.queues], np.int32)[messages.queue_codes]
     header["flag"] = messages.flags
     header["sys_flag"] = messages.sys_flags | host_flags
@@ -160,16 +161,10 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header["reconsume_times"] = messages.reconsume_times
     header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
     header["body_size_bytes"] = body_sizes
-    encoded = pa.array(names, pa.large_binary())
-    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
-    joined = pc.binary_join_element_wise(
-        _fixed_binary(header.view(np.uint8), count, layout.itemsize),
-        messages.bodies.cast(pa.large_binary()),
-        named,
-        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
-        messages.properties.cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
+    data = _joined_by_kernel(messages, header, names, sizes)
+    if data is None:
+        header["body_crc"] = body_crcs(messages.bodies)
+        data = _joined(messages, header, names, property_sizes)[: int(sizes.sum())]
     columns = BlockColumns(
         messages.queues,
         messages.queue_codes,
@@ -181,7 +176,47 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
         messages.is_queued,
         has_crc=messages.has_crc,
     )
-    return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
+    return RecordBlock(columns, data)
+
+
+def _joined(
+    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], property_sizes: np.ndarray
+) -> np.ndarray:
+    """The records of these headers and messages, back to back."""
+    count = len(header)
+    encoded = pa.array(names, pa.large_binary())
+    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
+    joined = pc.binary_join_element_wise(
+        _fixed_binary(header.view(np.uint8), count, header.itemsize),
+        messages.bodies.cast(pa.large_binary()),
+        named,
+        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
+        messages.properties.cast(pa.large_binary()),
+        pa.scalar(b"", pa.large_binary()),
+    )
+    return np.frombuffer(joined.buffers()[2], np.uint8)
+
+
+def _joined_by_kernel(
+    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], sizes: np.ndarray
+) -> np.ndarray | None:
+    """The same, sums of bodies and all, by a compiled kernel; None where there is none, or it does not know such rows."""
+    kernels = ENCODE.for_rows(len(header))
+    if kernels is None or messages.bodies.null_count or messages.properties.null_count:
+        return None
+    if not kernels.HAS_CRC:
+        header["body_crc"] = body_crcs(messages.bodies)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    size = kernels.join_records(
+        out,
+        sealed(header.view(np.uint8)),
+        kernels.Strings(*map(sealed, bytes_and_offsets(messages.bodies.cast(pa.large_binary())))),
+        kernels.Strings(sealed(np.frombuffer(b"".join(names), np.uint8)), sealed(name_ends)),
+        sealed(messages.queue_codes),
+        kernels.Strings(*map(sealed, bytes_and_offsets(messages.properties.cast(pa.large_binary())))),
+    )
+    return out if size == len(out) else None
 
 
 def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock:

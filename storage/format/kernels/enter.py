@@ -1,0 +1,3 @@
+"""Kernels of a commit: stamps, queue entries, index items."""
+
+from __future__ import annotations
