@@ -188,16 +188,19 @@ def _read_windows(
     window_bytes: int,
 ) -> Iterator[GatheredWindow]:
     starts, stops, places = coalesce(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
-    buffer = scratch.take(int((stops - starts).sum()))
-    runs = iter(zip(starts.tolist(), stops.tolist(), strict=True))
-    filled = start = stop = 0
-    for rows, end in row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes):
-        while filled < end:
-            if start == stop:
-                start, stop = next(runs)
-            count = min(stop - start, end - filled)
-            _read_into(descriptor, buffer.data[filled : filled + count], start)
-            filled, start = filled + count, start + count
+    laid = np.cumsum(stops - starts)
+    buffer = scratch.take(int(laid[-1]))
+    windows = list(row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes))
+    ends = np.union1d(laid, [end for _, end in windows])  # a run is read in pieces where windows end in it
+    shifts = (stops - laid)[np.searchsorted(laid, ends)]
+    pieces = zip(ends.tolist(), shifts.tolist(), strict=True)
+    filled, memory = 0, buffer.data
+    for rows, window_end in windows:
+        while filled < window_end:
+            end, shift = next(pieces)
+            if os.preadv(descriptor, [memory[filled:end]], filled + shift) != end - filled:
+                _read_into(descriptor, memory[filled:end], filled + shift)  # from the beginning: it says what is wrong
+            filled = end
         yield GatheredWindow(buffer, places, rows)
 
 

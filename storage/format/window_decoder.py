@@ -20,6 +20,8 @@ from storage.format.wanted import Wanted
 
 WINDOW_BYTES = 768 << 10
 """Read and decoded at a time: small enough to stay in a core's cache, large enough that calls cost nothing."""
+MOST_BYTES = 64 << 20
+"""Of records that are decoded together."""
 _HEADER = HEADERS[0]
 _NOTHING = np.empty(0, np.int32)
 _NO_BYTES = np.empty(0, np.uint8)
@@ -73,9 +75,12 @@ class Decoding:
     wanted: Wanted
     memory: Memory
 
-    def decoder(self, places: np.ndarray, sizes: np.ndarray) -> WindowDecoder:
-        """For records that entries claim to lie at these places of the log (empty = at any), with these sizes."""
-        return WindowDecoder(self, places, sizes)
+    def decoder(self, places: np.ndarray, sizes: np.ndarray) -> WindowDecoder | None:
+        """For records that entries claim to lie at these places of the log (empty = at any), with these sizes, none of them negative.
+
+        None for those that would take much memory: few do, and what an entry claims may be false.
+        """
+        return WindowDecoder(self, places, sizes) if int(sizes.sum()) <= MOST_BYTES else None
 
 
 class WindowDecoder:

@@ -207,9 +207,9 @@ class CommitLog:
         opened = self.open_file(file)
         positions, room = offsets - file.start, np.maximum(sizes, MINIMUM_RECORD_SIZE)
         try:
-            if decoding is None or self._scratch is None:
+            decoder = None if decoding is None else decoding.decoder(offsets, sizes)
+            if decoder is None or self._scratch is None:
                 return Records(*opened.gather(positions, room, self._scratch))
-            decoder = decoding.decoder(offsets, sizes)
             for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES):
                 decoder.add(*window)
             return Records(window.buffer, window.places, decoder.finish())

@@ -29,12 +29,12 @@ from storage.format.kernels.ground import (
     be_i32,
     be_i64,
     be_u32,
+    copy16,
     inline,
     kernel,
     le_i64,
     le_u32,
     memcpy,
-    move,
     put_le64,
     same,
     u8,
@@ -51,6 +51,7 @@ from storage.format.record import (
 
 MAX_ENTRIES = 64
 """Properties of a record; one that has more is not regular."""
+_WORD = 8
 _FOUND = 2 * MAX_ENTRIES + BLOCK + 2
 
 
@@ -125,6 +126,8 @@ class Sequence(NamedTuple):
     """int64: how many names, or −1 of none yet; how many are kept; bytes of those."""
     names: Any
     name_offsets: Any
+    words: Any
+    """int64, five for each name: its size; a mask of its first eight bytes, and these; the same of the next eight."""
     is_kept: Any
     """uint8: the last of equal names."""
     kept: Any
@@ -152,7 +155,7 @@ _ROWS = types.NamedTuple((READ, READ_INT64, READ_INT64, READ_INT64, _LONGS), Row
 _FIELDS = types.NamedTuple((_LONGS, _LONG_ROWS, _LONGS, _INT_ROWS, _LONGS, _LONG_ROWS), Fields)
 _STRINGS = types.NamedTuple((_INTS, _BYTES), Strings)
 _TEXTS = types.NamedTuple((READ, _LONGS, _INT_ROWS, _BYTE_ROWS, _BYTES, _LONG, _BYTES), Texts)
-_SEQUENCE = types.NamedTuple((_LONGS, _BYTES, _LONGS, _BYTES, _BYTES, _LONGS, _LONGS), Sequence)
+_SEQUENCE = types.NamedTuple((_LONGS, _BYTES, _LONGS, _LONGS, _BYTES, _BYTES, _LONGS, _LONGS), Sequence)
 _MAPS = types.NamedTuple((_INTS, _STRINGS, _STRINGS, _SEQUENCE), Maps)
 
 
@@ -162,6 +165,7 @@ def new_sequence(texts: int) -> Sequence:
         np.array([-1, 0, 0]),
         np.empty(1 << 15, np.uint8),
         np.zeros(MAX_ENTRIES + 1, np.int64),
+        np.empty(5 * MAX_ENTRIES, np.int64),
         np.empty(MAX_ENTRIES, np.uint8),
         np.empty(1 << 15, np.uint8),
         np.zeros(MAX_ENTRIES + 1, np.int64),
@@ -240,6 +244,19 @@ def message_ids(rows: Rows, first: int, last: int, data: Any) -> None:
 
 
 # Properties
+
+
+@inline
+def _gather(target, at, source, begin, count):
+    """Copy a short string in words of 16 bytes. Up to 15 bytes behind it in `target`, where nothing stands yet, hold anything then."""
+    rounded = (count + 15) & -16
+    if begin + rounded > len(source) or at + rounded > len(target):
+        memcpy(target, at, source, begin, count)
+        return
+    done = 0
+    while done < count:
+        copy16(target, at + done, source, begin + done)
+        done += 16
 
 
 @inline
@@ -326,12 +343,47 @@ def _has_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> bool:
     """Whether the names are those of the record before."""
     if count != sequence.numbers[0]:
         return False
+    if found[2 * count] + 2 * _WORD > len(buffer):
+        return _has_names_at_the_end(buffer, found, count, sequence)
+    words, other = sequence.words, np.int64(0)
+    for i in range(count):
+        begin, word = found[2 * i] + 1, 5 * i
+        size = found[2 * i + 1] - begin
+        other |= size ^ words[word]
+        other |= (le_i64(buffer, begin) & words[word + 1]) ^ words[word + 2]
+        other |= (le_i64(buffer, begin + _WORD) & words[word + 3]) ^ words[word + 4]
+        if size > 2 * _WORD and other == 0:
+            rest = sequence.name_offsets[i] + 2 * _WORD
+            other |= not same(buffer, begin + 2 * _WORD, sequence.names, rest, size - 2 * _WORD)
+    return other == 0
+
+
+@inline
+def _has_names_at_the_end(buffer, found, count, sequence):
+    """The same where words of the last name may lie behind the buffer."""
     for i in range(count):
         begin = sequence.name_offsets[i]
         size = sequence.name_offsets[i + 1] - begin
         if found[2 * i + 1] - found[2 * i] != size + 1 or not same(buffer, found[2 * i] + 1, sequence.names, begin, size):
             return False
     return True
+
+
+@inline
+def _mask_of(size):
+    """Of the first `size` bytes of a word."""
+    if size <= 0:
+        return np.int64(0)
+    return np.int64(-1) if size >= _WORD else (np.int64(1) << (8 * size)) - 1
+
+
+@inline
+def _word_of(names, at, size):
+    """The first `size` bytes there, at most eight, as the lowest of a word."""
+    word = np.int64(0)
+    for i in range(min(size, _WORD)):
+        word |= u8(names, at + i) << (8 * i)
+    return word
 
 
 @inline
@@ -342,6 +394,11 @@ def _note_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> None
         at = sequence.name_offsets[i]
         memcpy(sequence.names, at, buffer, begin, size)
         sequence.name_offsets[i + 1] = at + size
+        sequence.words[5 * i] = size
+        sequence.words[5 * i + 1] = _mask_of(size)
+        sequence.words[5 * i + 2] = _word_of(sequence.names, at, size)
+        sequence.words[5 * i + 3] = _mask_of(size - _WORD)
+        sequence.words[5 * i + 4] = _word_of(sequence.names, at + _WORD, size - _WORD)
         is_kept = True
         for j in range(i + 1, count):
             if found[2 * j + 1] - found[2 * j] - 1 == size and same(buffer, begin, buffer, found[2 * j] + 1, size):
@@ -371,9 +428,7 @@ def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> b
         count = _separate(rows.buffer, rows.properties[row], rows.positions[row] + rows.sizes[row], found)
         if count < 0:
             return False
-        if not has_maps:
-            _find(rows.buffer, found, count, texts, sequence.entries)
-        elif not _has_names(rows.buffer, found, count, sequence):
+        if not _has_names(rows.buffer, found, count, sequence):
             _note_names(rows.buffer, found, count, sequence)
             _find(rows.buffer, found, count, texts, sequence.entries)
         for column in range(columns):
@@ -382,7 +437,7 @@ def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> b
             if which >= 0:
                 begin = found[2 * which + 1] + 1
                 size = found[2 * which + 2] - begin
-                move(texts.data, column * texts.room + at, rows.buffer, begin, size)
+                _gather(texts.data, column * texts.room + at, rows.buffer, begin, size)
                 at += size
                 texts.valid[column, row] = 1
             else:
@@ -391,7 +446,7 @@ def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> b
             texts.offsets[column, row + 1] = at
         if not has_maps:
             continue
-        move(maps.names.data, names_at, sequence.kept, np.int64(0), sequence.numbers[2])
+        _gather(maps.names.data, names_at, sequence.kept, np.int64(0), sequence.numbers[2])
         for i in range(sequence.numbers[1]):
             maps.names.offsets[entry + i + 1] = names_at + sequence.kept_offsets[i + 1]
         names_at += sequence.numbers[2]
@@ -399,7 +454,7 @@ def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> b
             if sequence.is_kept[i]:
                 begin = found[2 * i + 1] + 1
                 size = found[2 * i + 2] - begin
-                move(maps.values.data, values_at, rows.buffer, begin, size)
+                _gather(maps.values.data, values_at, rows.buffer, begin, size)
                 values_at += size
                 entry += 1
                 maps.values.offsets[entry] = values_at
