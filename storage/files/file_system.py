@@ -57,7 +57,10 @@ class ReadableFile(Protocol):
     def gather_windows(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
     ) -> Iterator[GatheredWindow]:
-        """`gather`, about so many bytes at a time where the file is read piece by piece; each time the same buffer."""
+        """`gather`, about so many bytes at a time where the file is read piece by piece; each time the same buffer.
+
+        Nothing, where bytes could only be given as they lie in the file, and so might change.
+        """
         ...
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -71,11 +71,11 @@ class Records:
     """The fixed and variable parts of the records at `positions` of a `uint8` buffer.
 
     Every position must leave at least MINIMUM_RECORD_SIZE bytes. Nothing else is taken for granted: `is_whole` tells which
-    rows are records whose lengths add up inside the buffer, and only of those may variable parts be asked.
+    rows are records whose lengths add up inside the buffer, and only of those may variable parts be asked. What is `decoded` of all
+    rows already is given as it is.
     """
 
     def __init__(self, buffer: np.ndarray, positions: np.ndarray, decoded: Decoded | None = None) -> None:
-        """`decoded` is what is known of all rows already."""
         self.buffer = buffer
         self.positions = positions
         self.decoded = decoded
@@ -214,13 +214,12 @@ class Records:
         return gather_bytes(self.buffer, self._extent.topic_ends + 2, self.positions + self.column("size_bytes"))
 
     def properties(self) -> PropertyMaps | RegularProperties:
-        """All of them, decoded as far as they are asked for."""
         if self.decoded is not None and self.decoded.maps is not None:
             return self.decoded.maps
         return decode_property_maps(self.raw_properties())
 
     def property(self, name: str) -> pa.Array | None:
-        """One property of all rows, string, null where a row has none, if it is known already; else None."""
+        """One property of all rows, null where a row has none; None if it is not known yet."""
         return None if self.decoded is None else self.decoded.properties.get(name)
 
     def bodies(self) -> pa.Array:

@@ -34,4 +34,3 @@ class Wanted:
         for part in parts:
             whole |= part
         return whole
-

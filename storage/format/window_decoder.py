@@ -102,7 +102,9 @@ class WindowDecoder:
         self._ids = np.empty(32 * count, np.uint8) if wanted.message_ids else None
         names = sorted(wanted.properties)
         has_properties = bool(names) or wanted.all_properties
-        self._texts = _Properties(kernels, names, wanted.all_properties, count, room, decoding.memory) if has_properties else None
+        self._texts = (
+            _Properties(kernels, names, wanted.all_properties, count, room, decoding.memory) if has_properties else None
+        )
 
     def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> None:
         """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says."""
@@ -160,7 +162,10 @@ class _Fields:
     def columns(self) -> dict[str, np.ndarray]:
         longs, ints, hosts = self._names
         columns = dict(zip(longs, self._wanted.longs, strict=True))
-        columns |= {name: column.view(_HEADER[name].newbyteorder("=")) for name, column in zip(ints, self._wanted.ints, strict=True)}
+        columns |= {
+            name: column.view(_HEADER[name].newbyteorder("="))
+            for name, column in zip(ints, self._wanted.ints, strict=True)
+        }
         return columns | {name: column.view("V8") for name, column in zip(hosts, self._wanted.hosts, strict=True)}
 
 

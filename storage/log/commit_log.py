@@ -210,8 +210,11 @@ class CommitLog:
             decoder = None if decoding is None else decoding.decoder(offsets, sizes)
             if decoder is None or self._scratch is None:
                 return Records(*opened.gather(positions, room, self._scratch))
+            window = None
             for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES):
                 decoder.add(*window)
+            if window is None:
+                return Records(*opened.gather(positions, room, self._scratch))
             return Records(window.buffer, window.places, decoder.finish())
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error

@@ -34,6 +34,21 @@ class QueueSlice(NamedTuple):
     records: Records
 
 
+class TagsWanted(NamedTuple):
+    """Only entries with one of these tags codes, or with one that an entry still being written may show: a superset of the messages
+    with these tags.
+    """
+
+    codes: frozenset[int]
+    ext: ConsumeQueueExt | None = None
+    """Of a queue that has extension files: its entries need them."""
+
+    def rows(self, entries: np.ndarray) -> np.ndarray:
+        """Which entries."""
+        codes = entries["tags_code"] if self.ext is None else self.ext.tags_codes(entries["tags_code"])
+        return np.isin(codes, [*TORN_TAGS_CODES, *self.codes])
+
+
 def scan_queue(
     queue: ConsumeQueue,
     log: CommitLog,
@@ -41,15 +56,12 @@ def scan_queue(
     start: int,
     end: int,
     *,
-    tags_codes: frozenset[int] | None = None,
-    ext: ConsumeQueueExt | None = None,
+    tags: TagsWanted | None = None,
     verify_crc: bool = False,
     wanted: Wanted | None = None,
 ) -> Iterator[QueueSlice]:
     """The messages at queue offsets [start, end). What of them is `wanted` is decoded while they are read, where that is faster.
 
-    With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
-    superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
     Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
     record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
@@ -63,13 +75,11 @@ def scan_queue(
         count = max(1, int(np.searchsorted(np.cumsum(record_sizes(entries)), SLICE_BYTES, side="right")))
         entries, offsets = entries[:count], np.arange(at, at + min(count, len(entries)))
         at += len(entries)
-        if tags_codes is not None:
-            codes = entries["tags_code"] if ext is None else ext.tags_codes(entries["tags_code"])
-            wanted = np.isin(codes, [*TORN_TAGS_CODES, *tags_codes])
-            entries, offsets = entries[wanted], offsets[wanted]
-        kernels = DECODE.for_rows(len(entries)) if wanted is not None else None
+        if tags is not None:
+            rows = tags.rows(entries)
+            entries, offsets = entries[rows], offsets[rows]
         decoding = None
-        if kernels is not None and wanted is not None:
+        if wanted is not None and (kernels := DECODE.for_rows(len(entries))) is not None:
             decoding = Decoding(kernels, Claims(queue.topic.encode(), queue.queue_id), wanted, memory)
         yield from _slices(queue, log, log_end, entries, offsets, verify_crc, decoding)
 

@@ -49,7 +49,13 @@ class Window:
 
 
 def decode(
-    kernels: Any, window: Window, wanted: Wanted, bounds: Sequence[int] = (), *, memory: Memory | None = None, buffer: Any = None
+    kernels: Any,
+    window: Window,
+    wanted: Wanted,
+    bounds: Sequence[int] = (),
+    *,
+    memory: Memory | None = None,
+    buffer: Any = None,
 ) -> Decoded | None:
     """What kernels make of a window whose rows are given in parts that end at `bounds`."""
     decoding = Decoding(kernels, Claims(window.topic, window.queue_id), wanted, memory or Memory())

@@ -34,7 +34,9 @@ def _all(kind: Any, value: int) -> Any:
     return ir.Constant(kind, [value] * BLOCK)
 
 
-separators = _mask(lambda builder, value, kind: builder.icmp_unsigned("<", builder.sub(value, _all(kind, 1)), _all(kind, 2)))
+separators = _mask(
+    lambda builder, value, kind: builder.icmp_unsigned("<", builder.sub(value, _all(kind, 1)), _all(kind, 2))
+)
 """Which of 64 bytes are 1 or 2; the first one is the lowest bit."""
 high_bytes = _mask(lambda builder, value, kind: builder.icmp_signed("<", value, _all(kind, 0)))
 """Which of 64 bytes are 128 or more."""

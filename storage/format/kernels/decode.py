@@ -1,8 +1,8 @@
 """Records of a window into columns, compiled. The same arrays as `storage/format/record_batch.py` and `properties.py` give, or False.
 
-A kernel does regular rows: whole records of magic V1 or V2 with IPv4 hosts, and properties that are `name 0x01 value 0x02` throughout,
-well-formed UTF-8, at most MAX_ENTRIES a record; the last 0x02 may be missing. At the first row that is another it returns False, and
-what it wrote counts for nothing. It trusts nothing in a window's bytes, and leaves no array. Java: MessageDecoder.
+A kernel does regular rows: whole records of magic V1 or V2 with IPv4 hosts, and properties as `properties.py` beside this takes them.
+At the first row that is another it returns False, and what it wrote counts for nothing. It trusts nothing in a window's bytes, and
+leaves no array. Java: MessageDecoder.
 """
 
 from __future__ import annotations
@@ -12,33 +12,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from storage.format.kernels.blocks import (
-    BLOCK,
-    be_i16,
-    hex8,
-    high_bytes,
-    i8,
-    low_bits,
-    lowest_bit,
-    separators,
-    without_low_bits,
-)
+from storage.format.kernels.blocks import be_i16, hex8, i8
 from storage.format.kernels.ground import (
     READ,
-    READ_INT64,
     be_i32,
     be_i64,
     be_u32,
-    copy16,
-    inline,
     kernel,
     le_i64,
     le_u32,
     memcpy,
     put_le64,
     same,
-    u8,
 )
+from storage.format.kernels.properties import MAX_ENTRIES, Maps, Sequence, Texts, new_sequence, properties
+from storage.format.kernels.rows import BYTES, INT_ROWS, LONG, LONG_ROWS, LONGS, ROWS, STRINGS, Rows, Strings
 from storage.format.record import (
     HEADER_SIZE,
     HEADERS,
@@ -49,10 +37,21 @@ from storage.format.record import (
     SYS_FLAG_POSITION,
 )
 
-MAX_ENTRIES = 64
-"""Properties of a record; one that has more is not regular."""
-_WORD = 8
-_FOUND = 2 * MAX_ENTRIES + BLOCK + 2
+__all__ = [
+    "MAX_ENTRIES",
+    "Fields",
+    "Maps",
+    "Rows",
+    "Sequence",
+    "Strings",
+    "Texts",
+    "bodies",
+    "check",
+    "fields",
+    "message_ids",
+    "new_sequence",
+    "properties",
+]
 
 
 def _position_of(name: str) -> int:
@@ -63,21 +62,6 @@ _QUEUE_ID = _position_of("queue_id")
 _PLACE = _position_of("commitlog_offset")
 _STORE_HOST = _position_of("store_host")
 _BODY_SIZE = _position_of("body_size_bytes")
-
-
-class Rows(NamedTuple):
-    """Records in a buffer. All arrays but the last are read only."""
-
-    buffer: Any
-    """uint8, at least BLOCK bytes."""
-    positions: Any
-    """Where each record begins, int64."""
-    sizes: Any
-    """What each is said to take, int64."""
-    places: Any
-    """Where in the log each is said to lie, int64; empty = anywhere."""
-    properties: Any
-    """Where the properties of each begin, int64: `check` writes it."""
 
 
 class Fields(NamedTuple):
@@ -94,89 +78,10 @@ class Fields(NamedTuple):
     """int64, the bytes as they stand."""
 
 
-class Strings(NamedTuple):
-    """A column of byte strings that grows."""
-
-    offsets: Any
-    """int32, one more than rows; the first is set."""
-    data: Any
-    """uint8, with room for all."""
+_FIELDS = types.NamedTuple((LONGS, LONG_ROWS, LONGS, INT_ROWS, LONGS, LONG_ROWS), Fields)
 
 
-class Texts(NamedTuple):
-    """Single properties that are wanted, a column each."""
-
-    names: Any
-    name_offsets: Any
-    offsets: Any
-    """int32, a row for each column."""
-    valid: Any
-    """uint8, a row for each column: 1 = there is a value."""
-    data: Any
-    """uint8; column i begins at i × `room`."""
-    room: int
-    has_null: Any
-    """uint8 for each column."""
-
-
-class Sequence(NamedTuple):
-    """The names of the record before, which the next one has too, nearly always."""
-
-    numbers: Any
-    """int64: how many names, or −1 of none yet; how many are kept; bytes of those."""
-    names: Any
-    name_offsets: Any
-    words: Any
-    """int64, five for each name: its size; a mask of its first eight bytes, and these; the same of the next eight."""
-    is_kept: Any
-    """uint8: the last of equal names."""
-    kept: Any
-    kept_offsets: Any
-    entries: Any
-    """Which of them is each single property that is wanted, −1 = none."""
-
-
-class Maps(NamedTuple):
-    """All properties; no arrays but empty ones where they are not wanted."""
-
-    offsets: Any
-    """int32, one more than rows; the first is set."""
-    names: Strings
-    values: Strings
-    sequence: Sequence
-
-
-_BYTES, _BYTE_ROWS = (types.Array(types.uint8, dimensions, "C") for dimensions in (1, 2))
-_INTS, _INT_ROWS = (types.Array(types.int32, dimensions, "C") for dimensions in (1, 2))
-_LONGS, _LONG_ROWS = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
-_LONG = types.int64
-
-_ROWS = types.NamedTuple((READ, READ_INT64, READ_INT64, READ_INT64, _LONGS), Rows)
-_FIELDS = types.NamedTuple((_LONGS, _LONG_ROWS, _LONGS, _INT_ROWS, _LONGS, _LONG_ROWS), Fields)
-_STRINGS = types.NamedTuple((_INTS, _BYTES), Strings)
-_TEXTS = types.NamedTuple((READ, _LONGS, _INT_ROWS, _BYTE_ROWS, _BYTES, _LONG, _BYTES), Texts)
-_SEQUENCE = types.NamedTuple((_LONGS, _BYTES, _LONGS, _LONGS, _BYTES, _BYTES, _LONGS, _LONGS), Sequence)
-_MAPS = types.NamedTuple((_INTS, _STRINGS, _STRINGS, _SEQUENCE), Maps)
-
-
-def new_sequence(texts: int) -> Sequence:
-    """That of no record."""
-    return Sequence(
-        np.array([-1, 0, 0]),
-        np.empty(1 << 15, np.uint8),
-        np.zeros(MAX_ENTRIES + 1, np.int64),
-        np.empty(5 * MAX_ENTRIES, np.int64),
-        np.empty(MAX_ENTRIES, np.uint8),
-        np.empty(1 << 15, np.uint8),
-        np.zeros(MAX_ENTRIES + 1, np.int64),
-        np.empty(texts, np.int64),
-    )
-
-
-# What a record is
-
-
-@kernel(types.boolean(_ROWS, _LONG, _LONG, READ, _LONG))
+@kernel(types.boolean(ROWS, LONG, LONG, READ, LONG))
 def check(rows: Rows, first: int, last: int, topic: Any, queue_id: int) -> bool:
     """Whether each of rows [first, last) is a regular record that agrees with what is said of it: size, place, topic and queue id."""
     end = np.int64(len(rows.buffer))
@@ -207,7 +112,7 @@ def check(rows: Rows, first: int, last: int, topic: Any, queue_id: int) -> bool:
     return True
 
 
-@kernel(types.void(_ROWS, _LONG, _LONG, _FIELDS))
+@kernel(types.void(ROWS, LONG, LONG, _FIELDS))
 def fields(rows: Rows, first: int, last: int, wanted: Fields) -> None:
     """The fields of rows that are checked."""
     for row in range(first, last):
@@ -220,7 +125,7 @@ def fields(rows: Rows, first: int, last: int, wanted: Fields) -> None:
             wanted.hosts[i, row] = le_i64(rows.buffer, begin + wanted.host_positions[i])
 
 
-@kernel(types.void(_ROWS, _LONG, _LONG, _STRINGS))
+@kernel(types.void(ROWS, LONG, LONG, STRINGS))
 def bodies(rows: Rows, first: int, last: int, column: Strings) -> None:
     """The bodies, as stored, of rows that are checked."""
     at = np.int64(column.offsets[first])
@@ -232,7 +137,7 @@ def bodies(rows: Rows, first: int, last: int, column: Strings) -> None:
         column.offsets[row + 1] = at
 
 
-@kernel(types.void(_ROWS, _LONG, _LONG, _BYTES))
+@kernel(types.void(ROWS, LONG, LONG, BYTES))
 def message_ids(rows: Rows, first: int, last: int, data: Any) -> None:
     """The offset message ids, 32 characters each, of rows that are checked."""
     for row in range(first, last):
@@ -241,222 +146,3 @@ def message_ids(rows: Rows, first: int, last: int, data: Any) -> None:
         put_le64(data, at + 8, hex8(le_u32(rows.buffer, begin + _STORE_HOST + 4)))
         put_le64(data, at + 16, hex8(le_u32(rows.buffer, begin + _PLACE)))
         put_le64(data, at + 24, hex8(le_u32(rows.buffer, begin + _PLACE + 4)))
-
-
-# Properties
-
-
-@inline
-def _gather(target, at, source, begin, count):
-    """Copy a short string in words of 16 bytes. Up to 15 bytes behind it in `target`, where nothing stands yet, hold anything then."""
-    rounded = (count + 15) & -16
-    if begin + rounded > len(source) or at + rounded > len(target):
-        memcpy(target, at, source, begin, count)
-        return
-    done = 0
-    while done < count:
-        copy16(target, at + done, source, begin + done)
-        done += 16
-
-
-@inline
-def _is_utf8(buffer: Any, at: Any, end: Any) -> bool:
-    while at < end:
-        lead = u8(buffer, at)
-        if lead < 0x80:
-            at += 1
-            continue
-        if lead < 0xC2 or lead > 0xF4:
-            return False
-        size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-        if at + size > end:
-            return False
-        second = u8(buffer, at + 1)
-        low = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
-        high = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-        if second < low or second > high:
-            return False
-        for i in range(2, size):
-            if u8(buffer, at + i) & 0xC0 != 0x80:
-                return False
-        at += size
-    return True
-
-
-@inline
-def _separate(buffer: Any, begin: Any, end: Any, found: Any) -> Any:
-    """How many properties stand between two places, −1 where they are not regular. found[0] is begin − 1, and entry i has its name
-    from found[2i] + 1 to found[2i + 1], its value from there + 1 to found[2i + 2].
-    """
-    found[0] = begin - 1
-    count = np.int64(0)
-    position = begin
-    is_foreign = np.uint64(0)
-    most = np.int64(len(buffer)) - BLOCK
-    while position < end:
-        at = min(position, most)
-        mask = without_low_bits(separators(buffer, at), position - at)
-        high = without_low_bits(high_bytes(buffer, at), position - at)
-        if end - position < BLOCK:
-            inside = low_bits(end - position)
-            mask &= inside
-            high &= inside
-        is_foreign |= high
-        while mask:
-            count += 1
-            found[count] = position + lowest_bit(mask)
-            mask &= mask - np.uint64(1)
-        if count > 2 * MAX_ENTRIES:
-            return np.int64(-1)
-        position = at + BLOCK
-    closed = count
-    if end > begin and (count == 0 or found[count] != end - 1):  # the last separator is missing
-        count += 1
-        found[count] = end
-    if count & 1 or count > 2 * MAX_ENTRIES:
-        return np.int64(-1)
-    wrong = np.int64(0)
-    for i in range(0, count, 2):
-        equals = found[i + 1]
-        wrong |= (u8(buffer, equals) ^ 1) | (equals == found[i] + 1) | (found[i + 2] == equals + 1)
-        if i + 2 <= closed:
-            wrong |= u8(buffer, found[i + 2]) ^ 2
-    if wrong or (is_foreign and not _is_utf8(buffer, begin, end)):
-        return np.int64(-1)
-    return count >> 1
-
-
-@inline
-def _find(buffer: Any, found: Any, count: Any, texts: Texts, entries: Any) -> None:
-    """Which entry each wanted property is, the last of equal names; −1 of one that is not there."""
-    for column in range(len(entries)):
-        begin = texts.name_offsets[column]
-        size = texts.name_offsets[column + 1] - begin
-        entries[column] = -1
-        for i in range(count):
-            if found[2 * i + 1] - found[2 * i] == size + 1 and same(buffer, found[2 * i] + 1, texts.names, begin, size):
-                entries[column] = i
-
-
-@inline
-def _has_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> bool:
-    """Whether the names are those of the record before."""
-    if count != sequence.numbers[0]:
-        return False
-    if found[2 * count] + 2 * _WORD > len(buffer):
-        return _has_names_at_the_end(buffer, found, count, sequence)
-    words, other = sequence.words, np.int64(0)
-    for i in range(count):
-        begin, word = found[2 * i] + 1, 5 * i
-        size = found[2 * i + 1] - begin
-        other |= size ^ words[word]
-        other |= (le_i64(buffer, begin) & words[word + 1]) ^ words[word + 2]
-        other |= (le_i64(buffer, begin + _WORD) & words[word + 3]) ^ words[word + 4]
-        if size > 2 * _WORD and other == 0:
-            rest = sequence.name_offsets[i] + 2 * _WORD
-            other |= not same(buffer, begin + 2 * _WORD, sequence.names, rest, size - 2 * _WORD)
-    return other == 0
-
-
-@inline
-def _has_names_at_the_end(buffer, found, count, sequence):
-    """The same where words of the last name may lie behind the buffer."""
-    for i in range(count):
-        begin = sequence.name_offsets[i]
-        size = sequence.name_offsets[i + 1] - begin
-        if found[2 * i + 1] - found[2 * i] != size + 1 or not same(buffer, found[2 * i] + 1, sequence.names, begin, size):
-            return False
-    return True
-
-
-@inline
-def _mask_of(size):
-    """Of the first `size` bytes of a word."""
-    if size <= 0:
-        return np.int64(0)
-    return np.int64(-1) if size >= _WORD else (np.int64(1) << (8 * size)) - 1
-
-
-@inline
-def _word_of(names, at, size):
-    """The first `size` bytes there, at most eight, as the lowest of a word."""
-    word = np.int64(0)
-    for i in range(min(size, _WORD)):
-        word |= u8(names, at + i) << (8 * i)
-    return word
-
-
-@inline
-def _note_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> None:
-    kept, kept_end = np.int64(0), np.int64(0)
-    for i in range(count):
-        begin, size = found[2 * i] + 1, found[2 * i + 1] - found[2 * i] - 1
-        at = sequence.name_offsets[i]
-        memcpy(sequence.names, at, buffer, begin, size)
-        sequence.name_offsets[i + 1] = at + size
-        sequence.words[5 * i] = size
-        sequence.words[5 * i + 1] = _mask_of(size)
-        sequence.words[5 * i + 2] = _word_of(sequence.names, at, size)
-        sequence.words[5 * i + 3] = _mask_of(size - _WORD)
-        sequence.words[5 * i + 4] = _word_of(sequence.names, at + _WORD, size - _WORD)
-        is_kept = True
-        for j in range(i + 1, count):
-            if found[2 * j + 1] - found[2 * j] - 1 == size and same(buffer, begin, buffer, found[2 * j] + 1, size):
-                is_kept = False
-        sequence.is_kept[i] = is_kept
-        if is_kept:
-            memcpy(sequence.kept, kept_end, buffer, begin, size)
-            kept_end += size
-            kept += 1
-            sequence.kept_offsets[kept] = kept_end
-    sequence.numbers[0] = count
-    sequence.numbers[1] = kept
-    sequence.numbers[2] = kept_end
-
-
-@kernel(types.boolean(_ROWS, _LONG, _LONG, _TEXTS, _MAPS))
-def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> bool:
-    """The properties of rows that are checked: single ones, and all where `maps` has room for them."""
-    found = np.empty(_FOUND, np.int64)
-    columns = np.int64(len(texts.has_null))
-    has_maps = len(maps.offsets) > 0
-    sequence = maps.sequence
-    entry = np.int64(maps.offsets[first]) if has_maps else np.int64(0)
-    names_at = np.int64(maps.names.offsets[entry]) if has_maps else np.int64(0)
-    values_at = np.int64(maps.values.offsets[entry]) if has_maps else np.int64(0)
-    for row in range(first, last):
-        count = _separate(rows.buffer, rows.properties[row], rows.positions[row] + rows.sizes[row], found)
-        if count < 0:
-            return False
-        if not _has_names(rows.buffer, found, count, sequence):
-            _note_names(rows.buffer, found, count, sequence)
-            _find(rows.buffer, found, count, texts, sequence.entries)
-        for column in range(columns):
-            at = np.int64(texts.offsets[column, row])
-            which = sequence.entries[column]
-            if which >= 0:
-                begin = found[2 * which + 1] + 1
-                size = found[2 * which + 2] - begin
-                _gather(texts.data, column * texts.room + at, rows.buffer, begin, size)
-                at += size
-                texts.valid[column, row] = 1
-            else:
-                texts.valid[column, row] = 0
-                texts.has_null[column] = 1
-            texts.offsets[column, row + 1] = at
-        if not has_maps:
-            continue
-        _gather(maps.names.data, names_at, sequence.kept, np.int64(0), sequence.numbers[2])
-        for i in range(sequence.numbers[1]):
-            maps.names.offsets[entry + i + 1] = names_at + sequence.kept_offsets[i + 1]
-        names_at += sequence.numbers[2]
-        for i in range(count):
-            if sequence.is_kept[i]:
-                begin = found[2 * i + 1] + 1
-                size = found[2 * i + 2] - begin
-                _gather(maps.values.data, values_at, rows.buffer, begin, size)
-                values_at += size
-                entry += 1
-                maps.values.offsets[entry] = values_at
-        maps.offsets[row + 1] = entry
-    return True

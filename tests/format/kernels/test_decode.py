@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.format.kernels.compiled import DECODE
-from storage.format.record import MAGIC_V1, MAGIC_V2, MINIMUM_RECORD_SIZE, encode_record
+from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from storage.format.wanted import Wanted
 from storage.format.window_decoder import MOST_BYTES
@@ -29,7 +29,9 @@ HOSTS = bytes(range(1, 5)), b"\xff\0\0\xff", b"\x7f\0\0\1"
 PORTS = b"\0\0\x2a\x9f", b"\xff\xff\xff\xff"
 
 names = st.sampled_from([*sorted(NAMES), "WAIT", "b", "x" * 15, "x" * 16, "x" * 17, "y" * 17, "\0", "😀"])
-values = st.one_of(st.sampled_from(["v", "true", "order-1", "é", "\0\0", "w" * 16, "w" * 33]), st.text(min_size=1, max_size=40))
+values = st.one_of(
+    st.sampled_from(["v", "true", "order-1", "é", "\0\0", "w" * 16, "w" * 33]), st.text(min_size=1, max_size=40)
+)
 clean_values = values.map(lambda text: text.replace("\1", "-").replace("\2", "-"))
 regular = st.lists(st.tuples(names, clean_values), max_size=9).map(
     lambda pairs: "".join(f"{name}\1{value}\2" for name, value in pairs).encode(errors="replace")
@@ -37,7 +39,19 @@ regular = st.lists(st.tuples(names, clean_values), max_size=9).map(
 open_ended = regular.map(lambda raw: raw.removesuffix(b"\2"))
 many = st.integers(60, 70).map(lambda count: b"".join(b"%d\1v\2" % number for number in range(count)))
 pieces = st.sampled_from(
-    [b"\1", b"\2", b"\0", b"a", b"TAGS", b"true", b"\xc3\xa9", b"\xc3", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80"]
+    [
+        b"\1",
+        b"\2",
+        b"\0",
+        b"a",
+        b"TAGS",
+        b"true",
+        b"\xc3\xa9",
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x98\x80",
+        b"\xf4\x90\x80\x80",
+    ]
 )
 irregular = st.lists(pieces, max_size=12).map(b"".join)
 property_strings = st.one_of(regular, regular, regular, open_ended, many, irregular, st.binary(max_size=90))
@@ -45,7 +59,9 @@ bodies = st.one_of(st.binary(max_size=20), st.integers(0, 300).map(lambda size: 
 
 
 @st.composite
-def records(draw: st.DrawFn, properties: st.SearchStrategy[bytes] = property_strings, flags: tuple[int, ...] = (0,)) -> bytes:
+def records(
+    draw: st.DrawFn, properties: st.SearchStrategy[bytes] = property_strings, flags: tuple[int, ...] = (0,)
+) -> bytes:
     message = make_message(
         draw(st.sampled_from(["TopicA"] * 9 + ["TopicB", "", "T" * 127])),
         draw(st.sampled_from([0] * 9 + [1])),
@@ -79,7 +95,11 @@ def laid_out(rows: list[bytes], gaps: list[bytes]) -> Window:
     return Window(content, positions, places, [len(row) for row in rows])
 
 
-sound = st.builds(laid_out, st.lists(records(st.one_of(regular, open_ended)), max_size=12), st.lists(st.binary(max_size=9), max_size=2))
+sound = st.builds(
+    laid_out,
+    st.lists(records(st.one_of(regular, open_ended)), max_size=12),
+    st.lists(st.binary(max_size=9), max_size=2),
+)
 some_irregular = st.builds(
     laid_out,
     st.lists(records(flags=(0, 0, 0, COMPRESSED, BORN_HOST_V6, STORE_HOST_V6)), max_size=6),
@@ -110,7 +130,9 @@ def check(kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]) 
 
 @given(window=sound, wanted=projections, ends=bounds)
 @settings(max_examples=300)
-def test_sound_records_in_windows_of_any_size(kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]) -> None:
+def test_sound_records_in_windows_of_any_size(
+    kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]
+) -> None:
     check(kernels, window, wanted, ends)
 
 
@@ -246,4 +268,3 @@ def test_every_access_lies_in_its_array() -> None:
     environment = os.environ | {"SPARK_MQ_KERNELS": "check", "PYTHONFAULTHANDLER": "1"}
     ran = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
-
