@@ -132,16 +132,6 @@ def coalesce(
     return starts, stops, positions + np.repeat(shift, np.diff(np.append(first, len(positions))))
 
 
-def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
-    """Ranges of a buffer, whose `places` ascend, in parts of about so many bytes, or of one: which ranges, and where the last ends."""
-    ends = np.maximum.accumulate(places + sizes)
-    first = 0
-    while first < len(places):
-        last = max(first + 1, int(np.searchsorted(ends, places[first] + window_bytes, side="right")))
-        yield slice(first, last), int(ends[last - 1])
-        first = last
-
-
 def end_of_data(file: ReadableFile, position: int) -> int:
     """Where the last byte from `position` on that is not zero ends; `position` if all are zero."""
     for start, end in reversed(file.data_ranges(position)):

@@ -15,8 +15,8 @@ from storage.files.file_system import (
     GatheredWindow,
     Scratch,
     coalesce,
-    row_windows,
 )
+from storage.format.layout import row_windows
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10

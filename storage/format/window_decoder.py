@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.format.kernels.compiled import DECODE
+from storage.format.layout import row_windows
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS
 from storage.format.wanted import Wanted
@@ -83,6 +85,23 @@ class Decoding:
         return WindowDecoder(self, places, sizes) if int(sizes.sum()) <= MOST_BYTES else None
 
 
+def decoding_of(rows: int, claims: Claims, wanted: Wanted | None, memory: Memory) -> Decoding | None:
+    """How to decode so many rows; None where nothing is wanted, or kernels do not pay."""
+    if wanted is None or (kernels := DECODE.for_rows(rows)) is None:
+        return None
+    return Decoding(kernels, claims, wanted, memory)
+
+
+def decode_rows(decoding: Decoding, buffer: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> Decoded | None:
+    """What is wanted of records that stand in one buffer, wherever in the log they lie."""
+    decoder = decoding.decoder(np.empty(0, np.int64), sizes)
+    if decoder is None:
+        return None
+    for rows, _ in row_windows(positions, sizes, WINDOW_BYTES):
+        decoder.add(buffer, positions, rows)
+    return decoder.finish()
+
+
 class WindowDecoder:
     """Decodes the rows of one buffer in their order, some at a time."""
 
@@ -108,12 +127,13 @@ class WindowDecoder:
 
     def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> None:
         """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says."""
+        kernels, first, last = self._kernels, rows.start, rows.stop
         if not self._is_regular:
             return
-        kernels, first, last = self._kernels, rows.start, rows.stop
         given = kernels.Rows(_read_only(buffer), _read_only(positions), self._sizes, self._places, self._properties)
         self._is_regular = (
             first == self._done
+            and last <= min(len(positions), len(self._sizes))
             and kernels.check(given, first, last, self._topic, self._claims.queue_id)
             and (self._texts is None or self._texts.add(given, first, last))
         )

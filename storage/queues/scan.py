@@ -14,10 +14,9 @@ import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
-from storage.format.kernels.compiled import DECODE
 from storage.format.record_batch import Records
 from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, Decoding, Memory
+from storage.format.window_decoder import Claims, Decoding, Memory, decoding_of
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
@@ -65,7 +64,7 @@ def scan_queue(
     Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
     record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
-    memory = Memory()
+    claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
         if at < queue.first_file_offset or not queue.file_starts:
@@ -78,9 +77,7 @@ def scan_queue(
         if tags is not None:
             rows = tags.rows(entries)
             entries, offsets = entries[rows], offsets[rows]
-        decoding = None
-        if wanted is not None and (kernels := DECODE.for_rows(len(entries))) is not None:
-            decoding = Decoding(kernels, Claims(queue.topic.encode(), queue.queue_id), wanted, memory)
+        decoding = decoding_of(len(entries), claims, wanted, memory)
         yield from _slices(queue, log, log_end, entries, offsets, verify_crc, decoding)
 
 

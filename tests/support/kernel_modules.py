@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Literal
 
 import pytest
 
@@ -26,3 +29,19 @@ def loaded(module: KernelModule) -> ModuleType:
             module.forget()
     assert kernels is not None, COMPILER.refusal
     return kernels
+
+
+@contextmanager
+def kernels_are(mode: Literal["off", "on"], *modules: KernelModule) -> Iterator[None]:
+    """Kernels are not used at all, or from the first row on, whatever this process has handled before."""
+    before = COMPILER.mode
+    if before != "check" or mode == "off":
+        COMPILER.use(mode)
+    for module in modules:
+        module.forget()
+    try:
+        yield
+    finally:
+        COMPILER.use(before)
+        for module in modules:
+            module.forget()
