@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,15 +70,25 @@ def decode(
     return decoder.finish()
 
 
-def is_regular(window: Window) -> bool:
-    """Whether kernels must know all rows: each agrees with its entry, has IPv4 hosts, and regular properties."""
+def is_regular(window: Window, wanted: Wanted = EVERYTHING) -> bool:
+    """Whether kernels must know all rows: each agrees with its entry, has IPv4 hosts, and regular properties where any are wanted."""
     records = window.records()
     places, sizes = (np.array(column, np.int64) for column in (window.places, window.sizes))
     if not records.agree(places, sizes, window.topic, window.queue_id).all():
         return False
-    if (records.column("sys_flag") & HOST_FLAGS).any():
+    if (records.column("sys_flag") & HOST_FLAGS).any() or any(_has_negative_length(window)):
         return False
+    if not wanted.properties and not wanted.all_properties:
+        return True
     return all(map(_has_regular_properties, records.raw_properties().to_pylist()))
+
+
+def _has_negative_length(window: Window) -> Iterator[bool]:
+    """Of properties, which reads as none. Such a record ends in that length."""
+    for position, size, raw in zip(
+        window.positions, window.sizes, window.records().raw_properties().to_pylist(), strict=True
+    ):
+        yield not raw and window.content[position + size - 2 : position + size] != b"\0\0"
 
 
 def _has_regular_properties(raw: bytes) -> bool:
@@ -89,7 +99,9 @@ def _has_regular_properties(raw: bytes) -> bool:
 
 def assert_as_exact(window: Window, wanted: Wanted, decoded: Decoded | None) -> None:
     """Kernels know the window if its rows are regular, and then say what the exact path says."""
-    assert (decoded is not None) == is_regular(window), "kernels take rows that are not regular, or leave regular ones"
+    assert (decoded is not None) == is_regular(window, wanted), (
+        "kernels take rows that are not regular, or leave regular ones"
+    )
     if decoded is None:
         return
     records = window.records()
