@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
-from storage.format.kernels.compiled import ENCODE, sealed
+from storage.format.kernels.compiled import ENCODE, sealed, strings_of
 from storage.format.layout import view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.format.texts import bytes_and_offsets
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_POSITION = 20
@@ -211,10 +210,10 @@ def _joined_by_kernel(
     size = kernels.join_records(
         out,
         sealed(header.view(np.uint8)),
-        kernels.Strings(*map(sealed, bytes_and_offsets(messages.bodies.cast(pa.large_binary())))),
+        strings_of(kernels, messages.bodies.cast(pa.large_binary()))[0],
         kernels.Strings(sealed(np.frombuffer(b"".join(names), np.uint8)), sealed(name_ends)),
         sealed(messages.queue_codes),
-        kernels.Strings(*map(sealed, bytes_and_offsets(messages.properties.cast(pa.large_binary())))),
+        strings_of(kernels, messages.properties.cast(pa.large_binary()))[0],
     )
     return out if size == len(out) else None
 
