@@ -1,6 +1,6 @@
 """Modules of kernels, and when they are used: once a process has handled so many rows that loading them pays.
 
-    kernels = ENCODE.for_rows(count)        or for_rows(), where a part is done of what somebody counts
+    kernels = ENCODE.for_rows(count)        for_rows() where a part is done of what somebody counts
     if kernels is not None: ... the kernel, which says where it does not know a row
     ... else, and for rows that no kernel knows: the exact path, which is what tests hold kernels against
 
@@ -15,10 +15,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.compiler import COMPILER, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY
+from storage.compiler import COMPILER, FEW_ROWS, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY
 from storage.format.texts import bytes_and_offsets
 
 _NOTHING = np.empty(0, np.uint8)
+
+
+def as_int64(numbers: np.ndarray) -> np.ndarray:
+    """Whole numbers as most kernels read them."""
+    return sealed(numbers.astype(np.int64, copy=False))
+
+
+def as_int32(numbers: np.ndarray) -> np.ndarray:
+    """The same of 32 bits."""
+    return sealed(numbers.astype(np.int32, copy=False))
 
 
 def sealed(array: np.ndarray) -> np.ndarray:
@@ -49,10 +59,10 @@ class KernelModule:
         self._next_look = ROWS_THAT_PAY
 
     def for_rows(self, count: int = 0) -> ModuleType | None:
-        """The module, if kernels are to do so many more rows now."""
+        """The module, if kernels are to do so many more rows now. Who has few rows at once loads nothing, and counts for nothing."""
         if self._module is not None:
             return self._module
-        if self._is_off:
+        if self._is_off or (count < FEW_ROWS and COMPILER.mode == "auto"):
             return None
         self._rows += count
         if self._rows < self._next_look and COMPILER.mode == "auto":
