@@ -151,7 +151,7 @@ class Compiler:
             return
         environment = os.environ | {ENVIRONMENT: "on", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", KERNELS],
+            [sys.executable, "-P", "-m", KERNELS],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -256,6 +256,8 @@ def _laid_by_kernel(
     for around, (texts, valid) in zip(arounds, strings, strict=True):
         if kernels.lay_column(out, places, ends, texts, valid, around) != count:
             return None
+    if not np.array_equal(places, ends):
+        return None
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
 
 

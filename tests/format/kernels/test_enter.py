@@ -23,7 +23,7 @@ from storage.log.dispatch import IndexKeys, entries_by_queue
 from storage.log.placement import place
 from tests.support.kernels import ON, both, kernels, need_kernels
 
-EXAMPLES = 60
+EXAMPLES = 60 if ON == "check" else 20
 INT64 = st.integers(-(2**63), 2**63 - 1)
 RECORD = 120
 """Bytes from one record's beginning to the next one's."""
