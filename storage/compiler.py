@@ -35,6 +35,8 @@ Mode = Literal["auto", "off", "on", "check"]
 KERNELS = "storage.format.kernels"
 ROWS_THAT_PAY = 500_000
 """Loading Numba and compiled code costs a process 0.4 s and makes a row up to 0.8 µs cheaper: who had so many may have as many more."""
+FEW_ROWS = 64
+"""A server's puts come one by one, and none of them is to wait while kernels are loaded."""
 ROWS_BETWEEN_LOOKS = 100_000
 """While another process compiles."""
 ATTEMPT_S = 600
@@ -149,7 +151,7 @@ class Compiler:
             return
         environment = os.environ | {ENVIRONMENT: "on", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._helper = subprocess.Popen(
-            [sys.executable, "-m", KERNELS],
+            [sys.executable, "-P", "-m", KERNELS],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
-from storage.format.kernels.compiled import ENCODE, sealed
+from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
 from storage.format.layout import view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.format.texts import bytes_and_offsets
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_POSITION = 20
@@ -211,10 +210,10 @@ def _joined_by_kernel(
     size = kernels.join_records(
         out,
         sealed(header.view(np.uint8)),
-        kernels.Strings(*map(sealed, bytes_and_offsets(messages.bodies.cast(pa.large_binary())))),
+        strings_of(kernels, messages.bodies.cast(pa.large_binary()))[0],
         kernels.Strings(sealed(np.frombuffer(b"".join(names), np.uint8)), sealed(name_ends)),
-        sealed(messages.queue_codes),
-        kernels.Strings(*map(sealed, bytes_and_offsets(messages.properties.cast(pa.large_binary())))),
+        as_int32(messages.queue_codes),
+        strings_of(kernels, messages.properties.cast(pa.large_binary()))[0],
     )
     return out if size == len(out) else None
 
@@ -265,6 +264,11 @@ def stamp(
     """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
     if not len(positions):
         return
+    if (kernels := ENTER.for_rows(len(positions))) is not None:
+        numbers = (as_int64(np.atleast_1d(values)) for values in (queue_offsets, commitlog_offsets, store_time_ms))
+        time_position = _STORE_TIME_POSITIONS[host_size]
+        if kernels.stamp(data, as_int64(positions), kernels.Stamps(*numbers), time_position) == len(positions):
+            return
     place = np.empty(len(positions), _PLACE)
     place["queue_offset"] = queue_offsets
     place["commitlog_offset"] = commitlog_offsets
@@ -279,6 +283,11 @@ def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> No
     Java: CommitLog.DefaultAppendMessageCallback.doAppend, MessageDecoder.createCrc32.
     """
     if len(positions):
+        kernels = ENTER.for_rows()
+        if kernels is not None and kernels.HAS_CRC:
+            done = kernels.stamp_crcs(data, as_int64(positions), as_int64(sizes), CRC_SIZE, CRC_DIGITS)
+            if done == len(positions):
+                return
         ends = positions + sizes
         sums = crcs_between(data, positions, ends - CRC_SIZE)
         digits = (sums[:, None] // CRC_TENS % 10 + ord("0")).astype(np.uint8)

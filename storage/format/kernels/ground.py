@@ -22,9 +22,12 @@ from storage.compiler import COMPILER, is_caching
 
 F = TypeVar("F", bound=Callable[..., Any])
 IS_CHECKED = COMPILER.has_bounds_checks
+_OPTIONS = {"error_model": "numpy", "boundscheck": IS_CHECKED, "_nrt": False}
+"""Without Numba's counts of references, which cost more than most loops do: a kernel makes no arrays, it is given them."""
 READ = types.Array(types.uint8, 1, "C", readonly=True)
 """A `uint8` array that a kernel only reads. A writable one fits too (`compiled.sealed` makes it so)."""
 READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
+READ_UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
@@ -33,12 +36,12 @@ _VECTOR = ir.VectorType(I8, 16)
 
 def kernel(*signatures: Any) -> Callable[[F], F]:
     """Compile a function for these signatures; it runs without the GIL."""
-    return njit(list(signatures), nogil=True, cache=is_caching(), error_model="numpy", boundscheck=IS_CHECKED)
+    return njit(list(signatures), nogil=True, cache=is_caching(), **_OPTIONS)
 
 
 def inline(function: F) -> F:
     """A part of kernels, compiled into each of them."""
-    return njit(nogil=True, error_model="numpy", boundscheck=IS_CHECKED, forceinline=True)(function)
+    return njit(nogil=True, forceinline=True, **_OPTIONS)(function)
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any, number: int, position: Any, size: Any) -> Any:
