@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.kernels.compiled import DECODE
+from storage.format.kernels.compiled import DECODE, sealed
 from storage.format.layout import row_windows
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS
@@ -109,9 +109,9 @@ class WindowDecoder:
         kernels, wanted = decoding.kernels, decoding.wanted
         self._kernels = kernels
         self._claims = decoding.claims
-        self._topic = _read_only(np.frombuffer(decoding.claims.topic, np.uint8))
-        self._places = _read_only(places)
-        self._sizes = _read_only(sizes)
+        self._topic = sealed(np.frombuffer(decoding.claims.topic, np.uint8))
+        self._places = sealed(places)
+        self._sizes = sealed(sizes)
         self._properties = np.empty(len(sizes), np.int64)
         self._done = 0
         self._is_regular = True
@@ -130,7 +130,7 @@ class WindowDecoder:
         kernels, first, last = self._kernels, rows.start, rows.stop
         if not self._is_regular:
             return
-        given = kernels.Rows(_read_only(buffer), _read_only(positions), self._sizes, self._places, self._properties)
+        given = kernels.Rows(sealed(buffer), sealed(positions), self._sizes, self._places, self._properties)
         self._is_regular = (
             first == self._done
             and last <= min(len(positions), len(self._sizes))
@@ -225,7 +225,7 @@ class _Properties:
         offsets = memory.ints("text offsets", len(names), count + 1)
         offsets[:, 0] = 0
         self._texts = kernels.Texts(
-            _read_only(np.frombuffer(b"".join(texts), np.uint8)),
+            sealed(np.frombuffer(b"".join(texts), np.uint8)),
             np.cumsum([0, *map(len, texts)], dtype=np.int64),
             offsets,
             memory.take("text validity", len(names) * count).reshape(len(names), count),
@@ -279,11 +279,3 @@ def _strings(column: Any, count: int) -> pa.Array:
 def _ids_of(characters: np.ndarray, count: int) -> pa.Array:
     offsets = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(characters)])
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    """The same bytes as an array that is contiguous and read only: kernels are compiled for one sort of arguments."""
-    array = np.ascontiguousarray(array)
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -16,11 +16,10 @@ from spark_mq.source.row_batches import RowRequest, to_batches
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS
 from storage import open_store
 from storage.format import window_decoder
-from storage.format.kernels.compiled import DECODE
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.store_layout import StoreLayout
 from tests.support.fixture_stores import Fixture
-from tests.support.kernel_modules import kernels_are, loaded
+from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.log_records import log_records
 from tests.support.message_builder import StoreBuilder
 
@@ -45,7 +44,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels() -> None:
-    loaded(DECODE)
+    need_kernels()
 
 
 @pytest.fixture
@@ -81,8 +80,8 @@ def test_files_are_read_the_same_with_kernels(
         queues = [(QueueId(q.topic, "b", q.queue_id), store.max_offset(q.topic, q.queue_id)) for q in store.queues]
     for queue, end in queues:
         found = []
-        for mode in ("on", "off"):
-            with kernels_are(mode, DECODE):
+        for mode in (ON, "off"):
+            with kernels(mode):
                 found.append(rows_of(root, queue, end, request))
         assert found[0].equals(found[1]), queue
     assert any(decoded), "no kernel was used"
@@ -102,8 +101,8 @@ def test_a_row_that_is_not_regular_leaves_its_slice_to_the_exact_path(
 ) -> None:
     mixed_store(tmp_path, irregular_at)
     found = []
-    for mode in ("on", "off"):
-        with kernels_are(mode, DECODE):
+    for mode in (ON, "off"):
+        with kernels(mode):
             found.append(rows_of_queue(tmp_path, REQUESTS[request_name]))
     assert found[0].equals(found[1])
     assert any(decoded)
@@ -123,8 +122,8 @@ def test_pulled_records_are_read_the_same_with_kernels(
     bodies = b"".join(one.raw for one in ours)
     for request in (EVERYTHING, KAFKA):
         found = []
-        for mode in ("on", "off"):
-            with kernels_are(mode, DECODE):
+        for mode in (ON, "off"):
+            with kernels(mode):
                 part = slice_of([PulledPart(0, len(ours), bodies)], b"TopicA", queue.queue_id, request.wanted)
                 found.append(list(to_batches([part], queue, 0, request, None)))
         assert found[0] == found[1]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Literal, TypeVar
 
 import pytest
 
 from storage.compiler import COMPILER, ENVIRONMENT
-from storage.format.kernels.compiled import MODULES
+from storage.format.kernels.compiled import MODULES, KernelModule
 
 T = TypeVar("T")
 ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" else "on"
@@ -39,6 +40,15 @@ def need_kernels() -> None:
     pytest.importorskip("numba")
     with kernels(ON):
         assert None not in [module.for_rows() for module in MODULES], COMPILER.refusal
+
+
+def loaded(module: KernelModule) -> ModuleType:
+    """A module of kernels; the test is skipped where Numba is not installed."""
+    pytest.importorskip("numba")
+    with kernels(ON):
+        found = module.for_rows()
+    assert found is not None, COMPILER.refusal
+    return found
 
 
 def both(function: Callable[[], T]) -> tuple[T, T]:

@@ -61,6 +61,8 @@ class Sequence(NamedTuple):
     """uint8: the last of equal names."""
     kept: Any
     kept_offsets: Any
+    found: Any
+    """int64: room for the places of a record's separators."""
     entries: Any
     """Which of them is each single property that is wanted, −1 = none."""
 
@@ -76,7 +78,7 @@ class Maps(NamedTuple):
 
 
 _TEXTS = types.NamedTuple((READ, LONGS, INT_ROWS, BYTE_ROWS, BYTES, LONG, BYTES), Texts)
-_SEQUENCE = types.NamedTuple((LONGS, BYTES, LONGS, LONGS, BYTES, BYTES, LONGS, LONGS), Sequence)
+_SEQUENCE = types.NamedTuple((LONGS, BYTES, LONGS, LONGS, BYTES, BYTES, LONGS, LONGS, LONGS), Sequence)
 _MAPS = types.NamedTuple((INTS, STRINGS, STRINGS, _SEQUENCE), Maps)
 
 
@@ -90,6 +92,7 @@ def new_sequence(texts: int) -> Sequence:
         np.empty(MAX_ENTRIES, np.uint8),
         np.empty(1 << 15, np.uint8),
         np.zeros(MAX_ENTRIES + 1, np.int64),
+        np.empty(_FOUND, np.int64),
         np.empty(texts, np.int64),
     )
 
@@ -267,10 +270,10 @@ def _note_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> None
 @kernel(types.boolean(ROWS, LONG, LONG, _TEXTS, _MAPS))
 def properties(rows: Rows, first: int, last: int, texts: Texts, maps: Maps) -> bool:
     """The properties of rows that are checked: single ones, and all where `maps` has room for them."""
-    found = np.empty(_FOUND, np.int64)
     columns = np.int64(len(texts.has_null))
     has_maps = len(maps.offsets) > 0
     sequence = maps.sequence
+    found = sequence.found
     entry = np.int64(maps.offsets[first]) if has_maps else np.int64(0)
     names_at = np.int64(maps.names.offsets[entry]) if has_maps else np.int64(0)
     values_at = np.int64(maps.values.offsets[entry]) if has_maps else np.int64(0)

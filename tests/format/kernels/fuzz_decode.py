@@ -31,7 +31,7 @@ from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
 from storage.format.texts import is_utf8
 from storage.format.wanted import Wanted
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, decode
-from tests.support.kernel_modules import loaded
+from tests.support.kernels import loaded
 from tests.support.message_builder import make_message
 from tests.support.places import PROJECT
 

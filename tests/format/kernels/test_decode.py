@@ -19,7 +19,7 @@ from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from storage.format.wanted import Wanted
 from storage.format.window_decoder import MOST_BYTES
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, decode, is_regular
-from tests.support.kernel_modules import loaded
+from tests.support.kernels import loaded
 from tests.support.message_builder import make_message
 from tests.support.places import PROJECT
 

@@ -13,7 +13,7 @@ import pytest
 from storage.format.kernels.compiled import DECODE
 from storage.format.window_decoder import Memory
 from tests.format.kernels import fuzz_decode
-from tests.support.kernel_modules import loaded
+from tests.support.kernels import loaded
 
 pytestmark = pytest.mark.slow  # each is compiled
 
