@@ -129,7 +129,7 @@ def check(kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]) 
 
 
 @given(window=sound, wanted=projections, ends=bounds)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_sound_records_in_windows_of_any_size(
     kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]
 ) -> None:
@@ -137,7 +137,7 @@ def test_sound_records_in_windows_of_any_size(
 
 
 @given(window=some_irregular, wanted=projections, ends=bounds)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_regular_records_are_decoded_and_others_left(
     kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]
 ) -> None:
@@ -145,7 +145,7 @@ def test_regular_records_are_decoded_and_others_left(
 
 
 @given(raw=property_strings)
-@settings(max_examples=600)
+@settings(max_examples=250)
 @example(raw=b"a\1b\2" * 64)
 @example(raw=b"a\1b\2" * 65)
 @example(raw=(b"a\1b\2" * 65)[:-1])
@@ -170,7 +170,7 @@ def test_one_property_string_before_and_behind_others(kernels: ModuleType, raw: 
 
 
 @given(window=sound.filter(lambda window: bool(window.positions)), data=st.data())
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_damaged_bytes_and_entries(kernels: ModuleType, window: Window, data: st.DataObject) -> None:
     content = bytearray(window.content)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -193,7 +193,7 @@ def test_damaged_bytes_and_entries(kernels: ModuleType, window: Window, data: st
     content=st.binary(max_size=400),
     rows=st.lists(st.tuples(st.integers(-9, 420), st.integers(0, 400), st.integers(-1, 1)), max_size=5),
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_random_bytes_are_no_records(kernels: ModuleType, content: bytes, rows: list[tuple[int, int, int]]) -> None:
     positions, sizes, places = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
     assert (decode(kernels, Window(content, positions, places, sizes), EVERYTHING) is None) == bool(rows)
