@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from rich.table import Table
 
 from bench.messages import TOPIC, key_of
-from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
+from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch, wanted_of
 from storage import MessageStore, open_store
 from storage.queues.scan import scan_queue
 
@@ -58,7 +58,7 @@ def _decode_rate(store: MessageStore, columns: list[Column]) -> str:
         done = 0
         for queue in (queue for queue in store.queues if queue.topic == TOPIC):
             end = min(store.max_offset(TOPIC, queue.queue_id), DECODED_MESSAGES // len(store.queue_ids(TOPIC)))
-            for part in scan_queue(queue, store.log, store.log_end, 0, end):
+            for part in scan_queue(queue, store.log, store.log_end, 0, end, wanted=wanted_of(columns)):
                 done += to_record_batch(RowSource(part, TOPIC, "broker", queue.queue_id), columns, schema).num_rows
         return done
 

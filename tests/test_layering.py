@@ -60,7 +60,7 @@ ROOMS = {
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
 HALLS = {
-    "storage": {"words": "errors names put_status epoch_times nearest_name failpoints", "facade": ""},
+    "storage": {"words": "errors names put_status epoch_times nearest_name failpoints compiler", "facade": ""},
     "spark_mq": {
         "conditions": "conditions store_conditions client_conditions option_table worker_errors",
         "spark_mq": "",
@@ -69,6 +69,8 @@ HALLS = {
 """Which modules beside the folders of a package belong to which room; the one without names has the rest."""
 
 FORMAT_MAY_IMPORT = {"numpy", "pyarrow", "isal", "lz4", "zstandard"}
+KERNELS = "storage.format.kernels"
+KERNELS_MAY_IMPORT = {"numba", "llvmlite"}
 # Disk, network, processes, and what would make a pure function answer differently twice.
 IO_MODULES = {
     *("os", "pathlib", "io", "mmap", "fcntl", "shutil", "tempfile", "glob", "posixpath"),
@@ -294,10 +296,20 @@ def test_the_format_is_pure() -> None:
     for module in FORMAT:
         imported = imports_of(module)
         roots = {name.partition(".")[0] for name in imported if not is_ours(name)}
-        assert roots - FORMAT_MAY_IMPORT <= sys.stdlib_module_names, module
+        may_import = FORMAT_MAY_IMPORT | (KERNELS_MAY_IMPORT if module.startswith(f"{KERNELS}.") else set())
+        assert roots - may_import <= sys.stdlib_module_names, module
         assert roots.isdisjoint(IO_MODULES), module
         assert imported.isdisjoint(ARROW_IO), module
         assert calls_of(SOURCES[module].read_text(encoding="utf-8"), {"open", "print", "input"}) == [], module
+
+
+def test_kernels_are_reached_by_one_door() -> None:
+    """Who imports a module of kernels waits for Numba, or fails without it; `compiled.py` decides whether that pays."""
+    inside = {name for name in SOURCES if name.startswith(f"{KERNELS}.")}
+    closed = {name for name in inside if imports_of(name) & (KERNELS_MAY_IMPORT | {f"{KERNELS}.ground"})}
+    assert f"{KERNELS}.ground" in closed
+    assert f"{KERNELS}.compiled" not in closed
+    assert [name for name in SOURCES if name not in inside and imports_of(name) & closed] == []
 
 
 def test_one_room_touches_the_disk() -> None:

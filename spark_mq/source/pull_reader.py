@@ -22,6 +22,8 @@ from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, ma
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.format.wanted import Wanted
+from storage.format.window_decoder import Memory
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
 from storage.rules.response_codes import ResponseCode
 
@@ -49,13 +51,17 @@ class PullReader:
         *,
         fail_on_data_loss: bool = True,
         verify_crc: bool = False,
+        wanted: Wanted | None = None,
     ) -> None:
+        """`wanted` is what will be asked of all messages."""
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
         self._terms = terms
         self._requests = PullRequests(queue, terms)
         self._strict = fail_on_data_loss
         self._verify_crc = verify_crc
+        self._wanted = wanted
+        self._memory = Memory()
         self._broker_id = next(iter(self._addresses), MASTER)
         self._connection: BlockingConnection[Ask] | None = None
         self._failures = 0
@@ -100,7 +106,7 @@ class PullReader:
 
     def _slice(self, parts: list[PulledPart]) -> QueueSlice:
         try:
-            pulled = slice_of(parts, self._queue.topic.encode(), self._queue.queue_id)
+            pulled = slice_of(parts, self._queue.topic.encode(), self._queue.queue_id, self._wanted, self._memory)
         except PulledRecordError as error:
             raise MalformedResponseError(self._addresses[self._broker_id], _WHAT, str(error)) from None
         if self._first_gap is None and self._terms.filter == EVERYTHING:

@@ -38,7 +38,12 @@ class PullSplit:
             verify_crc = self.request.verify_crc and not self.request.permissive
             strict = self.request.fail_on_data_loss
             reader = PullReader(
-                self.queue, dict(self.addresses), self.terms, fail_on_data_loss=strict, verify_crc=verify_crc
+                self.queue,
+                dict(self.addresses),
+                self.terms,
+                fail_on_data_loss=strict,
+                verify_crc=verify_crc,
+                wanted=self.request.wanted,
             )
             try:
                 for start, end in self.ranges:

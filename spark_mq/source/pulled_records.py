@@ -20,9 +20,12 @@ from storage.format.layout import view_at
 from storage.format.record import MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.format.sys_flag import INNER_BATCH
+from storage.format.wanted import Wanted
+from storage.format.window_decoder import Claims, Memory, decode_rows, decoding_of
 from storage.queues.scan import QueueSlice
 
 _SIZE = np.dtype(">i4")
+_LOOKED_AT = Wanted(fields=frozenset({"queue_offset", "sys_flag"}))
 
 
 class PulledPart(NamedTuple):
@@ -37,8 +40,16 @@ class PulledRecordError(ValueError):
     """Bytes that are no whole records, or records that were not asked for; the text says which rule they break."""
 
 
-def slice_of(parts: Sequence[PulledPart], topic: bytes, queue_id: int) -> QueueSlice:
+def slice_of(
+    parts: Sequence[PulledPart],
+    topic: bytes,
+    queue_id: int,
+    wanted: Wanted | None = None,
+    memory: Memory | None = None,
+) -> QueueSlice:
     """The messages of ascending parts, in queue order. Records of another topic or queue are passed over, as files' readers do.
+
+    What of them is `wanted` is decoded in one pass where that is faster, in `memory` that is used again and again.
 
     Raises PulledRecordError.
     """
@@ -47,12 +58,14 @@ def slice_of(parts: Sequence[PulledPart], topic: bytes, queue_id: int) -> QueueS
     buffer = np.frombuffer(b"".join(bodies), np.uint8)
     ends = np.cumsum(sizes)
     positions, answers = record_positions(buffer, ends - sizes, ends)
-    records = Records(buffer, positions)
+    records = _decoded(buffer, positions, Claims(topic, queue_id), wanted, memory or Memory())
     offsets = records.column("queue_offset")
     starts, stops = (np.fromiter((part[at] for part in parts), np.int64, len(parts))[answers] for at in (0, 1))
-    agrees = records.agree(records.column("commitlog_offset"), records.column("size_bytes"), topic, queue_id)
-    if not records.is_whole.all():
-        raise PulledRecordError(f"record {int(np.argmin(records.is_whole))} of the answer is not whole")
+    agrees = np.ones(len(records), bool)
+    if records.decoded is None:
+        agrees = records.agree(records.column("commitlog_offset"), records.column("size_bytes"), topic, queue_id)
+        if not records.is_whole.all():
+            raise PulledRecordError(f"record {int(np.argmin(records.is_whole))} of the answer is not whole")
     if (records.column("sys_flag") & INNER_BATCH).any():
         raise PulledRecordError("the queue holds batches (queue.type=BatchCQ), which are not read")
     ours = agrees & (offsets < stops)
@@ -61,6 +74,16 @@ def slice_of(parts: Sequence[PulledPart], topic: bytes, queue_id: int) -> QueueS
     if (offsets < starts).any() or (np.diff(offsets) <= 0).any():
         raise PulledRecordError("the records are not of the offsets that were asked for, in their order")
     return QueueSlice(offsets, records)
+
+
+def _decoded(
+    buffer: np.ndarray, positions: np.ndarray, claims: Claims, wanted: Wanted | None, memory: Memory
+) -> Records:
+    decoding = decoding_of(len(positions), claims, None if wanted is None else wanted | _LOOKED_AT, memory)
+    if decoding is None:
+        return Records(buffer, positions)
+    sizes = view_at(buffer, positions, _SIZE).astype(np.int64)
+    return Records(buffer, positions, decode_rows(decoding, buffer, positions, sizes))
 
 
 def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:

@@ -28,7 +28,7 @@ from storage.format.java_hash import string_hash
 from storage.log.commit_log import LOOKS, CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
-from storage.queues.scan import QueueSlice, scan_queue
+from storage.queues.scan import QueueSlice, TagsWanted, scan_queue
 from storage.store_layout import StoreLayout
 
 
@@ -120,12 +120,13 @@ class _SplitFiles:
 def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
     split = files.split
     codes = _tags_codes(split.request.tags, split.queue.topic)
+    wanted = split.request.wanted
     while start < end:
         log, queue = files.open()
-        ext = files.ext() if codes is not None else None
+        tags = TagsWanted(codes, files.ext()) if codes is not None else None
         crc = split.request.verify_crc and not split.request.permissive
         try:
-            for part in scan_queue(queue, log, split.log_end, start, end, tags_codes=codes, ext=ext, verify_crc=crc):
+            for part in scan_queue(queue, log, split.log_end, start, end, tags=tags, verify_crc=crc, wanted=wanted):
                 start = int(part.queue_offsets[-1]) + 1
                 yield part
             return

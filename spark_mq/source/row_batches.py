@@ -13,12 +13,15 @@ import pyarrow.compute as pc
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.rows import (
     PROPERTY_COLUMNS,
+    Column,
     RowSource,
     arrow_schema,
     columns_named,
     rows_with_tags,
     to_record_batches,
+    wanted_of,
 )
+from storage.format.wanted import Wanted
 from storage.queues.scan import QueueSlice
 
 
@@ -35,6 +38,18 @@ class RowRequest:
     fail_on_data_loss: bool = True
     nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
     permissive: bool = False
+
+    @property
+    def columns(self) -> list[Column]:
+        return columns_named(self.column_names, kafka=self.kafka, permissive=self.permissive)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What to decode of all messages that are read. Of those with one key the rest is decoded when they are found: they are few."""
+        if self.key is not None:
+            return Wanted(properties=frozenset({"KEYS", "UNIQ_KEY"}))
+        tags = Wanted() if self.tags is None else Wanted(properties=frozenset({"TAGS"}))
+        return tags | wanted_of(self.columns)
 
 
 class ShownAs(NamedTuple):
@@ -57,7 +72,7 @@ def to_batches(
 
     Raises CorruptMessageError, unless the request is permissive, where a body does not decompress.
     """
-    columns = columns_named(request.column_names, kafka=request.kafka, permissive=request.permissive)
+    columns = request.columns
     schema = arrow_schema(columns, request.nullable)
     shown_queue, delta = shown or (queue, 0)
     for part in slices:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import CorruptMessageError
-from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
+from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records, fail
+from storage.format.wanted import Wanted
 from storage.queues.scan import QueueSlice
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -56,7 +57,7 @@ class RowSource:
 
     @cached_property
     def properties(self) -> PropertyMaps | RegularProperties:
-        properties = decode_property_maps(self.records.raw_properties())
+        properties = self.records.properties()
         return properties.maps if self.all_properties and isinstance(properties, RegularProperties) else properties
 
     @cached_property
@@ -94,7 +95,18 @@ class RowSource:
             yield part
 
     def text(self, property_name: str) -> pa.Array:
-        return self.properties.values_of(property_name)
+        known = self.records.property(property_name)
+        return self.properties.values_of(property_name) if known is None else known
+
+
+class Values(NamedTuple):
+    """How the values of a column come out of a slice, and what of its records that takes."""
+
+    of: Callable[[RowSource], pa.Array]
+    wanted: Wanted = Wanted()
+
+    def __call__(self, source: RowSource) -> pa.Array:
+        return self.of(source)
 
 
 class Column(NamedTuple):
@@ -105,22 +117,32 @@ class Column(NamedTuple):
     arrow_type: pa.DataType
     nullable: bool
     meaning: str
-    values: Callable[[RowSource], pa.Array]
+    values: Values
 
 
-def _field(name: str) -> Callable[[RowSource], pa.Array]:
-    return lambda source: pa.array(source.records.column(name))
+def _field(name: str) -> Values:
+    return Values(lambda source: pa.array(source.records.column(name)), Wanted(fields=frozenset({name})))
 
 
-def _timestamp(name: str) -> Callable[[RowSource], pa.Array]:
-    return lambda source: pa.array(source.records.column(name) * 1_000).view(TIMESTAMP)
+def _timestamp(name: str) -> Values:
+    return Values(
+        lambda source: pa.array(source.records.column(name) * 1_000).view(TIMESTAMP), Wanted(fields=frozenset({name}))
+    )
 
 
-def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> Callable[[RowSource], pa.Array]:
-    return lambda source: pa.repeat(pa.scalar(value(source), arrow_type), source.count)
+def _host(name: str) -> Values:
+    return Values(lambda source: source.records.host_texts(name), Wanted(fields=frozenset({name})))
 
 
-def _body(source: RowSource) -> pa.Array:
+def _text(name: str) -> Values:
+    return Values(lambda source: source.text(name), Wanted(properties=frozenset({name})))
+
+
+def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> Values:
+    return Values(lambda source: pa.repeat(pa.scalar(value(source), arrow_type), source.count))
+
+
+def _body_or_null(source: RowSource) -> pa.Array:
     if not source.corrupt or not source.decompress:
         return source.bodies
     is_corrupt = np.zeros(source.count, bool)
@@ -128,17 +150,17 @@ def _body(source: RowSource) -> pa.Array:
     return pc.if_else(pa.array(is_corrupt), pa.scalar(None, pa.binary()), source.bodies)
 
 
-def _corrupt(source: RowSource) -> pa.Array:
+def _why_corrupt(source: RowSource) -> pa.Array:
     if not source.corrupt:
         return pa.nulls(source.count, pa.string())
     return pa.array([source.corrupt.get(row) for row in range(source.count)], pa.string())
 
 
-def _kafka_key(source: RowSource) -> pa.Array:
+def _sharding_key_or_keys(source: RowSource) -> pa.Array:
     return pc.coalesce(source.text("__SHARDINGKEY"), source.text("KEYS")).cast(pa.binary())
 
 
-def _kafka_headers(source: RowSource) -> pa.Array:
+def _all_as_headers(source: RowSource) -> pa.Array:
     properties = source.properties
     pairs = pa.StructArray.from_arrays(
         [properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type)
@@ -146,22 +168,28 @@ def _kafka_headers(source: RowSource) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
 
 
-def _or_own(property_name: str, own: Callable[[RowSource], pa.Array]) -> Callable[[RowSource], pa.Array]:
+def _or_own(property_name: str, own: Values) -> Values:
     """A property of messages that were somewhere else before, and its own of each that was not."""
 
     def values(source: RowSource) -> pa.Array:
         found = source.text(property_name)
         return pc.coalesce(found, own(source)) if found.null_count else found
 
-    return values
+    return Values(values, Wanted(properties=frozenset({property_name})) | own.wanted)
 
 
-def _real_queue_id(source: RowSource) -> pa.Array:
+def _number_of_real_queue(source: RowSource) -> pa.Array:
     found = source.text("REAL_QID")
     is_number = pc.match_substring_regex(found, "^[0-9]{1,9}$")
     return pc.if_else(is_number, found, pa.scalar(None, pa.string())).cast(pa.int32())
 
 
+_BODY = Wanted(fields=frozenset({"sys_flag", "body_size_bytes"}), bodies=True)
+_ALL_PROPERTIES = Wanted(all_properties=True)
+_body = Values(_body_or_null, _BODY)
+_corrupt = Values(_why_corrupt, _BODY)
+_OFFSET = Values(lambda source: pa.array(source.slice.queue_offsets))
+_message_id = Values(lambda source: source.records.message_ids(), Wanted(message_ids=True))
 _TOPIC = _constant(lambda source: source.topic, pa.string())
 _CORRUPT = Column(
     "_corrupt",
@@ -181,23 +209,23 @@ COLUMNS: dict[str, Column] = {
         Column("queue_id", "INT", pa.int32(), False, "queue within the topic and broker",
                _constant(lambda source: source.queue_id, pa.int32())),
         Column("queue_offset", "BIGINT", pa.int64(), False, "position in the queue, from 0",
-               lambda source: pa.array(source.slice.queue_offsets)),
+               _OFFSET),
         Column("msg_id", "STRING", pa.string(), False, "offset message id: store host and place in the commit log, hex",
-               lambda source: source.records.message_ids()),
+               _message_id),
         Column("unique_key", "STRING", pa.string(), True, "the id that clients show (property UNIQ_KEY)",
-               lambda source: source.text("UNIQ_KEY")),
-        Column("tags", "STRING", pa.string(), True, "property TAGS", lambda source: source.text("TAGS")),
+               _text("UNIQ_KEY")),
+        Column("tags", "STRING", pa.string(), True, "property TAGS", _text("TAGS")),
         Column("keys", "STRING", pa.string(), True, "property KEYS, several separated by a space",
-               lambda source: source.text("KEYS")),
+               _text("KEYS")),
         Column("body", "BINARY", pa.binary(), False, "the body, decompressed unless decompress=false", _body),
         Column("properties", "MAP<STRING, STRING>", STRING_MAP, False, "all properties, system ones too",
-               lambda source: source.properties.map_array()),
+               Values(lambda source: source.properties.map_array(), _ALL_PROPERTIES)),
         Column("born_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the client sent it", _timestamp("born_time_ms")),
         Column("store_timestamp", "TIMESTAMP", TIMESTAMP, False, "when the broker stored it", _timestamp("store_time_ms")),
         Column("born_host", "STRING", pa.string(), False, "address:port of the client",
-               lambda source: source.records.host_texts("born_host")),
+               _host("born_host")),
         Column("store_host", "STRING", pa.string(), False, "address:port of the broker",
-               lambda source: source.records.host_texts("store_host")),
+               _host("store_host")),
         Column("flag", "INT", pa.int32(), False, "the client's flag", _field("flag")),
         Column("sys_flag", "INT", pa.int32(), False, "bits: compression, transaction, IPv6 (MessageSysFlag)", _field("sys_flag")),
         Column("reconsume_times", "INT", pa.int32(), False, "how often consumption failed before", _field("reconsume_times")),
@@ -211,11 +239,12 @@ COLUMNS: dict[str, Column] = {
                _or_own("RETRY_TOPIC", _TOPIC)),
         Column("origin_msg_id", "STRING", pa.string(), False,
                "its id there (property ORIGIN_MESSAGE_ID), else its own; to be asked for",
-               _or_own("ORIGIN_MESSAGE_ID", lambda source: source.records.message_ids())),
+               _or_own("ORIGIN_MESSAGE_ID", _message_id)),
         Column("real_topic", "STRING", pa.string(), True,
                "where it goes, or went, by way of a delay or a transaction (property REAL_TOPIC); to be asked for",
-               lambda source: source.text("REAL_TOPIC")),
-        Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for", _real_queue_id),
+               _text("REAL_TOPIC")),
+        Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for",
+               Values(_number_of_real_queue, Wanted(properties=frozenset({"REAL_QID"})))),
         _CORRUPT,
     )
 }  # fmt: skip
@@ -223,17 +252,18 @@ COLUMNS: dict[str, Column] = {
 KAFKA_COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
-        Column("key", "BINARY", pa.binary(), True, "the sharding key, else KEYS", _kafka_key),
+        Column("key", "BINARY", pa.binary(), True, "the sharding key, else KEYS",
+               Values(_sharding_key_or_keys, Wanted(properties=frozenset({"__SHARDINGKEY", "KEYS"})))),
         Column("value", "BINARY", pa.binary(), True, "the body", _body),
         Column("topic", "STRING", pa.string(), True, "topic", _TOPIC),
         Column("partition", "INT", pa.int32(), True, "queue id, plus 65,536 × the broker's rank by name",
                _constant(lambda source: source.partition_base + source.queue_id, pa.int32())),
-        Column("offset", "BIGINT", pa.int64(), True, "queue offset", lambda source: pa.array(source.slice.queue_offsets)),
+        Column("offset", "BIGINT", pa.int64(), True, "queue offset", _OFFSET),
         Column("timestamp", "TIMESTAMP", TIMESTAMP, True, "store time", _timestamp("store_time_ms")),
         Column("timestampType", "INT", pa.int32(), True, "1: the broker's time",
                _constant(lambda source: LOG_APPEND_TIME, pa.int32())),
         Column("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", HEADERS, True, "the properties, with includeHeaders",
-               _kafka_headers),
+               Values(_all_as_headers, _ALL_PROPERTIES)),
         _CORRUPT,
     )
 }  # fmt: skip
@@ -244,6 +274,11 @@ def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False
     table = KAFKA_COLUMNS if kafka else COLUMNS
     columns = [table[name] for name in names]
     return [column._replace(nullable=True) if permissive and column.values is _body else column for column in columns]
+
+
+def wanted_of(columns: Sequence[Column]) -> Wanted:
+    """What of records these columns show."""
+    return Wanted.union(column.values.wanted for column in columns)
 
 
 def arrow_schema(columns: Sequence[Column], nullable: Collection[str] = ()) -> pa.Schema:

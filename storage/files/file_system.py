@@ -7,6 +7,7 @@ a writable map, so that a full disk is an error from a call and not a signal. Te
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,14 @@ class DirectoryEntry(NamedTuple):
     name: str
     is_directory: bool
     size_bytes: int
+
+
+class GatheredWindow(NamedTuple):
+    """A buffer in which some ranges, and those before them, stand; where each of all ranges begins in it."""
+
+    buffer: np.ndarray
+    places: np.ndarray
+    rows: slice
 
 
 class ReadableFile(Protocol):
@@ -42,6 +51,15 @@ class ReadableFile(Protocol):
         """A buffer that holds all the ranges, and where each begins in it. `positions` ascend.
 
         With `scratch` the buffer may be that memory, good until the next gather into it.
+        """
+        ...
+
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        """`gather`, about so many bytes at a time where the file is read piece by piece; each time the same buffer.
+
+        Nothing, where bytes could only be given as they lie in the file, and so might change.
         """
         ...
 

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from storage.files.file_system import (
+    GatheredWindow,
     Scratch,
     coalesce,
 )
+from storage.format.layout import row_windows
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
@@ -90,6 +92,18 @@ class LocalFile:
         except FileNotFoundError:  # unlinked since: the map holds it still
             return self._map, positions
 
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:  # unlinked since: the map holds it still
+            return
+        try:
+            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+        finally:
+            os.close(descriptor)
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         try:
             with _opened(self.path) as descriptor:
@@ -135,6 +149,11 @@ class LocalFileInMemory:
         starts, stops, places = coalesce(positions, sizes, self.size_bytes, LOCAL_GAP_BYTES)
         return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
 
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return _data_ranges(self._descriptor, position)
 
@@ -169,6 +188,11 @@ class LocalSmallReads:
     ) -> tuple[np.ndarray, np.ndarray]:
         return self.view(0, self.size_bytes), positions
 
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)))
+
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -199,6 +223,31 @@ def _read_runs(descriptor: int, starts: np.ndarray, stops: np.ndarray, scratch: 
         _read_into(descriptor, buffer.data[filled : filled + stop - start], start)
         filled += stop - start
     return buffer
+
+
+def _read_windows(
+    descriptor: int,
+    size_bytes: int,
+    positions: np.ndarray,
+    sizes: np.ndarray,
+    scratch: Scratch,
+    window_bytes: int,
+) -> Iterator[GatheredWindow]:
+    starts, stops, places = coalesce(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
+    laid = np.cumsum(stops - starts)
+    buffer = scratch.take(int(laid[-1]))
+    windows = list(row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes))
+    ends = np.union1d(laid, [end for _, end in windows])  # a run is read in pieces where windows end in it
+    shifts = (stops - laid)[np.searchsorted(laid, ends)]
+    pieces = zip(ends.tolist(), shifts.tolist(), strict=True)
+    filled, memory = 0, buffer.data
+    for rows, window_end in windows:
+        while filled < window_end:
+            end, shift = next(pieces)
+            if os.preadv(descriptor, [memory[filled:end]], filled + shift) != end - filled:
+                _read_into(descriptor, memory[filled:end], filled + shift)  # from the beginning: it says what is wrong
+            filled = end
+        yield GatheredWindow(buffer, places, rows)
 
 
 def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:

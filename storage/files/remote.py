@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, FileSystem, Scratch, check_small, coalesce
+from storage.files.file_system import DirectoryEntry, FileSystem, GatheredWindow, Scratch, check_small, coalesce
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import remote_errors
 
@@ -145,6 +146,12 @@ class RemoteFile:
                 [self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise"
             )
         return np.frombuffer(b"".join(fetched), np.uint8), places
+
+    def gather_windows(
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+    ) -> Iterator[GatheredWindow]:
+        """One: a window each would be a request each."""
+        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)))
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size_bytes)] if position < self.size_bytes else []

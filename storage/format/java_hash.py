@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
+from storage.format.kernels.compiled import ENCODE, strings_of
+
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
 _INVERSE_OF_31 = pow(31, -1, 2**32)
@@ -29,9 +31,14 @@ def string_hash(text: str) -> int:
 
 def string_hashes(texts: pa.Array) -> np.ndarray:
     """`String.hashCode` of every element of a string array, `int32`; null counts as the empty string."""
-    texts = texts.cast(pa.large_string()).fill_null("")
+    texts = texts.cast(pa.large_string())
     if len(texts) == 0:
         return np.empty(0, np.int32)
+    if (kernels := ENCODE.for_rows()) is not None:
+        hashes = np.empty(len(texts), np.int32)
+        if kernels.hash_strings(hashes, *strings_of(kernels, texts)):
+            return hashes
+    texts = texts.fill_null("")
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)
     if data_buffer is None or offsets[0] == offsets[-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -49,3 +50,13 @@ def words_of(text: bytes) -> list[tuple[int, np.ndarray]]:
     width = next(width for width in (8, 4, 2, 1) if width <= len(text))
     starts = [*range(0, len(text) - width, width), len(text) - width]
     return [(at, np.frombuffer(text[at : at + width], f"u{width}")[0]) for at in starts]
+
+
+def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
+    """Ranges of a buffer, whose `places` ascend, in parts of about so many bytes, or of one: which ranges, and where the last ends."""
+    ends = np.maximum.accumulate(places + sizes)
+    first = 0
+    while first < len(places):
+        last = max(first + 1, int(np.searchsorted(ends, places[first] + window_bytes, side="right")))
+        yield slice(first, last), int(ends[last - 1])
+        first = last

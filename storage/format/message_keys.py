@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.texts import is_valid
+from storage.format.kernels.compiled import ENCODE, as_int32, sealed, strings_of
+from storage.format.texts import bytes_and_offsets, is_valid
 from storage.format.unique_key import hashes_behind, index_hashes
 
 NO_KEY = -1
@@ -30,6 +31,13 @@ def message_keys(
     count = len(unique_hashes)
     if keys is None or keys.null_count == count:
         return has_unique.astype(np.int32), unique_hashes[has_unique]
+    kernels = ENCODE.for_rows()
+    if kernels is not None and keys.type == pa.large_string():
+        counts, found = np.empty(count, np.int32), np.empty(2 * count + len(bytes_and_offsets(keys)[0]) // 2, np.int32)
+        strings = strings_of(kernels, keys)
+        total = kernels.hash_keys(counts, found, sealed(prefixes), as_int32(unique_hashes), *strings)
+        if total >= 0:
+            return counts, found[:total].copy()
     rows, texts = _single_keys(keys)
     hashes = index_hashes(hashes_behind(prefixes if len(prefixes) == 1 else prefixes[rows], texts))
     new = hashes != unique_hashes[rows]

@@ -28,7 +28,10 @@ from storage.format.properties import (
     CRC_SIZE,
     CRC_TENS,
     PROPERTY_SEPARATOR,
+    PropertyMaps,
+    RegularProperties,
     decode_properties,
+    decode_property_maps,
     stated_crc,
 )
 from storage.format.record import (
@@ -40,6 +43,7 @@ from storage.format.record import (
     host_text,
 )
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from storage.format.window_decoder import Decoded
 
 _LENGTH: dict[int, np.dtype] = {1: np.dtype(">i1"), 2: np.dtype(">i2")}
 _PLAIN_HEADER = HEADERS[0]
@@ -67,27 +71,39 @@ class Records:
     """The fixed and variable parts of the records at `positions` of a `uint8` buffer.
 
     Every position must leave at least MINIMUM_RECORD_SIZE bytes. Nothing else is taken for granted: `is_whole` tells which
-    rows are records whose lengths add up inside the buffer, and only of those may variable parts be asked.
+    rows are records whose lengths add up inside the buffer, and only of those may variable parts be asked. What is `decoded` of all
+    rows already is given as it is.
     """
 
-    def __init__(self, buffer: np.ndarray, positions: np.ndarray) -> None:
+    def __init__(self, buffer: np.ndarray, positions: np.ndarray, decoded: Decoded | None = None) -> None:
         self.buffer = buffer
         self.positions = positions
-        self._headers = view_at(buffer, positions, _PLAIN_HEADER)
+        self.decoded = decoded
+        self._columns: dict[str, np.ndarray] = {} if decoded is None else dict(decoded.columns)
+
+    @cached_property
+    def _headers(self) -> np.ndarray:
+        return view_at(self.buffer, self.positions, _PLAIN_HEADER)
+
+    @cached_property
+    def _host_flags(self) -> np.ndarray | None:
+        """None if all hosts are IPv4, as those of rows that were decoded are."""
+        if self.decoded is not None:
+            return None
         host_flags = self._headers["sys_flag"] & HOST_FLAGS
-        self._host_flags = host_flags if host_flags.any() else None
-        self._columns: dict[str, np.ndarray] = {}
+        return host_flags if host_flags.any() else None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def take(self, rows: np.ndarray | slice) -> Records:
         """Some of the rows, by a mask, by numbers or from one to another; what is already known of them is kept."""
-        taken = Records.__new__(Records)
-        taken.buffer = self.buffer
-        taken.positions = self.positions[rows]
-        taken._headers = self._headers[rows]
-        taken._host_flags = None if self._host_flags is None else self._host_flags[rows]
+        if isinstance(rows, slice) and rows == slice(0, len(self)):
+            return self
+        taken = Records(self.buffer, self.positions[rows])
+        if "_headers" in self.__dict__:
+            taken.__dict__["_headers"] = self._headers[rows]
+        taken.__dict__["_host_flags"] = None if self._host_flags is None else self._host_flags[rows]
         taken._columns = {name: column[rows] for name, column in self._columns.items()}
         if "_extent" in self.__dict__:
             taken.__dict__["_extent"] = _Extent(*(part[rows] for part in self._extent))
@@ -197,8 +213,19 @@ class Records:
         """Properties as stored, a binary array."""
         return gather_bytes(self.buffer, self._extent.topic_ends + 2, self.positions + self.column("size_bytes"))
 
+    def properties(self) -> PropertyMaps | RegularProperties:
+        if self.decoded is not None and self.decoded.maps is not None:
+            return self.decoded.maps
+        return decode_property_maps(self.raw_properties())
+
+    def property(self, name: str) -> pa.Array | None:
+        """One property of all rows, null where a row has none; None if it is not known yet."""
+        return None if self.decoded is None else self.decoded.properties.get(name)
+
     def bodies(self) -> pa.Array:
         """Bodies as stored, a binary array."""
+        if self.decoded is not None and self.decoded.bodies is not None:
+            return self.decoded.bodies
         return gather_bytes(self.buffer, self.body_starts, self.body_ends)
 
     def plain_bodies(self) -> pa.Array:
@@ -304,6 +331,8 @@ class Records:
 
     def message_ids(self) -> pa.Array:
         """The offset message ids. Java: MessageDecoder.createMessageId."""
+        if self.decoded is not None and self.decoded.message_ids is not None:
+            return self.decoded.message_ids
         offsets = self.column("commitlog_offset").astype(">i8").view(np.uint8).reshape(-1, 8)
         hosts = _byte_rows(self.column("store_host"))
         if hosts.shape[1] == 8:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
+from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
 from storage.format.layout import view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
@@ -150,7 +151,6 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header = np.zeros(count, layout)
     header["size_bytes"] = sizes
     header["magic"] = magics[messages.queue_codes]
-    header["body_crc"] = body_crcs(messages.bodies)
     header["queue_id"] = np.array([queue_id for _, queue_id in messages.queues], np.int32)[messages.queue_codes]
     header["flag"] = messages.flags
     header["sys_flag"] = messages.sys_flags | host_flags
@@ -160,16 +160,10 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header["reconsume_times"] = messages.reconsume_times
     header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
     header["body_size_bytes"] = body_sizes
-    encoded = pa.array(names, pa.large_binary())
-    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
-    joined = pc.binary_join_element_wise(
-        _fixed_binary(header.view(np.uint8), count, layout.itemsize),
-        messages.bodies.cast(pa.large_binary()),
-        named,
-        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
-        messages.properties.cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
+    data = _joined_by_kernel(messages, header, names, sizes)
+    if data is None:
+        header["body_crc"] = body_crcs(messages.bodies)
+        data = _joined(messages, header, names, property_sizes)[: int(sizes.sum())]
     columns = BlockColumns(
         messages.queues,
         messages.queue_codes,
@@ -181,7 +175,47 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
         messages.is_queued,
         has_crc=messages.has_crc,
     )
-    return RecordBlock(columns, np.frombuffer(joined.buffers()[2], np.uint8)[: int(sizes.sum())])
+    return RecordBlock(columns, data)
+
+
+def _joined(
+    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], property_sizes: np.ndarray
+) -> np.ndarray:
+    """The records of these headers and messages, back to back."""
+    count = len(header)
+    encoded = pa.array(names, pa.large_binary())
+    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
+    joined = pc.binary_join_element_wise(
+        _fixed_binary(header.view(np.uint8), count, header.itemsize),
+        messages.bodies.cast(pa.large_binary()),
+        named,
+        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
+        messages.properties.cast(pa.large_binary()),
+        pa.scalar(b"", pa.large_binary()),
+    )
+    return np.frombuffer(joined.buffers()[2], np.uint8)
+
+
+def _joined_by_kernel(
+    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], sizes: np.ndarray
+) -> np.ndarray | None:
+    """The same, sums of bodies and all, by a compiled kernel; None where there is none, or it does not know such rows."""
+    kernels = ENCODE.for_rows(len(header))
+    if kernels is None or messages.bodies.null_count or messages.properties.null_count:
+        return None
+    if not kernels.HAS_CRC:
+        header["body_crc"] = body_crcs(messages.bodies)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    size = kernels.join_records(
+        out,
+        sealed(header.view(np.uint8)),
+        strings_of(kernels, messages.bodies.cast(pa.large_binary()))[0],
+        kernels.Strings(sealed(np.frombuffer(b"".join(names), np.uint8)), sealed(name_ends)),
+        as_int32(messages.queue_codes),
+        strings_of(kernels, messages.properties.cast(pa.large_binary()))[0],
+    )
+    return out if size == len(out) else None
 
 
 def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock:
@@ -230,6 +264,11 @@ def stamp(
     """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
     if not len(positions):
         return
+    if (kernels := ENTER.for_rows(len(positions))) is not None:
+        numbers = (as_int64(np.atleast_1d(values)) for values in (queue_offsets, commitlog_offsets, store_time_ms))
+        time_position = _STORE_TIME_POSITIONS[host_size]
+        if kernels.stamp(data, as_int64(positions), kernels.Stamps(*numbers), time_position) == len(positions):
+            return
     place = np.empty(len(positions), _PLACE)
     place["queue_offset"] = queue_offsets
     place["commitlog_offset"] = commitlog_offsets
@@ -244,6 +283,11 @@ def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> No
     Java: CommitLog.DefaultAppendMessageCallback.doAppend, MessageDecoder.createCrc32.
     """
     if len(positions):
+        kernels = ENTER.for_rows()
+        if kernels is not None and kernels.HAS_CRC:
+            done = kernels.stamp_crcs(data, as_int64(positions), as_int64(sizes), CRC_SIZE, CRC_DIGITS)
+            if done == len(positions):
+                return
         ends = positions + sizes
         sums = crcs_between(data, positions, ends - CRC_SIZE)
         digits = (sums[:, None] // CRC_TENS % 10 + ord("0")).astype(np.uint8)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 SEPARATORS = b"\x01\x02"
 """What stands between and within properties."""
 CONTROL_CHARACTERS = bytes(range(0x20)) + b"\x7f"
+_DELETE = 0x7F
 
 
 def as_texts(column: pa.Array) -> pa.Array:
@@ -55,7 +56,8 @@ def bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def rows_with(texts: pa.Array, characters: bytes) -> np.ndarray:
     """Which rows, ascending, hold one of these ASCII characters."""
     data, offsets = bytes_and_offsets(texts)
-    if not len(data) or data.min() > max(characters):
+    greatest = max(character for character in characters if character != _DELETE)
+    if not len(data) or (data.min() > greatest and not (_DELETE in characters and (data == _DELETE).any())):
         return np.empty(0, np.int64)
     unwanted = np.zeros(256, bool)
     unwanted[list(characters)] = True

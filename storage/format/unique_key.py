@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format.java_hash import string_hash, string_hashes
+from storage.format.kernels.compiled import ENCODE, sealed
 from storage.format.texts import bytes_and_offsets
 
 PREFIX_BYTES = 10
@@ -34,11 +35,14 @@ class UniqueKeys:
             raise ValueError(f"a unique key's prefix has {PREFIX_BYTES} bytes, not {len(prefix)}")
         if first_rank + count > 1 << 8 * RANK_BYTES:
             raise OverflowError(f"rank {first_rank + count} needs more than {RANK_BYTES} bytes")
-        ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
-        self._digits = np.empty((count, UNIQUE_KEY_LENGTH), np.uint8)
-        self._digits[:, : 2 * PREFIX_BYTES] = np.frombuffer(prefix.hex().upper().encode(), np.uint8)
-        self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[ranks[:, 8 - RANK_BYTES :]].view(np.uint8)
         self._prefix = prefix.hex().upper()
+        self._prefix_hash = np.uint32(string_hash(self._prefix) & 0xFFFFFFFF)
+        self._digits = np.empty((count, UNIQUE_KEY_LENGTH), np.uint8)
+        digits, kernels = np.frombuffer(self._prefix.encode(), np.uint8), ENCODE.for_rows()
+        if kernels is None or not kernels.write_unique_keys(self._digits.reshape(-1), digits, first_rank):
+            ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
+            self._digits[:, : 2 * PREFIX_BYTES] = digits
+            self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[ranks[:, 8 - RANK_BYTES :]].view(np.uint8)
 
     def texts(self) -> pa.Array:
         """The keys, large_string."""
@@ -58,7 +62,11 @@ class UniqueKeys:
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
         """`String.hashCode` of each key behind a text with the given hash (a uint32 array of one or n), uint32."""
-        before = hashes * _POWER_OF_PREFIX + np.uint32(string_hash(self._prefix) & 0xFFFFFFFF)
+        if (kernels := ENCODE.for_rows()) is not None:
+            found = np.empty(len(self._digits), np.uint32)
+            if kernels.hash_unique_keys(found, sealed(hashes), self._prefix_hash, sealed(self._digits.reshape(-1))):
+                return found
+        before = hashes * _POWER_OF_PREFIX + self._prefix_hash
         ranks = self._digits[:, 2 * PREFIX_BYTES :].astype(np.uint32) @ _RANK_POWERS
         return before * _POWER_OF_RANK + ranks
 

@@ -18,6 +18,7 @@ import numpy as np
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
+from storage.format.kernels.compiled import ENTER, as_int32, as_int64
 from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys
@@ -174,14 +175,7 @@ class IndexWriter:
 
     def _append_part(self, keys: IndexKeys) -> None:
         assert self._path is not None
-        assert self.slots is not None
         header, count = self._header, len(keys.key_hashes)
-        numbers = header.index_count + np.arange(count, dtype=np.int32)
-        slots = keys.key_hashes % self._store.slot_count
-        items = np.empty(count, ITEM)
-        items["key_hash"] = keys.key_hashes
-        items["commitlog_offset"] = keys.commitlog_offsets
-        items["previous_item"] = link_items(slots, numbers, self.slots.to_change(slots))
         begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
         differences = np.zeros(count, np.int64)
         if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
@@ -191,7 +185,7 @@ class IndexWriter:
             differences[1:] = (keys.store_times_ms[1:] - begin_ms) // 1_000
         elif begin_ms > 0:
             differences[:] = (keys.store_times_ms - begin_ms) // 1_000
-        items["time_difference_s"] = np.clip(differences, 0, 2**31 - 1)
+        items, free_count = self._linked(keys, np.clip(differences, 0, 2**31 - 1))
         position = index_file_size(self._store.slot_count, header.index_count)  # behind the items that stand there
         self._file_system.write(self._path, position, items.view(np.uint8))
         self.unsynced.add(self._path)
@@ -203,9 +197,27 @@ class IndexWriter:
             end_ms,
             begin_offset,
             end_offset,
-            header.used_slot_count + int(np.count_nonzero(items["previous_item"] == 0)),  # its slot was free
+            header.used_slot_count + free_count,
             header.index_count + count,
         )
+
+    def _linked(self, keys: IndexKeys, differences: np.ndarray) -> tuple[np.ndarray, int]:
+        """The items of new keys, in their slots; how many of these were free."""
+        assert self.slots is not None
+        count, first = len(keys.key_hashes), self._header.index_count
+        slots = keys.key_hashes % self._store.slot_count
+        newest = self.slots.to_change(slots)
+        items = np.empty(count, ITEM)
+        if (kernels := ENTER.for_rows()) is not None:
+            columns = kernels.Keys(as_int32(keys.key_hashes), as_int64(keys.commitlog_offsets), as_int64(differences))
+            free_count = kernels.enter_keys(items.view(np.uint8), newest, columns, first)
+            if free_count >= 0:
+                return items, free_count
+        items["key_hash"] = keys.key_hashes
+        items["commitlog_offset"] = keys.commitlog_offsets
+        items["time_difference_s"] = differences
+        items["previous_item"] = link_items(slots, first + np.arange(count, dtype=np.int32), newest)
+        return items, int(np.count_nonzero(items["previous_item"] == 0))
 
     def _close_file(self) -> None:
         """A full file is on the disk before the next one begins, as in Java."""

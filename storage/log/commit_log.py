@@ -27,6 +27,8 @@ from storage.format.record import (
     decode_record,
 )
 from storage.format.record_batch import Records, chain, find_candidates
+from storage.format.window_decoder import WINDOW_BYTES as DECODED_BYTES
+from storage.format.window_decoder import Decoding
 
 FILE_NAME_DIGITS = 20
 LOOKS = 20
@@ -176,10 +178,13 @@ class CommitLog:
         file = self.files[self.file_index(commitlog_offset)]
         return self.open_file(file).view(commitlog_offset - file.start, size_bytes).tobytes()
 
-    def records(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[slice, Records]]:
+    def records(
+        self, offsets: np.ndarray, sizes: np.ndarray, decoding: Decoding | None = None
+    ) -> Iterator[tuple[slice, Records]]:
         """The records at ascending offsets, a file at a time: which of them, and the records themselves.
 
-        Offsets outside the files are left out. Rows are not checked; `Records.is_whole` says which are records.
+        Offsets outside the files are left out. Rows are not checked; `Records.is_whole` says which are records. With `decoding` they
+        are decoded while they are read, if all of them are regular and agree with what it claims: `Records.decoded` tells.
         Raises OffsetOutOfRangeError where a file was deleted meanwhile.
         """
         starts = np.array([file.start for file in self.files], np.int64)
@@ -192,16 +197,25 @@ class CommitLog:
                 file = self.files[number]
                 inside = first + int(np.searchsorted(offsets[first:last], file.end - MINIMUM_RECORD_SIZE, side="right"))
                 if inside > first:
-                    yield slice(first, inside), self._records_of_file(file, offsets[first:inside], sizes[first:inside])
+                    rows = slice(first, inside)
+                    yield rows, self._records_of_file(file, offsets[rows], sizes[rows], decoding)
             first = last
 
-    def _records_of_file(self, file: LogFile, offsets: np.ndarray, sizes: np.ndarray) -> Records:
+    def _records_of_file(
+        self, file: LogFile, offsets: np.ndarray, sizes: np.ndarray, decoding: Decoding | None
+    ) -> Records:
+        opened = self.open_file(file)
+        positions, room = offsets - file.start, np.maximum(sizes, MINIMUM_RECORD_SIZE)
         try:
-            return Records(
-                *self.open_file(file).gather(
-                    offsets - file.start, np.maximum(sizes, MINIMUM_RECORD_SIZE), self._scratch
-                )
-            )
+            decoder = None if decoding is None else decoding.decoder(offsets, sizes)
+            if decoder is None or self._scratch is None:
+                return Records(*opened.gather(positions, room, self._scratch))
+            window = None
+            for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES):
+                decoder.add(*window)
+            if window is None:
+                return Records(*opened.gather(positions, room, self._scratch))
+            return Records(window.buffer, window.places, decoder.finish())
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error
 

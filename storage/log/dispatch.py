@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from storage.format.consume_queue import ENTRY
 from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
+from storage.format.kernels.compiled import ENTER, as_int64
 from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
 from storage.format.record_batch import Records
@@ -164,18 +165,41 @@ def entries_by_queue(
     The one rule for records that are read from the log and for those that are being appended. Java: ReputMessageService,
     ConsumeQueue.putMessagePositionInfo.
     """
-    order = sorted_by_code(codes, len(queues))
-    entries = np.empty(len(order), ENTRY)
-    entries["commitlog_offset"] = commitlog_offsets[order]
-    entries["size_bytes"] = sizes_bytes[order]
-    entries["tags_code"] = tags_codes[order]
-    offsets, times = queue_offsets[order], store_times_ms[order]
-    start = 0
+    columns = commitlog_offsets, sizes_bytes, tags_codes, queue_offsets, store_times_ms
     ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
+    by_queue = _sorted_by_kernel(codes, ends, columns)
+    if by_queue is None:
+        order = sorted_by_code(codes, len(queues))
+        entries = np.empty(len(order), ENTRY)
+        entries["commitlog_offset"] = commitlog_offsets[order]
+        entries["size_bytes"] = sizes_bytes[order]
+        entries["tags_code"] = tags_codes[order]
+        by_queue = entries, queue_offsets[order], store_times_ms[order]
+    entries, offsets, times = by_queue
+    start = 0
     for (topic, queue_id), end in zip(queues, ends.tolist(), strict=True):
         if end > start:
             yield QueueEntries(topic, queue_id, offsets[start:end], entries[start:end], times[start:end])
         start = end
+
+
+def _sorted_by_kernel(
+    codes: np.ndarray, ends: np.ndarray, columns: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Entries by queue, their queue offsets and store times, by a compiled kernel; None where there is none."""
+    kernels = ENTER.for_rows()
+    if kernels is None or not len(codes):
+        return None
+    numbers, *of_records = (as_int64(column) for column in (codes, *columns))
+    entries, offsets, times = (
+        np.empty(len(codes), ENTRY),
+        np.empty(len(codes), np.int64),
+        np.empty(len(codes), np.int64),
+    )
+    out = kernels.Sorted(entries.view(np.uint8), offsets, times)
+    nexts = np.concatenate(([0], ends[:-1]))
+    is_done = kernels.sort_entries(out, nexts, as_int64(ends), numbers, kernels.Entered(*of_records))
+    return (entries, offsets, times) if is_done else None
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:

@@ -15,6 +15,8 @@ import numpy as np
 from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.format.record_batch import Records
+from storage.format.wanted import Wanted
+from storage.format.window_decoder import Claims, Decoding, Memory, decoding_of
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
@@ -31,6 +33,21 @@ class QueueSlice(NamedTuple):
     records: Records
 
 
+class TagsWanted(NamedTuple):
+    """Only entries with one of these tags codes, or with one that an entry still being written may show: a superset of the messages
+    with these tags.
+    """
+
+    codes: frozenset[int]
+    ext: ConsumeQueueExt | None = None
+    """Of a queue that has extension files: its entries need them."""
+
+    def rows(self, entries: np.ndarray) -> np.ndarray:
+        """Which entries."""
+        codes = entries["tags_code"] if self.ext is None else self.ext.tags_codes(entries["tags_code"])
+        return np.isin(codes, [*TORN_TAGS_CODES, *self.codes])
+
+
 def scan_queue(
     queue: ConsumeQueue,
     log: CommitLog,
@@ -38,17 +55,16 @@ def scan_queue(
     start: int,
     end: int,
     *,
-    tags_codes: frozenset[int] | None = None,
-    ext: ConsumeQueueExt | None = None,
+    tags: TagsWanted | None = None,
     verify_crc: bool = False,
+    wanted: Wanted | None = None,
 ) -> Iterator[QueueSlice]:
-    """The messages at queue offsets [start, end).
+    """The messages at queue offsets [start, end). What of them is `wanted` is decoded while they are read, where that is faster.
 
-    With `tags_codes` only entries with one of these tags codes, or with one that an entry still being written may show: a
-    superset of the messages with these tags. Entries of a queue with extension files need `ext` for it.
     Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
     record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
     """
+    claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
         if at < queue.first_file_offset or not queue.file_starts:
@@ -58,11 +74,11 @@ def scan_queue(
         count = max(1, int(np.searchsorted(np.cumsum(record_sizes(entries)), SLICE_BYTES, side="right")))
         entries, offsets = entries[:count], np.arange(at, at + min(count, len(entries)))
         at += len(entries)
-        if tags_codes is not None:
-            codes = entries["tags_code"] if ext is None else ext.tags_codes(entries["tags_code"])
-            wanted = np.isin(codes, [*TORN_TAGS_CODES, *tags_codes])
-            entries, offsets = entries[wanted], offsets[wanted]
-        yield from _slices(queue, log, log_end, entries, offsets, verify_crc)
+        if tags is not None:
+            rows = tags.rows(entries)
+            entries, offsets = entries[rows], offsets[rows]
+        decoding = decoding_of(len(entries), claims, wanted, memory)
+        yield from _slices(queue, log, log_end, entries, offsets, verify_crc, decoding)
 
 
 def record_sizes(entries: np.ndarray) -> np.ndarray:
@@ -71,7 +87,13 @@ def record_sizes(entries: np.ndarray) -> np.ndarray:
 
 
 def _slices(
-    queue: ConsumeQueue, log: CommitLog, log_end: int, entries: np.ndarray, offsets: np.ndarray, verify_crc: bool
+    queue: ConsumeQueue,
+    log: CommitLog,
+    log_end: int,
+    entries: np.ndarray,
+    offsets: np.ndarray,
+    verify_crc: bool,
+    decoding: Decoding | None,
 ) -> Iterator[QueueSlice]:
     places, sizes = entries["commitlog_offset"].astype(np.int64), record_sizes(entries)
     inside = (sizes > 0) & (places + sizes <= log_end)
@@ -83,7 +105,7 @@ def _slices(
     if log.has_gaps and (lost := inside & log.is_missing(places)).any():
         first = int(np.argmax(lost))
         if first:
-            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc)
+            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc, decoding)
         end = first + int(np.argmin(lost[first:])) if not lost[first:].all() else len(lost)
         raise OffsetOutOfRangeError(
             queue.topic, queue.queue_id, int(offsets[first]) + end - first, int(offsets[-1]) + 1, int(offsets[first])
@@ -94,7 +116,9 @@ def _slices(
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
     bounds = [0, *(np.flatnonzero(places[1:] <= places[:-1]) + 1).tolist(), len(places)]
     for start, end in pairwise(bounds):
-        yield from _ascending_slices(queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc)
+        yield from _ascending_slices(
+            queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc, decoding
+        )
 
 
 def _ascending_slices(
@@ -104,26 +128,34 @@ def _ascending_slices(
     sizes: np.ndarray,
     offsets: np.ndarray,
     verify_crc: bool,
+    decoding: Decoding | None,
 ) -> Iterator[QueueSlice]:
     topic = queue.topic.encode()
-    for part, records in _records(queue, log, places, sizes, offsets):
-        agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
-        if not agrees.all():
-            records = records.take(agrees)
+    for part, records in _records(queue, log, places, sizes, offsets, decoding):
+        ours = offsets[part]
+        if records.decoded is None:
+            agrees = records.agree(places[part], sizes[part], topic, queue.queue_id)
+            if not agrees.all():
+                records, ours = records.take(agrees), ours[agrees]
         if not len(records):
             continue
         if verify_crc:
             for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
                 raise error
-        yield QueueSlice(offsets[part][agrees], records)
+        yield QueueSlice(ours, records)
 
 
 def _records(
-    queue: ConsumeQueue, log: CommitLog, places: np.ndarray, sizes: np.ndarray, offsets: np.ndarray
+    queue: ConsumeQueue,
+    log: CommitLog,
+    places: np.ndarray,
+    sizes: np.ndarray,
+    offsets: np.ndarray,
+    decoding: Decoding | None,
 ) -> Iterator[tuple[slice, Records]]:
     """The log's records; a log file that was deleted meanwhile is told in the queue's offsets."""
     try:
-        yield from log.records(places, sizes)
+        yield from log.records(places, sizes, decoding)
     except OffsetOutOfRangeError as error:
         expired = int(np.searchsorted(places, error.minimum))
         raise OffsetOutOfRangeError(

@@ -100,10 +100,14 @@ class ConsumeQueueWriter:
         at its own offset.
         """
         fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
-        offsets, entries, times = new.queue_offsets[fresh], new.entries[fresh], new.store_times_ms[fresh]
+        if not fresh.all():
+            new = new.rows(fresh)
+        offsets, entries, times = new.queue_offsets, new.entries, new.store_times_ms
         if not self._rebuilt:
             ahead = np.maximum.accumulate(np.concatenate(([self.end - 1], offsets)))[:-1] < offsets
-            self._append(offsets[ahead], entries[ahead], times[ahead])
+            if not ahead.all():
+                offsets, entries, times = offsets[ahead], entries[ahead], times[ahead]
+            self._append(offsets, entries, times)
             return
         back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
         for start, end in pairwise([0, *back.tolist(), len(offsets)]):
@@ -124,6 +128,9 @@ class ConsumeQueueWriter:
             entries["tags_code"] = self._ext.put(self.queue, self.end, entries["tags_code"], store_times_ms)
         is_begun = bool(self.queue.file_starts)
         start = min(first, self.end if is_begun else self._first_offset_of_file(first))
+        if last + 1 - start == len(offsets):
+            self._write_entries(start, entries, entries)
+            return
         block = np.full(last + 1 - start, PRE_BLANK, ENTRY)
         holes = [(self.end, first)] if first > self.end and (is_begun or self.end) else []
         gaps = np.flatnonzero(np.diff(offsets) > 1) if last + 1 - first > len(offsets) else ()
@@ -132,8 +139,13 @@ class ConsumeQueueWriter:
             block[max(0, begin - start) : end - start] = hole_filler(begin)
         block[offsets - start] = entries
         self.holes += holes
+        self._write_entries(start, block, entries)
+
+    def _write_entries(self, start: int, block: np.ndarray, entries: np.ndarray) -> None:
+        """Write a block of entries, and what fills room between them, behind the queue's end."""
         self._write(start, block)
-        self.end, self.greatest_end = last + 1, int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
+        self.end = start + len(block)
+        self.greatest_end = int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
         self.appended += len(entries)
 
     def mend_last(self, new: QueueEntries) -> None:

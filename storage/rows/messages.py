@@ -262,6 +262,10 @@ class MessageRows:
 
     def _take_turns(self, columns: MessageColumns, codes: np.ndarray) -> np.ndarray:
         """For each of these rows, how many rows of its topic took a turn before it."""
+        if len(columns.targets) == 1:
+            before_all = self._turns.get(columns.targets[0].topic, 0)
+            self._turns[columns.targets[0].topic] = before_all + len(codes)
+            return np.arange(before_all, before_all + len(codes))
         order = np.argsort(codes, kind="stable")
         sizes = np.bincount(codes, minlength=len(columns.targets))
         before = np.array([self._turns.get(target.topic, 0) for target in columns.targets], np.int64)

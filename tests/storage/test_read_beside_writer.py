@@ -25,7 +25,7 @@ from storage.files.local_files import LocalFile, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
 from storage.get_result import GetStatus
-from storage.queues.scan import scan_queue
+from storage.queues.scan import TagsWanted, scan_queue
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
@@ -173,7 +173,7 @@ def test_a_filter_sees_every_message_whose_entry_is_half_written(tmp_path: Path)
         with store.open() as reader:
             queue = reader.queues.get("TopicA", 0)
             assert queue is not None
-            parts = scan_queue(queue, reader.log, reader.log_end, 0, 1, tags_codes=frozenset([code]))
+            parts = scan_queue(queue, reader.log, reader.log_end, 0, 1, tags=TagsWanted(frozenset([code])))
             assert [part.queue_offsets.tolist() for part in parts] == [[0]]
             assert len(reader.get("TopicA", 0, 0, tags="polygenelubricants").messages) == 1
 

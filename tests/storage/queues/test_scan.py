@@ -11,7 +11,7 @@ import pytest
 from storage import open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.java_hash import string_hash
-from storage.queues.scan import scan_queue
+from storage.queues.scan import TagsWanted, scan_queue
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.message_builder import StoreBuilder
 
@@ -55,7 +55,8 @@ def scanned(store: StoreBuilder, start: int, end: int, tags: set[str] | None = N
     with store.open() as opened:
         queue = opened.queues.get("TopicA", 0)
         assert queue is not None
-        parts = scan_queue(queue, opened.log, opened.log_end, start, end, tags_codes=codes, verify_crc=crc)
+        tags = None if codes is None else TagsWanted(codes)
+        parts = scan_queue(queue, opened.log, opened.log_end, start, end, tags=tags, verify_crc=crc)
         return [offset for part in parts for offset in part.queue_offsets.tolist()]
 
 

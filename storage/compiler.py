@@ -1,0 +1,295 @@
+"""Whether compiled kernels work in this process: what is asked for, what is installed, and where compiled code may lie.
+
+`SPARK_MQ_KERNELS`  unset   after so many rows that loading them pays, if compiled code is there; else another process compiles it
+                    off     never
+                    on      from the first row on; this process compiles where nothing is there
+                    check   the same, and every access to memory is held against its bounds; for tests
+
+Compiled code lies in `$XDG_CACHE_HOME/spark_mq` (`~/.cache/spark_mq`), which only the user may write: who writes there runs code in
+this process. Without Numba, without such a directory, or on a processor that Numba does not know, everything works without kernels;
+one line in the log (`storage.kernels`) says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module, metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, get_args
+
+ENVIRONMENT = "SPARK_MQ_KERNELS"
+Mode = Literal["auto", "off", "on", "check"]
+
+KERNELS = "storage.format.kernels"
+ROWS_THAT_PAY = 500_000
+"""Loading Numba and compiled code costs a process 0.4 s and makes a row up to 0.8 µs cheaper: who had so many may have as many more."""
+FEW_ROWS = 64
+"""A server's puts come one by one, and none of them is to wait while kernels are loaded."""
+ROWS_BETWEEN_LOOKS = 100_000
+"""While another process compiles."""
+ATTEMPT_S = 600
+"""How long nobody begins to compile again after somebody did."""
+NICENESS = 10
+UNUSED_DAYS = 30
+
+_LOG = logging.getLogger("storage.kernels")
+_FILES = frozenset({".py"})
+
+
+def asked_mode() -> Mode:
+    """What the environment says; a word that is none of the modes is as good as `off`, and is logged."""
+    asked = os.environ.get(ENVIRONMENT, "auto").strip().lower() or "auto"
+    for mode in get_args(Mode):
+        if asked == mode:
+            return mode
+    _LOG.warning("%s=%s is none of off, on, check: no kernels are used", ENVIRONMENT, asked)
+    return "off"
+
+
+class Unusable(Exception):
+    """Why no kernels are used."""
+
+
+class Compiler:
+    """One process's way to compiled code."""
+
+    def __init__(self, mode: Mode | None = None) -> None:
+        self._mode = mode
+        self._lock = threading.RLock()
+        self._refusal: str | None = None
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._is_loading = False
+
+    @property
+    def mode(self) -> Mode:
+        if self._mode is None:
+            self._mode = asked_mode()
+        return self._mode
+
+    def use(self, mode: Mode) -> None:
+        """Another mode from now on; what is loaded stays as it is."""
+        self._mode, self._refusal = mode, None
+
+    @property
+    def has_bounds_checks(self) -> bool:
+        """Whether what is compiled now looks at the bounds of every access."""
+        return self.mode == "check"
+
+    def load(self, name: str) -> ModuleType | None:
+        """A module of kernels, ready to run. None where it is not there yet, and where there will be none (`is_refused`)."""
+        if self.is_refused or not self._lock.acquire(blocking=self.mode != "auto"):
+            return None  # another thread is loading: this one goes on without
+        try:
+            self._is_loading = True
+            return self._load(name)
+        except Unusable as reason:
+            self._refuse(str(reason))
+        except Exception as error:  # whatever a compiler or a spoilt cache may raise: the exact path does not need them
+            self._refuse(f"they cannot be loaded: {type(error).__name__}: {error}")
+        finally:
+            self._is_loading = False
+            self._lock.release()
+        return None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether there will be no kernels in this process."""
+        return self._refusal is not None or self.mode == "off"
+
+    @property
+    def refusal(self) -> str | None:
+        """Why; None where they work, or nobody has tried."""
+        return self._refusal
+
+    def _refuse(self, reason: str) -> None:
+        if self._refusal is None:
+            _LOG.log(logging.INFO if self.mode == "auto" else logging.WARNING, "no compiled kernels: %s", reason)
+        self._refusal = reason
+
+    def _load(self, name: str) -> ModuleType | None:
+        check_platform()
+        try:
+            directory: Path | None = self._directory()
+        except Unusable:
+            if self.mode == "auto":  # each process would compile for seconds
+                raise
+            directory = None
+        if self.mode == "auto" and directory is not None and not is_complete(directory):
+            self._compile_elsewhere(directory)
+            return None
+        with cached_in(directory):
+            return import_module(name)
+
+    def _directory(self) -> Path:
+        return own_directory(cache_home() / self._digest())
+
+    def _digest(self) -> str:
+        """Names what compiled code depends on: sources, versions, processor, and whether bounds are checked."""
+        sources = sorted(kernel_sources())
+        stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
+        versions = [metadata.version(package) for package in ("numba", "llvmlite", "numpy")]
+        known = repr((stamps, versions, sys.version, processor(), self.has_bounds_checks))
+        return "kernels-" + hashlib.sha256(known.encode()).hexdigest()[:24]
+
+    def _compile_elsewhere(self, directory: Path) -> None:
+        """Have another process compile, once a user and version; this one looks now and then whether it is done."""
+        if self._helper is not None and self._helper.poll() is None:
+            return
+        if not begin_attempt(directory):
+            return
+        environment = os.environ | {ENVIRONMENT: "on", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._helper = subprocess.Popen(
+            [sys.executable, "-P", "-m", KERNELS],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def after_fork(self) -> None:
+        """In a child: a lock that another thread of its parent held stays locked, and what that thread loaded is half there."""
+        self._lock = threading.RLock()
+        self._helper = None
+        if self._is_loading:
+            self._refusal = "the process was forked while they were loaded"
+
+
+def check_platform() -> None:
+    """Raises Unusable where kernels cannot work."""
+    if sys.byteorder != "little" or struct.calcsize("P") != 8:
+        raise Unusable("they need a little-endian processor of 64 bits")
+    for package in ("numba", "llvmlite"):
+        if importlib.util.find_spec(package) is None:
+            raise Unusable("Numba is not installed: pip install 'spark_mq[fast]' makes reading and writing faster")
+
+
+def processor() -> tuple[str, str]:
+    """Name and features of the processor, as the compiler sees it. Raises Unusable where it does not."""
+    from llvmlite import binding
+
+    try:
+        name, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    except Exception as error:
+        raise Unusable(f"the processor is not known to LLVM: {error}") from error
+    return name, features
+
+
+def kernel_sources() -> Iterator[Path]:
+    """The files that compiled code is made of. Raises Unusable where they are none, as in a zip file."""
+    found = importlib.util.find_spec(KERNELS)
+    places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
+    if not places or not all(place.is_dir() for place in places):
+        raise Unusable("this package is not installed as files")
+    for place in places:
+        yield from (path for path in place.iterdir() if path.suffix in _FILES)
+
+
+def cache_home() -> Path:
+    """Where compiled code may lie."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(given) if os.path.isabs(given) else Path("~").expanduser() / ".cache"
+    return home / "spark_mq"
+
+
+def own_directory(path: Path) -> Path:
+    """A directory that nobody but this user can write to, or replace; made where it is not there. Raises Unusable."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        real = path.resolve(strict=True)
+        for place in (real, *real.parents):
+            status = place.stat()
+            is_ours = status.st_uid == os.geteuid()
+            others_write = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+            if place in (real, real.parent) and not (is_ours and not others_write):
+                raise Unusable(f"{place} is another user's, or others may write there")
+            if not (is_ours or status.st_uid == 0) or (others_write and not status.st_mode & stat.S_ISVTX):
+                raise Unusable(f"{place}, above {path.name}, can be changed by other users")
+        if not os.access(real, os.R_OK | os.W_OK | os.X_OK):
+            raise Unusable(f"{real} cannot be written")
+    except (OSError, RuntimeError) as error:
+        raise Unusable(f"there is no place for compiled code: {error}") from error
+    return real
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether everything has been compiled there."""
+    return (directory / "complete").exists()
+
+
+def begin_attempt(directory: Path) -> bool:
+    """Whether this process is the one to start a compiler: nobody has for a while."""
+    attempt = directory / "attempt"
+    with suppress(OSError):
+        if time.time() - attempt.stat().st_mtime > ATTEMPT_S:
+            attempt.unlink()
+    try:
+        os.close(os.open(attempt, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def cached_in(directory: Path | None) -> Iterator[None]:
+    """Numba's functions that are decorated meanwhile keep their compiled code there; with None nowhere."""
+    from numba import config
+
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(directory) if directory is not None else ""
+    _caching.append(directory is not None)
+    try:
+        yield
+    finally:
+        _caching.pop()
+        config.CACHE_DIR = before
+
+
+_caching: list[bool] = []
+
+
+def is_caching() -> bool:
+    """Whether what is compiled now is kept."""
+    return bool(_caching) and _caching[-1]
+
+
+def compile_all(names: tuple[str, ...]) -> None:
+    """Compile modules of kernels into the cache, and say that they are there. For a process of its own."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+    for name in names:
+        if COMPILER.load(name) is None:
+            raise SystemExit(f"no compiled kernels: {COMPILER.refusal}")
+    directory = own_directory(cache_home() / COMPILER._digest())
+    (directory / "complete").touch(mode=0o600)
+    _drop_unused(directory)
+
+
+def _drop_unused(kept: Path) -> None:
+    """Compiled code of other versions that nobody has completed for a while."""
+    limit = time.time() - 86_400 * UNUSED_DAYS
+    for other in kept.parent.glob("kernels-*"):
+        if other != kept and other.stat().st_mtime < limit:
+            for path in sorted(other.rglob("*"), reverse=True):
+                with suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+            with suppress(OSError):
+                other.rmdir()
+
+
+COMPILER = Compiler()
+"""This process's."""
+os.register_at_fork(after_in_child=lambda: COMPILER.after_fork())

@@ -1,0 +1,86 @@
+"""Modules of kernels, and when they are used: once a process has handled so many rows that loading them pays.
+
+    kernels = ENCODE.for_rows(count)        for_rows() where a part is done of what somebody counts
+    if kernels is not None: ... the kernel, which says where it does not know a row
+    ... else, and for rows that no kernel knows: the exact path, which is what tests hold kernels against
+
+Who has few rows never waits for a compiler (`storage/compiler.py` says where compiled code comes from).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.compiler import COMPILER, FEW_ROWS, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY
+from storage.format.texts import bytes_and_offsets
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+def as_int64(numbers: np.ndarray) -> np.ndarray:
+    """Whole numbers as most kernels read them."""
+    return sealed(numbers.astype(np.int64, copy=False))
+
+
+def as_int32(numbers: np.ndarray) -> np.ndarray:
+    """The same of 32 bits."""
+    return sealed(numbers.astype(np.int32, copy=False))
+
+
+def sealed(array: np.ndarray) -> np.ndarray:
+    """The same array, read-only and end to end: the type that signatures of kernels name for what they only read."""
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = array.copy()
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def strings_of(kernels: ModuleType, array: pa.Array) -> tuple[Any, Any]:
+    """A large_string or large_binary array as a kernel takes it: `Strings`, and `Bits` that say which are there."""
+    data, offsets = bytes_and_offsets(array)
+    bits = np.frombuffer(array.buffers()[0], np.uint8) if array.null_count else _NOTHING
+    return kernels.Strings(sealed(data), sealed(offsets)), kernels.Bits(sealed(bits), array.offset)
+
+
+class KernelModule:
+    """One module of kernels, imported when it pays. May be asked by several threads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"{KERNELS}.{name}"
+        self._module: ModuleType | None = None
+        self._is_off = False
+        self._rows = 0
+        self._next_look = ROWS_THAT_PAY
+
+    def for_rows(self, count: int = 0) -> ModuleType | None:
+        """The module, if kernels are to do so many more rows now. Who has few rows at once loads nothing, and counts for nothing."""
+        if self._module is not None:
+            return self._module
+        if self._is_off or (count < FEW_ROWS and COMPILER.mode == "auto"):
+            return None
+        self._rows += count
+        if self._rows < self._next_look and COMPILER.mode == "auto":
+            return None
+        self._next_look = self._rows + ROWS_BETWEEN_LOOKS
+        self._module = COMPILER.load(self.name)
+        self._is_off = self._module is None and COMPILER.is_refused
+        return self._module
+
+    def forget(self) -> None:
+        """As in a process that has handled no rows; for tests, which set another mode."""
+        self._module, self._is_off, self._rows, self._next_look = None, False, 0, ROWS_THAT_PAY
+
+
+ENCODE = KernelModule("encode")
+"""Rows to records: property strings, keys' hashes, the records themselves."""
+DECODE = KernelModule("decode")
+"""Records to rows."""
+ENTER = KernelModule("enter")
+"""Records into the log, its queues and its index: stamps, entries, items."""
+MODULES = ENCODE, DECODE, ENTER

@@ -1,0 +1,36 @@
+"""What of records a reader will ask for, so that it can be decoded in one pass. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Parts of records. What is not named here can be asked for all the same, and is decoded then."""
+
+    fields: frozenset[str] = frozenset()
+    """Of the fixed header."""
+    bodies: bool = False
+    """As stored."""
+    properties: frozenset[str] = frozenset()
+    """Single ones, by name."""
+    all_properties: bool = False
+    message_ids: bool = False
+
+    def __or__(self, other: Wanted) -> Wanted:
+        return Wanted(
+            self.fields | other.fields,
+            self.bodies or other.bodies,
+            self.properties | other.properties,
+            self.all_properties or other.all_properties,
+            self.message_ids or other.message_ids,
+        )
+
+    @staticmethod
+    def union(parts: Iterable[Wanted]) -> Wanted:
+        whole = Wanted()
+        for part in parts:
+            whole |= part
+        return whole

@@ -1,0 +1,281 @@
+"""Records decoded while their bytes are read, a window at a time: what `Records` then need not look for.
+
+    windows of a buffer ──kernels──▶ fields, bodies, properties of regular rows ──▶ `Decoded`, which `Records` gives as its own
+
+One row that is not regular, or is not what its queue's entry says, and nothing counts: then there is no `Decoded`, and `Records` does
+all of it from the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage.format.kernels.compiled import DECODE, sealed
+from storage.format.layout import row_windows
+from storage.format.properties import PropertyMaps
+from storage.format.record import HEADERS
+from storage.format.wanted import Wanted
+
+WINDOW_BYTES = 768 << 10
+"""Read and decoded at a time: small enough to stay in a core's cache, large enough that calls cost nothing."""
+MOST_BYTES = 64 << 20
+"""Of records that are decoded together."""
+_HEADER = HEADERS[0]
+_NOTHING = np.empty(0, np.int32)
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+class Decoded(NamedTuple):
+    """What was decoded of n records, all of which agree with their entries; None where it was not wanted."""
+
+    columns: dict[str, np.ndarray]
+    """Fields of the header in native byte order, hosts as V8."""
+    bodies: pa.Array | None
+    """As stored, binary."""
+    properties: dict[str, pa.Array]
+    """Single ones, string."""
+    maps: PropertyMaps | None
+    message_ids: pa.Array | None
+
+
+class Claims(NamedTuple):
+    """What all entries of a queue claim of their records: its topic and number."""
+
+    topic: bytes
+    queue_id: int
+
+
+class Memory:
+    """Memory that one reader uses again and again for what is gathered before it is copied into arrays of its size."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, np.ndarray] = {}
+
+    def take(self, name: str, size_bytes: int) -> np.ndarray:
+        """So many bytes, holding anything, of those that were taken by this name before."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size_bytes:
+            kept = self._kept[name] = np.empty(size_bytes + size_bytes // 4, np.uint8)
+        return kept[:size_bytes]
+
+    def ints(self, name: str, *shape: int) -> np.ndarray:
+        """The same as int32."""
+        return self.take(name, 4 * int(np.prod(shape))).view(np.int32).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a reader wants the records of one queue decoded."""
+
+    kernels: Any
+    """Compiled functions of `kernels/decode.py`, by name."""
+    claims: Claims
+    wanted: Wanted
+    memory: Memory
+
+    def decoder(self, places: np.ndarray, sizes: np.ndarray) -> WindowDecoder | None:
+        """For records that entries claim to lie at these places of the log (empty = at any), with these sizes, none of them negative.
+
+        None for those that would take much memory: few do, and what an entry claims may be false.
+        """
+        return WindowDecoder(self, places, sizes) if int(sizes.sum()) <= MOST_BYTES else None
+
+
+def decoding_of(rows: int, claims: Claims, wanted: Wanted | None, memory: Memory) -> Decoding | None:
+    """How to decode so many rows; None where nothing is wanted, or kernels do not pay."""
+    if wanted is None or (kernels := DECODE.for_rows(rows)) is None:
+        return None
+    return Decoding(kernels, claims, wanted, memory)
+
+
+def decode_rows(decoding: Decoding, buffer: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> Decoded | None:
+    """What is wanted of records that stand in one buffer, wherever in the log they lie."""
+    decoder = decoding.decoder(np.empty(0, np.int64), sizes)
+    if decoder is None:
+        return None
+    for rows, _ in row_windows(positions, sizes, WINDOW_BYTES):
+        decoder.add(buffer, positions, rows)
+    return decoder.finish()
+
+
+class WindowDecoder:
+    """Decodes the rows of one buffer in their order, some at a time."""
+
+    def __init__(self, decoding: Decoding, places: np.ndarray, sizes: np.ndarray) -> None:
+        kernels, wanted = decoding.kernels, decoding.wanted
+        self._kernels = kernels
+        self._claims = decoding.claims
+        self._topic = sealed(np.frombuffer(decoding.claims.topic, np.uint8))
+        self._places = sealed(places)
+        self._sizes = sealed(sizes)
+        self._properties = np.empty(len(sizes), np.int64)
+        self._done = 0
+        self._is_regular = True
+        count, room = len(sizes), int(sizes.sum())
+        self._fields = _Fields(kernels, sorted(wanted.fields), count)
+        self._bodies = _Bodies(kernels, count, room) if wanted.bodies else None
+        self._ids = np.empty(32 * count, np.uint8) if wanted.message_ids else None
+        names = sorted(wanted.properties)
+        has_properties = bool(names) or wanted.all_properties
+        self._texts = (
+            _Properties(kernels, names, wanted.all_properties, count, room, decoding.memory) if has_properties else None
+        )
+
+    def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> None:
+        """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says."""
+        kernels, first, last = self._kernels, rows.start, rows.stop
+        if not self._is_regular:
+            return
+        given = kernels.Rows(sealed(buffer), sealed(positions), self._sizes, self._places, self._properties)
+        self._is_regular = (
+            first == self._done
+            and last <= min(len(positions), len(self._sizes))
+            and kernels.check(given, first, last, self._topic, self._claims.queue_id)
+            and (self._texts is None or self._texts.add(given, first, last))
+        )
+        if not self._is_regular:
+            return
+        self._done = last
+        self._fields.add(given, first, last)
+        if self._bodies is not None:
+            self._bodies.add(given, first, last)
+        if self._ids is not None:
+            kernels.message_ids(given, first, last, self._ids)
+
+    def finish(self) -> Decoded | None:
+        """What was wanted; None where a row is not regular, or was not given."""
+        count = len(self._sizes)
+        if not self._is_regular or self._done < count:
+            return None
+        texts, maps = self._texts.arrays(count) if self._texts is not None else ({}, None)
+        return Decoded(
+            self._fields.columns(),
+            self._bodies.array(count) if self._bodies is not None else None,
+            texts,
+            maps,
+            _ids_of(self._ids, count) if self._ids is not None else None,
+        )
+
+
+class _Fields:
+    def __init__(self, kernels: Any, names: list[str], count: int) -> None:
+        self._kernels = kernels
+        self._names = [[name for name in names if is_kind(_HEADER[name])] for is_kind in (_is_long, _is_int, _is_host)]
+        longs, ints, hosts = (np.array([_HEADER.fields[name][1] for name in kind], np.int64) for kind in self._names)  # type: ignore[index]
+        self._wanted = kernels.Fields(
+            longs,
+            np.empty((len(longs), count), np.int64),
+            ints,
+            np.empty((len(ints), count), np.int32),
+            hosts,
+            np.empty((len(hosts), count), np.int64),
+        )
+
+    def add(self, given: Any, first: int, last: int) -> None:
+        if any(self._names):
+            self._kernels.fields(given, first, last, self._wanted)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        longs, ints, hosts = self._names
+        columns = dict(zip(longs, self._wanted.longs, strict=True))
+        columns |= {
+            name: column.view(_HEADER[name].newbyteorder("="))
+            for name, column in zip(ints, self._wanted.ints, strict=True)
+        }
+        return columns | {name: column.view("V8") for name, column in zip(hosts, self._wanted.hosts, strict=True)}
+
+
+def _is_long(layout: np.dtype) -> bool:
+    return layout.kind != "V" and layout.itemsize == 8
+
+
+def _is_int(layout: np.dtype) -> bool:
+    return layout.kind != "V" and layout.itemsize == 4
+
+
+def _is_host(layout: np.dtype) -> bool:
+    return layout.kind == "V"
+
+
+class _Bodies:
+    def __init__(self, kernels: Any, count: int, room: int) -> None:
+        self._kernels = kernels
+        self._data = pa.allocate_buffer(room)  # of Arrow's pool: fresh pages would cost as much as the copy
+        self._offsets = np.empty(count + 1, np.int32)
+        self._offsets[0] = 0
+        self._column = kernels.Strings(self._offsets, np.frombuffer(self._data, np.uint8))
+
+    def add(self, given: Any, first: int, last: int) -> None:
+        self._kernels.bodies(given, first, last, self._column)
+
+    def array(self, count: int) -> pa.Array:
+        data = self._data.slice(0, int(self._offsets[count]))
+        return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(self._offsets), data])
+
+
+class _Properties:
+    def __init__(self, kernels: Any, names: list[str], are_all: bool, count: int, room: int, memory: Memory) -> None:
+        self._kernels = kernels
+        self._names = names
+        texts = [name.encode() for name in names]
+        offsets = memory.ints("text offsets", len(names), count + 1)
+        offsets[:, 0] = 0
+        self._texts = kernels.Texts(
+            sealed(np.frombuffer(b"".join(texts), np.uint8)),
+            np.cumsum([0, *map(len, texts)], dtype=np.int64),
+            offsets,
+            memory.take("text validity", len(names) * count).reshape(len(names), count),
+            memory.take("texts", len(names) * room),
+            room,
+            np.zeros(len(names), np.uint8),
+        )
+        empty = kernels.Strings(_NOTHING, _NO_BYTES)
+        self._maps = kernels.Maps(_NOTHING, empty, empty, kernels.new_sequence(len(names)))
+        if are_all:
+            entries = min(room // 3, kernels.MAX_ENTRIES * count)
+            self._maps = self._maps._replace(
+                offsets=_begun(np.empty(count + 1, np.int32)),
+                names=kernels.Strings(_begun(memory.ints("name offsets", entries + 1)), memory.take("names", room)),
+                values=kernels.Strings(_begun(memory.ints("value offsets", entries + 1)), memory.take("values", room)),
+            )
+
+    def add(self, given: Any, first: int, last: int) -> bool:
+        return bool(self._kernels.properties(given, first, last, self._texts, self._maps))
+
+    def arrays(self, count: int) -> tuple[dict[str, pa.Array], PropertyMaps | None]:
+        texts = {name: self._text(column, count) for column, name in enumerate(self._names)}
+        if not len(self._maps.offsets):
+            return texts, None
+        entries = int(self._maps.offsets[count])
+        return texts, PropertyMaps(
+            self._maps.offsets, _strings(self._maps.names, entries), _strings(self._maps.values, entries)
+        )
+
+    def _text(self, column: int, count: int) -> pa.Array:
+        begin = column * self._texts.room
+        data = self._texts.data[begin : begin + int(self._texts.offsets[column, count])]
+        valid = None
+        if self._texts.has_null[column]:
+            valid = pa.py_buffer(np.packbits(self._texts.valid[column], bitorder="little"))
+        buffers = [valid, pa.py_buffer(self._texts.offsets[column].copy()), pa.py_buffer(data.copy())]
+        return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+def _begun(offsets: np.ndarray) -> np.ndarray:
+    offsets[0] = 0
+    return offsets
+
+
+def _strings(column: Any, count: int) -> pa.Array:
+    """A copy, as large as it must be."""
+    offsets, data = column.offsets[: count + 1].copy(), column.data[: int(column.offsets[count])].copy()
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _ids_of(characters: np.ndarray, count: int) -> pa.Array:
+    offsets = np.arange(0, 32 * count + 1, 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(characters)])

@@ -1,0 +1,107 @@
+"""Faults planted into kernels, one line each: the comparison with the exact path notices every one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+from hypothesis import Phase, settings
+
+from storage.compiler import cached_in
+from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
+from tests.format.kernels import test_encode, test_enter
+from tests.support.kernels import ON, kernels, need_kernels
+
+
+class Fault(NamedTuple):
+    """A line of a kernel, what it becomes, and the test that must fail then."""
+
+    module: KernelModule
+    kernel: str
+    right: str
+    wrong: str
+    judge: Callable[[], None]
+
+
+RECORDS, TEXTS = test_encode.test_records_are_the_same, test_encode.test_hashes_of_texts_are_the_same
+STRINGS, KEYS = test_encode.test_property_strings_are_the_same, test_encode.test_keys_are_the_same
+UNIQUE = test_encode.test_unique_keys_are_the_same
+STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
+PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_queues_get_the_same_entries
+
+FAULTS = (
+    Fault(ENCODE, "join_records", "put_be16(out, at, end - begin)", "put_be16(out, at, end - begin + 2)", RECORDS),
+    Fault(ENCODE, "join_records", "row * header_size, header_size", "0, header_size", RECORDS),
+    Fault(ENCODE, "join_records", "names.data, name, ", "names.data, 0, ", RECORDS),
+    Fault(ENCODE, "join_records", "body_end - body) & _CRC_MASK", "body_end - body)", RECORDS),
+    Fault(ENCODE, "lay_column", "values.data, begin, size", "values.data, 0, size", STRINGS),
+    Fault(ENCODE, "lay_column", "move(out, at, around.after, 0, after)", "pass", STRINGS),
+    Fault(ENCODE, "hash_strings", "seen |= byte", "pass", TEXTS),
+    Fault(ENCODE, "hash_strings", "if _is_there(valid, row):", "if _is_there(valid, 0):", TEXTS),
+    Fault(ENCODE, "hash_keys", "is_new &= found[place] != key", "pass", KEYS),
+    Fault(ENCODE, "hash_keys", "range(first, total)", "range(first + 1, total)", KEYS),
+    Fault(ENCODE, "hash_keys", "seen |= byte", "pass", KEYS),
+    Fault(ENCODE, "hash_keys", "if position > begin:", "if position >= begin:", KEYS),
+    Fault(ENCODE, "write_unique_keys", "rank = first_rank + row", "rank = first_rank + (row & 15)", UNIQUE),
+    Fault(ENCODE, "hash_unique_keys", " * _POWER_OF_PREFIX", "", UNIQUE),
+    Fault(ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[0]", STAMPS),
+    Fault(ENTER, "stamp", "times[0 if len(times) == 1 else row]", "times[0]", STAMPS),
+    Fault(ENTER, "stamp_crcs", "size - crc_size) & _CRC_MASK", "size - crc_size + 1) & _CRC_MASK", SUMS),
+    Fault(ENTER, "stamp_crcs", "at + digit", "at + digits - 1 - digit", SUMS),
+    Fault(ENTER, "rank", "counts[code] += 1", "counts[code] += 2", PLACES),
+    Fault(ENTER, "sort_entries", "out.store_times_ms[at]", "out.store_times_ms[row]", ENTRIES),
+    Fault(ENTER, "sort_entries", "entered.tags_codes[row]", "entered.tags_codes[row] & 0xFFFFFFFF", ENTRIES),
+    Fault(ENTER, "enter_keys", "free += previous == 0", "free += 1", test_enter.test_index_files_are_the_same),
+    Fault(ENTER, "enter_keys", "= first_number + row", "= first_number", test_enter.test_index_files_are_the_same),
+    Fault(ENTER, "enter_keys", "slots[slot] = ", "slots[0] = ", test_enter.test_index_files_are_the_same),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    need_kernels()
+
+
+def faulty(module: ModuleType, fault: Fault) -> Any:
+    """The kernel, compiled anew with the fault."""
+    source = inspect.getsource(getattr(module, fault.kernel).py_func)
+    assert source.count(fault.right) == 1, f"{fault.kernel} has not one {fault.right!r}"
+    namespace = dict(vars(module))
+    with cached_in(None):
+        exec(source.replace(fault.right, fault.wrong), namespace)
+    return namespace[fault.kernel]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=[f"{number} {fault.kernel}" for number, fault in enumerate(FAULTS)])
+def test_a_fault_in_a_kernel_is_noticed(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    judge: Any = fault.judge
+    quick = settings(
+        judge._hypothesis_internal_use_settings,
+        max_examples=200,
+        report_multiple_bugs=False,
+        phases=(Phase.generate,),
+        database=None,
+    )
+    monkeypatch.setattr(judge, "_hypothesis_internal_use_settings", quick)
+    with kernels(ON):
+        module = fault.module.for_rows()
+    assert module is not None
+    needs = "tmp_path_factory" in inspect.signature(judge).parameters
+    given = {"tmp_path_factory": tmp_path_factory} if needs else {}
+    with mock.patch.object(module, fault.kernel, faulty(module, fault)), pytest.raises(AssertionError):
+        judge(**given)
+
+
+def test_the_faults_are_where_they_are_looked_for() -> None:
+    """So that a changed line is noticed by who runs the quick tests."""
+    with kernels(ON):
+        for fault in FAULTS:
+            module = fault.module.for_rows()
+            assert inspect.getsource(getattr(module, fault.kernel).py_func).count(fault.right) == 1, fault

@@ -1,0 +1,250 @@
+"""Compiled code is used only where it may lie safely, where it pays, and where it works; elsewhere everything works without it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+
+from storage import compiler
+from storage.compiler import (
+    COMPILER,
+    ENVIRONMENT,
+    FEW_ROWS,
+    ROWS_BETWEEN_LOOKS,
+    ROWS_THAT_PAY,
+    Compiler,
+    Unusable,
+    asked_mode,
+    begin_attempt,
+    cache_home,
+    own_directory,
+)
+from storage.format.kernels.compiled import KernelModule
+from tests.support.places import PROJECT
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    [(None, "auto"), ("", "auto"), ("off", "off"), (" ON ", "on"), ("check", "check"), ("yes", "off")],
+)
+def test_the_environment_says_which_mode(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None, mode: str
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    if value is not None:
+        monkeypatch.setenv(ENVIRONMENT, value)
+    assert asked_mode() == mode
+    assert len(caplog.records) == (value == "yes")
+
+
+def test_a_cache_is_made_for_the_user_alone(cache: Path) -> None:
+    made = own_directory(cache_home() / "kernels-1")
+    assert made == cache / "spark_mq" / "kernels-1"
+    assert [path.stat().st_mode & 0o777 for path in (made, made.parent)] == [0o700, 0o700]
+    assert own_directory(made) == made
+
+
+@pytest.mark.parametrize("place", ["", "kernels-1"])
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_cache_that_others_may_write_is_none(cache: Path, place: str, mode: int) -> None:
+    """Who writes there runs code in this process."""
+    made = own_directory(cache_home() / "kernels-1")
+    (cache_home() / place).chmod(mode)
+    with pytest.raises(Unusable, match="others may write there"):
+        own_directory(made)
+
+
+def test_nor_is_one_that_others_may_replace(cache: Path) -> None:
+    own_directory(cache_home() / "kernels-1")
+    cache.chmod(0o777)
+    with pytest.raises(Unusable, match="can be changed by other users"):
+        own_directory(cache_home() / "kernels-1")
+    cache.chmod(0o1777)  # as /tmp: only its owner may replace a directory there
+    own_directory(cache_home() / "kernels-1")
+
+
+def test_nor_is_another_user_s(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_directory(cache_home() / "kernels-1")
+    monkeypatch.setattr(compiler.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(Unusable, match="is another user's"):
+        own_directory(cache_home() / "kernels-1")
+
+
+def test_nor_is_a_link_to_one(cache: Path, tmp_path: Path) -> None:
+    own_directory(cache_home() / "kernels-1")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    (cache_home() / "kernels-2").symlink_to(theirs)
+    with pytest.raises(Unusable):
+        own_directory(cache_home() / "kernels-2")
+
+
+def test_nor_is_a_file(cache: Path) -> None:
+    cache.write_text("")
+    with pytest.raises(Unusable, match="no place for compiled code"):
+        own_directory(cache_home() / "kernels-1")
+
+
+def test_one_process_begins_to_compile_and_another_after_a_while(tmp_path: Path) -> None:
+    assert begin_attempt(tmp_path)
+    assert not begin_attempt(tmp_path)
+    os.utime(tmp_path / "attempt", (1, 1))
+    assert begin_attempt(tmp_path)
+
+
+def loaded(using: Compiler) -> ModuleType | None:
+    return using.load("storage.format.kernels.encode")
+
+
+def test_without_numba_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "storage.kernels")
+    without = Compiler("auto")
+    with mock.patch.object(compiler.importlib.util, "find_spec", return_value=None):
+        assert [loaded(without) for _ in range(3)] == [None] * 3
+    assert [record.message for record in caplog.records] == [
+        "no compiled kernels: Numba is not installed: pip install 'spark_mq[fast]' makes reading and writing faster"
+    ]
+    assert without.is_refused
+
+
+def test_without_a_safe_cache_nobody_compiles(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("numba")
+    cache.write_text("")
+    caplog.set_level(logging.INFO, "storage.kernels")
+    without = Compiler("auto")
+    with mock.patch.object(compiler.subprocess, "Popen", side_effect=AssertionError):
+        assert loaded(without) is None
+    assert "no place for compiled code" in (without.refusal or "")
+    assert len(caplog.records) == 1
+
+
+def test_a_spoilt_cache_or_compiler_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("numba")
+    broken = Compiler("on")
+    with mock.patch.object(compiler, "import_module", side_effect=RuntimeError("spoilt")):
+        assert loaded(broken) is None
+    assert broken.refusal == "they cannot be loaded: RuntimeError: spoilt"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
+    """Once, and this one goes on without."""
+    pytest.importorskip("numba")
+    waiting = Compiler("auto")
+    with mock.patch.object(compiler.subprocess, "Popen") as helper:
+        helper.return_value.poll.return_value = None
+        assert [loaded(waiting), loaded(waiting), loaded(Compiler("auto"))] == [None] * 3
+    assert helper.call_count == 1
+    assert not waiting.is_refused
+    (directory,) = cache_home().iterdir()
+    (directory / "complete").touch()
+    with mock.patch.object(compiler, "import_module", return_value=compiler):
+        assert loaded(waiting) is compiler
+
+
+def test_kernels_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = KernelModule("encode")
+    asked: list[str] = []
+    monkeypatch.setattr(COMPILER, "_mode", "auto")
+    monkeypatch.setattr(COMPILER, "load", asked.append)
+    for _ in range(ROWS_THAT_PAY // 1_000 - 1):
+        assert module.for_rows(1_000) is None
+    for _ in range(1_000):  # a server's puts
+        assert module.for_rows(FEW_ROWS - 1) is None
+    assert asked == []
+    module.for_rows(1_000)
+    module.for_rows(ROWS_BETWEEN_LOOKS - 1)
+    assert asked == ["storage.format.kernels.encode"]
+    module.for_rows(FEW_ROWS)
+    assert len(asked) == 2
+
+
+def test_a_child_of_a_process_that_is_loading_goes_without() -> None:
+    parent = Compiler("on")
+    parent.after_fork()
+    assert not parent.is_refused
+    parent._is_loading = True
+    parent.after_fork()
+    assert parent.is_refused
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | environment,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_who_imports_the_engine_imports_no_compiler() -> None:
+    """PySpark's daemon and every small job."""
+    code = "import sys, storage, spark_mq.source, spark_mq.sink; print(*{'numba', 'llvmlite'} & set(sys.modules))"
+    assert run("-c", code).stdout == "\n"
+
+
+@pytest.mark.slow
+def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
+    pytest.importorskip("numba")
+    ended = run("-m", "storage.format.kernels", **{ENVIRONMENT: "on"})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    code = (
+        "from storage.format.kernels.compiled import ENCODE, ROWS_THAT_PAY\n"
+        "module = ENCODE.for_rows(ROWS_THAT_PAY)\n"
+        "print(sum(module.join_records.stats.cache_hits.values()), sum(module.join_records.stats.cache_misses.values()))"
+    )
+    assert run("-c", code, **{ENVIRONMENT: "auto"}).stdout == "1 0\n"
+
+
+@pytest.mark.slow
+def test_kernels_stay_within_their_arrays_whatever_rows_come() -> None:
+    """Every load and store is held against its bounds."""
+    pytest.importorskip("numba")
+    ended = run(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "tests/format/kernels",
+        **{ENVIRONMENT: "check"},
+    )
+    assert ended.returncode == 0, ended.stdout[-3_000:]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_leaves_its_arrays_is_noticed_by_the_checks() -> None:
+    pytest.importorskip("numba")
+    code = (
+        "import numpy as np\n"
+        "from storage.compiler import COMPILER, cached_in\n"
+        "with cached_in(None):\n"
+        "    from storage.format.kernels import ground as g\n"
+        "    @g.kernel(g.types.int64(g.READ, g.types.int64))\n"
+        "    def outside(array, position): return g.le_i64(array, position)\n"
+        "array = np.zeros(16, np.uint8); array.flags.writeable = False\n"
+        "print(outside(array, 8))\n"
+        "for position in (9, 16, -1):\n"
+        "    try: outside(array, position)\n"
+        "    except IndexError as error: print(error)\n"
+    )
+    assert run("-c", code, **{ENVIRONMENT: "check"}).stdout == "0\n" + 3 * "argument 0 is left\n"
