@@ -208,9 +208,14 @@ def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
     code = (
         "from storage.format.kernels.compiled import ENCODE, ROWS_THAT_PAY\n"
         "module = ENCODE.for_rows(ROWS_THAT_PAY)\n"
-        "print(sum(module.join_records.stats.cache_hits.values()), sum(module.join_records.stats.cache_misses.values()))"
+        "stats = module.hash_strings.stats\n"
+        "import pyarrow, numba\n"
+        "from storage.format.java_hash import string_hash, string_hashes\n"
+        "print(*string_hashes(pyarrow.array(['key', 'a'])), string_hash('key'))\n"
+        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
+        "print(numba.njit(lambda numbers: len([2 * number for number in numbers]))((1, 2, 3)))"
     )
-    assert run("-c", code, **{ENVIRONMENT: "auto"}).stdout == "1 0\n"
+    assert run("-c", code, **{ENVIRONMENT: "auto"}).stdout == "106079 97 106079\n1 0\n3\n"
 
 
 @pytest.mark.slow
@@ -225,6 +230,8 @@ def test_kernels_stay_within_their_arrays_whatever_rows_come() -> None:
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        "-m",
+        "not slow",
         "tests/format/kernels",
         **{ENVIRONMENT: "check"},
     )
