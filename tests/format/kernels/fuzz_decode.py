@@ -48,6 +48,8 @@ _WORDS = [
     b"\xf0\x9f\x98\x80",
     b"\0",
 ]
+_ALIKE = [b"12345678a", b"12345678b", b"1234567812345678a", b"1234567812345678b"]
+"""Names that differ late: those of one record are compared with those of the record before."""
 _EDGES = (0, 1, 0x7F, 0x80, 0xFF)
 
 
@@ -131,6 +133,8 @@ def _properties(random: Random, odds: float) -> bytes:
         return b"".join(random.choices((b"\1", b"\2", b"\0", *_WORDS), k=random.randrange(14)))
     words = _WORDS if random.random() < odds else [word for word in _WORDS if is_utf8(word)]
     entries = random.choice((0, 1, 5, 9, 63, 64, 65 if random.random() < odds else 2))
+    if random.random() < 0.4:
+        words, entries = _ALIKE, 1
     raw = b"".join(
         random.choice(words) + b"\1" + random.choice((*words, b"x" * random.randrange(1, 40))) + b"\2"
         for _ in range(entries)
