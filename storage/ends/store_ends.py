@@ -18,6 +18,7 @@ class StoreEnds:
     log_end: int
     last_record: RecordIdentity | None
     queue_ends: dict[QueueName, int]
+    """The next offset of each queue's appended messages."""
     unsynced: set[str] = field(default_factory=set)
     checkpointed_ms: int = 0
     ledger: LedgerEnds | None = None
@@ -31,3 +32,5 @@ class StoreEnds:
     """Whether the slots of the last index file were seen to be whole."""
     indexed_from: int | None = None
     """From this place in the log on the index has every key; None where no index is kept."""
+    readable_ends: dict[QueueName, int] = field(default_factory=dict)
+    """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""

@@ -117,6 +117,16 @@ class StoreWriter:
         self._refuse_after_failure()
         return self._topics.make(topic)
 
+    @property
+    def derived(self) -> DerivedWriter:
+        """Who enters records into queues and index."""
+        return self._derived
+
+    def remove_topic(self, topic: str) -> None:
+        """No entry in topics.json; the queues stay (`deleted_topic.py`). Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.remove(topic)
+
     # Appending
 
     def reserve(self, size_bytes: int, largest_bytes: int) -> None:
