@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import is_barred, settings_text, told_settings
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.parts import BrokerParts
@@ -178,6 +178,6 @@ class AdminHandlers:
                         table[client.client_id] = read_body(ConsumerStatus, found.body).message_queue_table
                     except BodyError:
                         continue  # a client that says nothing that can be read says nothing
-            return asked.answer(body=ConsumerStatus(consumer_table=table))
+            return asked.answer(remark=UNSET, body=ConsumerStatus(consumer_table=table))
 
         return AskClients(tuple((client.connection, question) for client in clients), _STATUS_MS, answer)

@@ -28,9 +28,6 @@ from storage.rules.response_codes import ResponseCode
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
-_REFUSED_SQL = "Invalid MessageSelector. "
-"""What Java says of any text that does not compile."""
-
 
 class ClientHandlers:
     """Answers 34, 35, 38, 41, 42 and 46."""
@@ -124,8 +121,8 @@ class ClientHandlers:
             return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED)
         try:
             compile_expression(subscription.sub_string or "")
-        except SqlError:
-            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, _REFUSED_SQL)
+        except SqlError as error:
+            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return asked.answer()
 
     def consumer_list(self, asked: Asked) -> RemotingCommand:

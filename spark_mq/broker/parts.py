@@ -98,6 +98,8 @@ class BrokerParts:
             heeds_resets=clients.use_server_side_reset_offset,
         )
         self.mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
+        found = self.mappings.version
+        self.mappings_version = found if found.counter else replace(found, timestamp_ms=clock())
         self.statistics = statistics
         self.traffic = Traffic(statistics, settings.cluster)
         self.fingerprints: dict[str, int] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
-from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import (
@@ -148,13 +149,17 @@ class ProgressHandlers:
             delay_ms = 0
             if offset < maximum:
                 delay_ms = parts.clock() - parts.served.store_time(topic, queue_id, offset)
+            last_ms = parts.served.store_time(topic, queue_id, maximum - 1)
             spans.append(
                 QueueTimeSpan(
                     queue=MessageQueue(topic, parts.broker_name, queue_id),
                     min_time_ms=first_ms,
-                    max_time_ms=parts.served.store_time(topic, queue_id, maximum - 1),
+                    max_time_ms=last_ms,
                     consume_time_ms=read_ms,
                     delay_ms=delay_ms,
+                    min_time=_shown(first_ms),
+                    max_time=_shown(last_ms),
+                    consume_time=_shown(read_ms),
                 )
             )
         return asked.answer(body=ConsumeTimeSpans(spans=tuple(spans)))
@@ -209,7 +214,7 @@ class ProgressHandlers:
             with parts.lock:
                 subscription = parts.consumers.subscription(told.consumer_group, topic)
             filter_data = "null" if subscription else f"{told.consumer_group}@{topic} is not online!"
-        remark = None
+        remark = UNSET
         if 0 <= told.index < maximum:
             rows = parts.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES))
             found = tuple(
@@ -227,3 +232,9 @@ class ProgressHandlers:
             min_queue_index=parts.served.minimum(topic, queue_id),
         )
         return asked.answer(remark=remark, body=body)
+
+
+def _shown(time_ms: int) -> str:
+    """In the broker's local time. Java: UtilAll.YYYY_MM_DD_HH_MM_SS_SSS."""
+    seconds, millis = divmod(time_ms, 1_000)
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{millis:03d}"

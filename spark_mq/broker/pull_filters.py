@@ -72,6 +72,8 @@ def heed_subscriptions(
             continue
         if (expression := compiled(subscription)) is not None:
             known[group, topic] = subscription.sub_version, expression
+        else:  # the group's next pull tells it
+            known.pop((group, topic), None)
     for key in [key for key in known if key[0] == group and key[1] not in subscriptions]:
         del known[key]
 

@@ -6,7 +6,7 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.put_response import DiskUse
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.retry import CURRENT_VERSION
-from storage.files.disk_use import disk_used_percent
+from storage.files.disk_use import disk_room_bytes, disk_used_percent
 from storage.format.record import decode_record
 
 _RELEASE = "V5_3_3"
@@ -73,6 +73,8 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         "EndTransactionThreadPoolQueueCapacity": str(Pool.END_TRANSACTION.capacity),
     }
     used = _disk_use(parts)
+    total, free = disk_room_bytes(service.root)
+    info["commitLogDirCapacity"] = f"Total : {_readable(total)}, Free : {_readable(free)}."
     info |= {"commitLogDiskRatio": f"{used.log_used:.2f}", "consumeQueueDiskRatio": f"{used.queues_used:.2f}"}
     for name, pool in _POOLS.items():
         waiting, head_ms = (0, 0) if pool is None else parts.pool_load(pool)
@@ -92,6 +94,12 @@ def _earliest(parts: BrokerParts) -> int:
     record = parts.served.record_at(parts.served.log_minimum)
     found = None if record is None else decode_record(record)
     return getattr(found, "store_time_ms", -1)
+
+
+def _readable(size_bytes: int) -> str:
+    """Java: MixAll.humanReadableByteCount."""
+    power = min((max(1, size_bytes).bit_length() - 1) // 10, 6)
+    return f"{size_bytes} B" if not power else f"{size_bytes / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def _span(elapsed_ms: int) -> str:

@@ -151,7 +151,7 @@ class TopicHandlers:
         body = TopicConfigTable(
             topic_config_table=wire_topics(dict(parts.topics)),
             data_version=wire_version(parts.service.settings.topics.version),
-            mapping_data_version=wire_version(parts.mappings.version),
+            mapping_data_version=wire_version(parts.mappings_version),
             topic_queue_mapping_info_map={},
             topic_queue_mapping_detail_map=parts.mappings.document.get("topicQueueMappingTable") or {},
         )

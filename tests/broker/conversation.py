@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_mq.remoting import RemotingCommand, write_body
@@ -21,22 +22,41 @@ from storage.format.fastjson import parse_sent
 from storage.format.java_hash import string_hash
 from storage.format.message_id import encode_offset_message_id
 from storage.format.record import Message, decode_record
+from storage.rules.response_codes import ResponseCode
 from tests.broker.peers import Peers
 
 BROKER = "broker-lab"
 SETTINGS = {"timerWheelEnable": "true", "enablePropertyFilter": "true", "maxMessageSize": "65536"}
 """Of the broker, besides those of every test's."""
-_TIMES = {"lastUpdateTimestamp", "lastTimestamp", "timestamp", "minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime"}
-_HIDDEN = _TIMES | {"clientAddr", "remoteIP", "consumeTps", "topicPutTps", "counter", "stateVersion", "brokerAddr"}
-_RATES = {"tps", "sum", "avgpt"}
-_CLASSES = re.compile(r"^[\w.$]+(Exception|Error)\b.*", re.DOTALL)
+_TIMES = {
+    *("lastUpdateTimestamp", "lastTimestamp", "timestamp", "delayTime"),
+    *("minTimeStamp", "maxTimeStamp", "consumeTimeStamp"),
+}
+_HIDDEN = {
+    *("minTimeStampStr", "maxTimeStampStr", "consumeTimeStampStr"),
+    *("clientAddr", "remoteIP", "brokerAddr", "counter", "stateVersion"),
+    *("tps", "sum", "avgpt", "consumeTps", "topicPutTps"),
+}
+
+
+def encode_batch_item(body: bytes, flag: int, properties: bytes) -> bytes:
+    """A message within a batch. Java: MessageDecoder.encodeMessage."""
+    numbers = (0, 0, 0, flag, len(body))
+    size = 4 * 5 + len(body) + 2 + len(properties)
+    head = b"".join(number.to_bytes(4, "big") for number in (size, *numbers[1:]))
+    return head + body + len(properties).to_bytes(2, "big") + properties
 
 
 class Exchange(NamedTuple):
-    """A step and what came of it, without what differs from run to run."""
+    """A step and what came of it, without what differs from run to run; JSON can hold it."""
 
     step: str
     said: Any
+
+
+def as_text(said: Sequence[Exchange]) -> str:
+    """A line for each step."""
+    return "".join(json.dumps(exchange, sort_keys=True) + "\n" for exchange in said)
 
 
 def masked(answer: RemotingCommand) -> dict[str, Any]:
@@ -45,8 +65,16 @@ def masked(answer: RemotingCommand) -> dict[str, Any]:
     for name in ("timestamp", "indexLastUpdateTimestamp", "version"):
         if fields and name in fields:
             fields[name] = "a time" if fields[name] not in ("-1", "0") else fields[name]
+    if fields and "msgId" in fields:  # without the port
+        fields["msgId"] = ",".join(one[:8] + one[16:] for one in fields["msgId"].split(","))
     remark = answer.remark and re.sub(r"/?127\.0\.0\.1:\d+", "ADDRESS", answer.remark)
+    if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED and remark and ".java" not in remark:
+        remark = remark if remark.startswith("parse the") else "what the parser says"
     return {"code": answer.code, "remark": remark, "fields": fields, "body": _body(bytes(answer.body))}
+
+
+def _without_id(fields: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: text for name, text in (fields or {}).items() if name != "msgId"}
 
 
 def _body(body: bytes) -> Any:
@@ -64,7 +92,7 @@ def _hidden(value: Any) -> Any:
             name = key
             if key.startswith("{"):
                 name = str(sorted(parse_sent(key).items()))
-            found[name] = "hidden" if key in _HIDDEN and item not in (0, -1) or key in _RATES else _hidden(item)
+            found[name] = "hidden" if (key in _TIMES and item not in (0, -1)) or key in _HIDDEN else _hidden(item)
         return found
     if isinstance(value, list):
         return sorted((_hidden(item) for item in value), key=str)
@@ -82,8 +110,8 @@ def _records(body: bytes) -> list[dict[str, Any]]:
                 "queue": record.queue_id,
                 "offset": record.queue_offset,
                 "place": record.commitlog_offset,
-                "body": record.body,
-                "flags": (record.flag, record.sys_flag, record.reconsume_times),
+                "body": f"{len(record.body)}: {record.body[:20].decode('latin-1')}",
+                "flags": [record.flag, record.sys_flag, record.reconsume_times],
                 "properties": record.properties,
             }
         )
@@ -98,12 +126,16 @@ class Conversation:
         self._peers = peers
         self._port = port
         self.said: list[Exchange] = []
+        self._hides_places = False
 
     def say(
         self, step: str, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", *, client: str = "admin"
     ) -> RemotingCommand:
         answer = self._peers.ask(client, code, fields, body)
-        self.said.append(Exchange(f"{step} ({code})", masked(answer)))
+        said = masked(answer)
+        if self._hides_places and said["fields"]:
+            said["fields"].pop("msgId", None)
+        self.said.append(Exchange(f"{step} ({code})", said))
         return answer
 
     def note(self, step: str, what: Any) -> None:
@@ -126,6 +158,7 @@ class Conversation:
         self._groups()
         self._operators()
         self._deletions()
+        self._transactions()
         return self.said
 
     # Parts
@@ -176,7 +209,21 @@ class Conversation:
 
     @staticmethod
     def _message(topic: str, properties: str, queue_id: int = 0) -> dict[str, Any]:
-        values = ("producers", topic, "TBW102", 4, queue_id, 0, 1_700_000_000_000, 0, properties, 0, "false", 16, "false")
+        values = (
+            "producers",
+            topic,
+            "TBW102",
+            4,
+            queue_id,
+            0,
+            1_700_000_000_000,
+            0,
+            properties,
+            0,
+            "false",
+            16,
+            "false",
+        )
         return dict(zip("abcdefghijklm", values, strict=True))
 
     def _sends(self) -> None:
@@ -191,7 +238,27 @@ class Conversation:
         self._send("to a mute topic", "Mute", f"UNIQ_KEY\x01M{0:031d}", b"said")
         self._send("to a new topic", "Fresh", f"UNIQ_KEY\x01F{0:031d}", b"said")
         self.say("unknown code", 9_999, {})
-        self.say("a code of POP", 400, {})
+        names = (
+            "producerGroup",
+            "topic",
+            "defaultTopic",
+            "defaultTopicQueueNums",
+            "queueId",
+            "sysFlag",
+            "bornTimestamp",
+        )
+        names += ("flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch")
+        long_names = dict(zip(names, self._message("Few", f"UNIQ_KEY\x01O{0:031d}").values(), strict=True))
+        self.say("send with long names", 10, long_names, b"old", client="producer")
+        items = [encode_batch_item(b"item %d" % number, 0, b"TAGS\x01t") for number in range(3)]
+        batch = self._message("Few", f"UNIQ_KEY\x01B{0:031d}") | {"m": "true"}
+        self.say("batch", 320, batch, b"".join(items), client="producer")
+        back = {"offset": 0, "group": "returners", "delayLevel": 18, "originMsgId": "m", "originTopic": "Sent"}
+        self.say("send back", 36, back)
+        self.say("send back at once to the dead letters", 36, back | {"delayLevel": -1})
+        self.say("send back of nothing", 36, back | {"offset": 99_999_999})
+        for topic in ("%RETRY%returners", "%DLQ%returners"):
+            self.say(f"stats of {topic}", 202, {"topic": topic})
 
     def _queues(self) -> None:
         for topic, queue_id in (("Sent", 0), ("Sent", 1), ("Few", 0), ("Nothing", 0), ("Sent", 9)):
@@ -350,14 +417,14 @@ class Conversation:
         self._heartbeat("ida", "bad group!", self._subscribed("Sent"))
         info = {"consumerGroup": "team", "clientId": "ann@id", "jstackEnable": "false"}
         self.say("running info", 307, info)
-        self.note("ann was asked", [(one.code, dict(one.ext_fields or {})) for one in peers.asked["ann"]])
+        self.note("ann was asked", [[one.code, dict(one.ext_fields or {})] for one in peers.asked["ann"]])
         self.say("running info of nobody", 307, info | {"clientId": "zoe"})
         self.say("status", 223, {"topic": "Sent", "group": "team", "clientAddr": "ann@id"})
         message_id = encode_offset_message_id(b"\x7f\0\0\1", self._port, 0)
         directly = {"consumerGroup": "team", "clientId": "ann@id", "msgId": message_id, "topic": "Sent"}
         self.say("consume directly", 309, directly)
         asked = peers.asked["ann"][-1]
-        self.note("ann was asked to consume", (asked.code, dict(asked.ext_fields or {}), _records(bytes(asked.body))))
+        self.note("ann was asked to consume", [asked.code, _without_id(asked.ext_fields), _records(bytes(asked.body))])
         self.say("leave", 35, {"clientID": "bob@id", "consumerGroup": "team"}, client="bob")
         self._notices("left", "ann", "bob")
         self._heartbeat("bob", "team", self._subscribed("Sent"))
@@ -378,7 +445,9 @@ class Conversation:
         self._send("wakes the other", "Sent", f"UNIQ_KEY\x01W{1:031d}\x02TAGS\x01red", b"woken", 1)
         self._peers.until(only_red.done)
         self.note("woken by its tag", masked(only_red.result(20)))
-        short = self._peers.start("reader", 11, self._pull_fields(**end | {"queueOffset": 2, "suspendTimeoutMillis": 100}))
+        short = self._peers.start(
+            "reader", 11, self._pull_fields(**end | {"queueOffset": 2, "suspendTimeoutMillis": 100})
+        )
         self._peers.until(short.done)
         self.note("its time is up", masked(short.result(20)))
 
@@ -455,7 +524,9 @@ class Conversation:
         self.say("figures of a group", 315, {"statsName": "GROUP_GET_NUMS", "statsKey": "Sent@readers"})
         self.say("no figures", 315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "Nothing"})
         self.say("entries", 321, {"topic": "Sent", "queueId": 0, "index": 5, "count": 2})
-        self.say("entries for a group", 321, {"topic": "Few", "queueId": 0, "index": 0, "count": 1, "consumerGroup": "x"})
+        self.say(
+            "entries for a group", 321, {"topic": "Few", "queueId": 0, "index": 0, "count": 1, "consumerGroup": "x"}
+        )
         self.say("no entries", 321, {"topic": "Sent", "queueId": 0, "index": 500, "count": 2})
 
     def _groups(self) -> None:
@@ -492,3 +563,25 @@ class Conversation:
         self.say("make it again", 17, self._topic("Sent", 2))
         self._send("send anew", "Sent", f"UNIQ_KEY\x01N{0:031d}", b"anew")
         self._pull("pull anew")
+
+    def _transactions(self) -> None:
+        """Last: where op messages come between, places differ from run to run."""
+        self._hides_places = True
+        for verdict in (8, 12):
+            properties = f"UNIQ_KEY\x01H{verdict:031d}\x02TRAN_MSG\x01true\x02PGROUP\x01producers"
+            half = self._message("Few", properties) | {"f": 4}
+            answer = self.say("half", 310, half, b"half", client="producer")
+            fields = dict(answer.ext_fields or {})
+            ending = {
+                "topic": "Few",
+                "producerGroup": "producers",
+                "tranStateTableOffset": fields["queueOffset"],
+                "commitLogOffset": int(fields["msgId"][16:], 16),
+                "commitOrRollback": verdict,
+                "fromTransactionCheck": "false",
+                "msgId": fields["transactionId"],
+                "transactionId": fields["transactionId"],
+            }
+            self.say(f"end {verdict}", 37, ending, client="producer")
+            self.say("end of another group", 37, ending | {"producerGroup": "others"}, client="producer")
+        self.say("end of nothing", 37, ending | {"commitLogOffset": 99_999_999}, client="producer")

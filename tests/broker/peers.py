@@ -51,7 +51,9 @@ class Peers(ABC):
         self.asked: defaultdict[str, list[RemotingCommand]] = defaultdict(list)
         """By client, the requests of the broker that it answered."""
 
-    def ask(self, client: str, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> RemotingCommand:
+    def ask(
+        self, client: str, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
         """The answer to a request."""
         return self.start(client, code, fields, body).result(WAIT_S)
 
@@ -146,10 +148,20 @@ class SocketPeers(Peers):
             self.hang_up(client)
 
 
-class BrokerPeers(Peers):
-    """Without sockets, but through the bytes of frames in both directions."""
+class FakeClock:
+    """Milliseconds that pass when they are told to."""
 
-    def __init__(self, broker: Broker, clock: Callable[[], int]) -> None:
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class BrokerPeers(Peers):
+    """Without sockets, but through the bytes of frames in both directions. Time passes in `pause` alone."""
+
+    def __init__(self, broker: Broker, clock: FakeClock) -> None:
         super().__init__()
         self._broker = broker
         self._clock = clock
@@ -161,7 +173,7 @@ class BrokerPeers(Peers):
         self.closed: list[str] = []
 
     def pause(self, seconds: float) -> None:
-        time.sleep(seconds)
+        self._clock.now_ms += int(seconds * 1_000)
         self._broker.tick(self._clock())
         self._do_events()
 
