@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from spark_mq.broker.sql92_tokens import SqlError, Tokens
@@ -56,8 +57,9 @@ class Expression:
             return False
 
 
+@lru_cache(128)
 def compile_expression(text: str) -> Expression:
-    """Raises SqlError where Java refuses the text."""
+    """Raises SqlError where Java refuses the text. The last ones are kept: a pull may carry its expression each time."""
     try:
         return Expression(text, _as_boolean(_or(Tokens(text))))
     except _EvaluationError as error:

@@ -35,7 +35,6 @@ class BrokerIdentity:
     broker_cluster_name: str = field(default="DefaultCluster", metadata=_java("brokerClusterName"))
     broker_ip1: str | None = field(default=None, metadata=_java("brokerIP1"))
     listen_port: int = field(default=10911, metadata=_java("listenPort"))
-    broker_id: int = field(default=0, metadata=_java("brokerId"))
 
 
 @dataclass(frozen=True, slots=True)
