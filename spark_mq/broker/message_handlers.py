@@ -5,22 +5,24 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
-from spark_mq.broker.asked import NO_FIELDS, Asked
-from spark_mq.broker.connections import Outcome
+from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked
+from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting import RemotingCommand, RequestCode, write_header
+from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting import message_headers as wire
 from storage.format.properties import decode_properties
+from storage.messages.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
 
 
 class MessageHandlers:
-    """Answers 10, 310, 320, 36, 37, 12 and 33."""
+    """Answers 10, 310, 320, 324, 325, 370, 36, 37, 12 and 33."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -49,6 +51,98 @@ class MessageHandlers:
             )
             fields = write_header(answer) | fields
         return asked.answer(response.code, response.remark, fields or None)
+
+    def reply(self, asked: Asked) -> Outcome:
+        """324, 325: an answer to a message, handed to the client that waits for it, and stored.
+
+        Departures: it is stored first; `storeReplyMessageEnable` is not followed.
+        """
+        header: wire.SendMessageRequest = asked.header
+        request = send_request(asked, header)
+        stored = self.sender.send(request)
+        if stored.msg_id is None:
+            return asked.answer(stored.code, stored.remark, dict(stored.ext_fields) or None)
+        client_id = request.properties.get("REPLY_TO_CLIENT")
+        place = wire.SendMessageAnswer(
+            message_id=stored.msg_id, queue_id=stored.queue_id or 0, queue_offset=stored.queue_offset or 0
+        )
+        fields = dict(stored.ext_fields) | write_header(place)
+        if client_id is None:
+            remark = "reply message properties[REPLY_TO_CLIENT] is null"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+        with self._parts.lock:
+            connection = self._parts.producers.of_client(client_id)
+        if connection is None:
+            remark = f"push reply message fail, channel of <{client_id}> not found."
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+
+        def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
+            if answers[0] is None or answers[0].code != ResponseCode.SUCCESS:
+                remark = f"push reply message to {client_id}fail."
+                return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+            return asked.answer(header=fields)
+
+        return AskClients(((connection, self._pushed_reply(asked, header, request)),), _PUSH_MS, answer)
+
+    def _pushed_reply(self, asked: Asked, header: wire.SendMessageRequest, request: SendRequest) -> RemotingCommand:
+        properties = dict(request.properties) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
+        pushed = wire.ReplyMessageRequest(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_count=header.default_topic_queue_count,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_time_ms=header.born_time_ms,
+            flag=header.flag,
+            properties=encode_properties(properties).decode("utf-8", "surrogatepass"),
+            reconsume_times=header.reconsume_times,
+            unit_mode=bool(header.unit_mode),
+            born_host=asked.connection.address,
+            store_host=self._parts.address,
+            store_time_ms=asked.now_ms,
+        )
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        return make_request(code, write_header(pushed), asked.body, encoding=self._parts.encoding)
+
+    def recall(self, asked: Asked) -> RemotingCommand:
+        """370: a timed message shall not be delivered. A message is put that deletes it when its time comes."""
+        header: wire.RecallMessageRequest = asked.header
+        parts, send = self._parts, self._parts.config.send
+        region = {"MSG_REGION": send.region_id}
+
+        def refusal(code: ResponseCode, why: str) -> RemotingCommand:
+            return asked.answer(code, f"recall failed, {why}", region)
+
+        if asked.now_ms < send.start_accept_send_request_time_stamp:
+            return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
+        if header.topic not in parts.topics:
+            return refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
+        handle = read_recall_handle(header.recall_handle)
+        if handle is None:
+            return asked.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
+        if handle.topic != header.topic:
+            return refusal(ResponseCode.ILLEGAL_OPERATION, "topic not match")
+        if handle.broker_name != parts.broker_name:
+            return refusal(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
+        left_ms = handle.time_ms - asked.now_ms
+        if not 0 < left_ms < parts.config.timer.timer_max_delay_sec * 1_000:
+            return refusal(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
+        response = self.sender.send(
+            SendRequest(
+                topic=header.topic,
+                body=b"0",
+                properties=recall_properties(handle, header.producer_group, asked.now_ms),
+                queue_id=0,
+                producer_group=header.producer_group or "",
+                born_time_ms=asked.now_ms,
+                born_host=asked.connection.host,
+            )
+        )
+        if response.msg_id is None:
+            return refusal(ResponseCode.SYSTEM_ERROR, "execute error")
+        answer = write_header(wire.RecallMessageAnswer(message_id=handle.unique_key))
+        return asked.answer(remark=UNSET, header=answer | region)
 
     def send_back(self, asked: Asked) -> RemotingCommand:
         """36."""
@@ -112,6 +206,7 @@ class MessageHandlers:
         return asked.answer(body=record)
 
 
+_PUSH_MS = 10_000
 _MOST_QUERIED = 64
 """Java: MessageStoreConfig.maxMsgsNumBatch."""
 

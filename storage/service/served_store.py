@@ -16,7 +16,7 @@ import numpy as np
 
 from storage.ends.dispatched_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_ext_address
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
 from storage.format.layout import view_at
@@ -222,11 +222,11 @@ class ServedStore:
             return RawGet(GetStatus.OFFSET_OVERFLOW_BADLY, maximum, minimum, maximum)
         queue = self._reader.queues.get_or_make(topic, queue_id)
         count = min(maximum - offset, entries_looked_at(max_messages, limits))
-        entries = decode_entries(queue.bytes_from(offset, count))
+        span = self._span()
+        entries = self._entries_for(queue, offset, count, max_messages, limits, span, wanted)
         if not len(entries):
             file_entries = max(1, queue.file_size_bytes // ENTRY_SIZE)
             return RawGet(GetStatus.OFFSET_FOUND_NULL, (offset // file_entries + 1) * file_entries, minimum, maximum)
-        span = self._span()
         seen = candidates(entries, self._tags_codes(queue, entries), wanted.tags_codes, span)
         taken = seen.passes & seen.is_there
         stop = stop_of(seen, taken, max_messages, limits, span)
@@ -243,6 +243,26 @@ class ServedStore:
         return RawGet(
             GetStatus.FOUND, offset + stop, minimum, maximum, body, len(rows), is_behind, _store_time_at(body, last)
         )
+
+    @staticmethod
+    def _entries_for(
+        queue: ConsumeQueue,
+        offset: int,
+        count: int,
+        max_messages: int,
+        limits: TransferLimits,
+        span: LogSpan,
+        wanted: MessageFilter,
+    ) -> np.ndarray:
+        """The entries that a pull may look at: a few where it wants all messages and the log holds them, else `count`."""
+        few = max(1, min(max_messages, limits.in_memory_count)) + 1
+        if wanted is ALL_MESSAGES and few < count:
+            entries = decode_entries(queue.bytes_from(offset, few))
+            if len(entries) == few and int(entries["commitlog_offset"][0]) >= span.minimum:
+                ends = entries["commitlog_offset"] + entries["size_bytes"]
+                if not is_pre_blank(entries).any() and int(ends[-1]) <= span.end:
+                    return entries
+        return decode_entries(queue.bytes_from(offset, count))
 
     def _accept(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,7 @@ class Conversation:
         said = masked(answer)
         if self._hides_places and said["fields"]:
             said["fields"].pop("msgId", None)
+            said["fields"].pop("recallHandle", None)
         self.said.append(Exchange(f"{step} ({code})", said))
         return answer
 
@@ -155,10 +157,12 @@ class Conversation:
         self._resets()
         self._queries()
         self._progress()
+        self._replies()
         self._groups()
         self._operators()
         self._deletions()
         self._transactions()
+        self._recalls()
         return self.said
 
     # Parts
@@ -529,6 +533,36 @@ class Conversation:
         )
         self.say("no entries", 321, {"topic": "Sent", "queueId": 0, "index": 500, "count": 2})
 
+    def _replies(self) -> None:
+        def reply(step: str, code: int, properties: str) -> None:
+            fields = self._message("LabCluster_REPLY_TOPIC", properties)
+            self.say(step, code, fields, b"answer", client="replier")
+
+        reply("reply to nobody", 325, f"UNIQ_KEY\x01R{0:031d}")
+        reply("reply to one who is away", 325, f"UNIQ_KEY\x01R{1:031d}\x02REPLY_TO_CLIENT\x01zoe@id")
+        reply("reply", 325, f"UNIQ_KEY\x01R{2:031d}\x02REPLY_TO_CLIENT\x01ann@id\x02CORRELATION_ID\x01c")
+        asked = self._peers.asked["ann"][-1]
+        fields = dict(asked.ext_fields or {})
+        told = {name: text for name, text in fields.items() if name not in ("properties", "storeTimestamp")}
+        told |= {"bornHost": "ADDRESS", "storeHost": "ADDRESS"}
+        names = sorted(pair.partition("\x01")[0] for pair in fields["properties"].split("\x02") if pair)
+        self.note("ann got the reply", [asked.code, told, names, bytes(asked.body).decode()])
+
+    def _recalls(self) -> None:
+        def handle(topic: str, time_ms: int, broker: str = BROKER) -> str:
+            return base64.urlsafe_b64encode(f"v1 {topic} {broker} {time_ms} K{0:031d}".encode()).decode()
+
+        now_ms = self._peers.now_ms()
+        timed = f"UNIQ_KEY\x01K{0:031d}\x02TIMER_DELIVER_MS\x01{now_ms + 7_200_000}"
+        self._send("timed message", "Few", timed, b"later")
+        recall = {"producerGroup": "producers", "topic": "Few", "recallHandle": handle("Few", now_ms + 7_200_000)}
+        self.say("recall", 370, recall)
+        self.say("recall of no topic", 370, recall | {"topic": "Nothing"})
+        self.say("recall of another topic", 370, recall | {"recallHandle": handle("Sent", now_ms + 7_200_000)})
+        self.say("recall at another broker", 370, recall | {"recallHandle": handle("Few", now_ms + 7_200_000, "other")})
+        self.say("recall of what was delivered", 370, recall | {"recallHandle": handle("Few", now_ms - 1)})
+        self.say("recall of nonsense", 370, recall | {"recallHandle": "nonsense"})
+
     def _groups(self) -> None:
         group = SubscriptionGroupConfig(group_name="made", retry_max_times=3, consume_enable=False)
         self.say("make a group", 200, {}, write_body(group))
@@ -541,6 +575,11 @@ class Conversation:
         self.say("delete with offsets", 207, {"groupName": "committers", "cleanOffset": "true"})
         self.say("offsets are gone", 14, {"consumerGroup": "committers", "topic": "Sent", "queueId": 1})
         self.say("all groups", 201)
+        groups = b'{"groupConfigList":[{"groupName":"listed","retryMaxTimes":2},{"groupName":"listed2"}]}'
+        self.say("make groups", 225, {}, groups)
+        self.say("config of a listed group", 352, {"group": "listed"})
+        self.say("stats of all groups", 317, {"isOrder": "false"})
+        self.say("replication", 907)
 
     def _operators(self) -> None:
         self.say("settings", 26)

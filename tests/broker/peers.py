@@ -75,6 +75,9 @@ class Peers(ABC):
     def pause(self, seconds: float) -> None: ...
 
     @abstractmethod
+    def now_ms(self) -> int: ...
+
+    @abstractmethod
     def _start(self, client: str, command: RemotingCommand) -> Future[RemotingCommand]: ...
 
     @abstractmethod
@@ -102,6 +105,9 @@ class SocketPeers(Peers):
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def _start(self, client: str, command: RemotingCommand) -> Future[RemotingCommand]:
         opened, connection = self._client(client)
@@ -176,6 +182,9 @@ class BrokerPeers(Peers):
         self._clock.now_ms += int(seconds * 1_000)
         self._broker.tick(self._clock())
         self._do_events()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms
 
     def connection(self, client: str) -> ClientConnection:
         if client not in self._connections:
