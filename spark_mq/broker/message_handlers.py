@@ -55,7 +55,7 @@ class MessageHandlers:
     def reply(self, asked: Asked) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
 
-        Departures: it is stored first; `storeReplyMessageEnable` is not followed.
+        Departures: it is stored first, as any send with CLUSTER; `storeReplyMessageEnable` is not followed.
         """
         header: wire.SendMessageRequest = asked.header
         request = send_request(asked, header)
@@ -85,7 +85,12 @@ class MessageHandlers:
         return AskClients(((connection, self._pushed_reply(asked, header, request)),), _PUSH_MS, answer)
 
     def _pushed_reply(self, asked: Asked, header: wire.SendMessageRequest, request: SendRequest) -> RemotingCommand:
-        properties = dict(request.properties) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
+        send = self._parts.config.send
+        properties = dict(request.properties) | {
+            "MSG_REGION": send.region_id,
+            "TRACE_ON": str(send.trace_on).lower(),
+            "PUSH_REPLY_TIME": str(asked.now_ms),
+        }
         pushed = wire.ReplyMessageRequest(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -114,6 +119,8 @@ class MessageHandlers:
         def refusal(code: ResponseCode, why: str) -> RemotingCommand:
             return asked.answer(code, f"recall failed, {why}", region)
 
+        if not send.recall_message_enable:
+            return refusal(ResponseCode.NO_PERMISSION, "operation is forbidden")
         if asked.now_ms < send.start_accept_send_request_time_stamp:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in parts.topics:

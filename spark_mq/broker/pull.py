@@ -227,7 +227,7 @@ class PullHandler:
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[/{asked.connection.address}]"
             )
             raise _Refusal(ResponseCode.INVALID_PARAMETER, remark)
-        subscription, wanted = self._subscription(request, group)
+        subscription, wanted = self._subscription(request, group, asked.now_ms)
         self._refuse_active_consumer(asked, group_name)
         return _Pull(
             topic,
@@ -242,11 +242,11 @@ class PullHandler:
         )
 
     def _subscription(
-        self, request: PullMessageRequest, group: SubscriptionGroupConfig
+        self, request: PullMessageRequest, group: SubscriptionGroupConfig, now_ms: int
     ) -> tuple[SubscriptionData, MessageFilter]:
         if request.sys_flag & HAS_SUBSCRIPTION:
             try:
-                told = pull_subscription(request.topic, request.subscription, request.expression_type)
+                told = pull_subscription(request.topic, request.subscription, request.expression_type, now_ms)
             except ValueError:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None

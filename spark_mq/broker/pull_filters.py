@@ -25,19 +25,21 @@ def is_tag_type(expression_type: str | None) -> bool:
     return expression_type in (None, "", TAG)
 
 
-def pull_subscription(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionData:
-    """The subscription that a pull carries. Raises ValueError where Java cannot build it. Java: FilterAPI.build."""
+def pull_subscription(topic: str, expression: str | None, expression_type: str | None, now_ms: int) -> SubscriptionData:
+    """The subscription that a pull carries, of the version of now. Raises ValueError where there is none. Java: FilterAPI.build."""
     if expression_type not in (None, TAG):
         if not expression:
             raise ValueError("an expression is needed")
-        return SubscriptionData(topic=topic, sub_string=expression, expression_type=expression_type)
+        return SubscriptionData(topic=topic, sub_string=expression, expression_type=expression_type, sub_version=now_ms)
     if not expression or expression == ALL:
-        return SubscriptionData(topic=topic, sub_string=ALL)
+        return SubscriptionData(topic=topic, sub_string=ALL, sub_version=now_ms)
     tags = [tag for part in expression.split("||") if (tag := _trimmed(part))]
     if not expression.strip("|"):
         raise ValueError("no tag")
     codes = tuple(dict.fromkeys(string_hash(tag) for tag in tags))
-    return SubscriptionData(topic=topic, sub_string=expression, tags=tuple(dict.fromkeys(tags)), codes=codes)
+    return SubscriptionData(
+        topic=topic, sub_string=expression, tags=tuple(dict.fromkeys(tags)), codes=codes, sub_version=now_ms
+    )
 
 
 def message_filter(subscription: SubscriptionData, expression: Expression | None) -> MessageFilter:

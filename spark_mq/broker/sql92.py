@@ -10,23 +10,14 @@ Java: SelectorParser, ComparisonExpression, LogicExpression, UnaryExpression, Co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from spark_mq.broker.sql92_tokens import SqlError, Tokens
+from spark_mq.broker.sql92_values import EvaluationError, Long, Value, compare, is_number, read_double
 
 Properties = Mapping[str, str]
-Value = str | bool | int | float | None
-
-
-class Long(int):
-    """A number of 64 bits; other integers have 32."""
-
-
-class _EvaluationError(Exception):
-    """Raised where Java throws: the message does not match."""
 
 
 class _Node(NamedTuple):
@@ -53,7 +44,7 @@ class Expression:
     def __call__(self, properties: Properties) -> bool:
         try:
             return self._evaluate(properties) is True
-        except (_EvaluationError, RecursionError):
+        except (EvaluationError, RecursionError):
             return False
 
 
@@ -62,7 +53,7 @@ def compile_expression(text: str) -> Expression:
     """Raises SqlError where Java refuses the text. The last ones are kept: a pull may carry its expression each time."""
     try:
         return Expression(text, _as_boolean(_or(Tokens(text))))
-    except _EvaluationError as error:
+    except EvaluationError as error:
         raise SqlError(str(error)) from error
     except RecursionError:
         raise SqlError("it is nested too deeply") from None
@@ -273,15 +264,15 @@ def _same(left: _Node, right: _Node) -> _Node:
         first, second = left.evaluate(properties), right.evaluate(properties)
         if first is None or second is None:
             return True if first is second else None if first is None else False
-        return _compare(first, second) == 0
+        return compare(first, second) == 0
 
     return _Node(evaluate, is_boolean=True)
 
 
 def _ordered(sign: str, left: _Node, right: _Node) -> _Node:
     for node in (left, right):
-        is_number = node.is_constant and _is_number(node.constant)
-        if (node.is_constant or node.is_boolean) and not is_number:
+        is_numeric = node.is_constant and is_number(node.constant)
+        if (node.is_constant or node.is_boolean) and not is_numeric:
             raise SqlError(f"no number beside {sign}")
     holds = _ORDERS[sign]
 
@@ -293,8 +284,8 @@ def _ordered(sign: str, left: _Node, right: _Node) -> _Node:
         if second is None:
             return None
         if isinstance(first, str) and isinstance(second, str):
-            return holds(_compare(_double(first), _double(second)))
-        return holds(_compare(first, second))
+            return holds(compare(read_double(first), read_double(second)))
+        return holds(compare(first, second))
 
     return _Node(evaluate, is_boolean=True)
 
@@ -307,7 +298,7 @@ def _between(tokens: Tokens, value: _Node, negated: bool) -> _Node:
         return _either(_ordered("<", value, low), _ordered(">", value, high))
     if low.is_constant and high.is_constant:
         least, most = low.constant, high.constant
-        if least is None or most is None or _compare(most, least) < 0:
+        if least is None or most is None or compare(most, least) < 0:
             raise SqlError("BETWEEN wants two values, the lower one first")
     return _both(_ordered(">=", value, low), _ordered("<=", value, high))
 
@@ -334,68 +325,3 @@ def _part(holds: Callable[[str, str], bool], left: _Node, part: str, negated: bo
         return bool(part) and isinstance(value, str) and holds(value, part) != negated
 
     return _Node(evaluate, is_boolean=True)
-
-
-# Values
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _compare(left: Value, right: Value) -> int:
-    """−1, 0 or 1, as Java compares two values that are there; of kinds that do not fit −1. Java: ComparisonExpression.__compare."""
-    if isinstance(left, str) and isinstance(right, str):
-        return _order(left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass"))
-    if isinstance(left, bool) and isinstance(right, str):
-        raise _EvaluationError("a truth value stands left of a text")
-    if isinstance(left, str):
-        left = _read_as(left, right)
-    elif isinstance(right, str):
-        right = _read_as(right, left)
-    if isinstance(left, bool) != isinstance(right, bool):
-        return -1
-    if isinstance(left, float) or isinstance(right, float):
-        return _order(_double_key(float(left or 0)), _double_key(float(right or 0)))
-    return _order(left, right)
-
-
-def _read_as(text: str, beside: Value) -> Value:
-    """The text as a value of the other's kind."""
-    if isinstance(beside, bool):
-        return text.lower() == "true"
-    if isinstance(beside, float):
-        return _double(text)
-    bits = 64 if isinstance(beside, Long) else 32
-    if not re.fullmatch(r"[+-]?0*\d{1,19}", text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
-        raise _EvaluationError(f"{text!r} is no number of {bits} bits")
-    return int(text)
-
-
-_DOUBLE = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|"
-    r"0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?)",
-    re.ASCII,
-)
-_BLANKS = "".join(map(chr, range(0x21)))
-
-
-def _double(text: str) -> float:
-    """Java: Double.valueOf."""
-    number = text.strip(_BLANKS)
-    if not _DOUBLE.fullmatch(number):
-        raise _EvaluationError(f"{text!r} is no number")
-    if "x" in number.lower():
-        return float.fromhex(number.rstrip("fFdD") if number[-1] in "fFdD" and "p" in number.lower() else number)
-    return float(number if number.endswith(("NaN", "Infinity")) else number.rstrip("fFdD"))
-
-
-def _double_key(value: float) -> tuple[bool, float, bool]:
-    """In Java's order: −0.0 before 0.0, NaN behind everything. Java: Double.compareTo."""
-    if value != value:
-        return True, 0.0, True
-    return False, value, value != 0 or str(value)[0] != "-"
-
-
-def _order(left: object, right: object) -> int:
-    return (left > right) - (left < right)  # type: ignore[operator]

@@ -202,7 +202,7 @@ class HaClientInfo(WireBody):
     last_read_time_ms: Long = wire("lastReadTimestamp", default=0)
     last_write_time_ms: Long = wire("lastWriteTimestamp", default=0)
     master_flush_offset: Long = 0
-    activated: bool = False
+    activated: bool | None = None
 
 
 class HaRuntimeInfo(WireBody):

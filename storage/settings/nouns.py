@@ -170,6 +170,7 @@ class SendConfig:
     start_accept_send_request_time_stamp: int = field(
         default=0, metadata=_java("startAcceptSendRequestTimeStamp", "ms since 1970")
     )
+    recall_message_enable: bool = field(default=False, metadata=_java("recallMessageEnable"))
     region_id: str = field(default="DefaultRegion", metadata=_java("regionId"))
     trace_on: bool = field(default=True, metadata=_java("traceOn"))
     cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))

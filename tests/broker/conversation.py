@@ -27,7 +27,12 @@ from storage.rules.response_codes import ResponseCode
 from tests.broker.peers import Peers
 
 BROKER = "broker-lab"
-SETTINGS = {"timerWheelEnable": "true", "enablePropertyFilter": "true", "maxMessageSize": "65536"}
+SETTINGS = {
+    "timerWheelEnable": "true",
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "maxMessageSize": "65536",
+}
 """Of the broker, besides those of every test's."""
 _TIMES = {
     *("lastUpdateTimestamp", "lastTimestamp", "timestamp", "delayTime"),
@@ -157,11 +162,11 @@ class Conversation:
         self._resets()
         self._queries()
         self._progress()
-        self._replies()
         self._groups()
         self._operators()
         self._deletions()
         self._transactions()
+        self._replies()
         self._recalls()
         return self.said
 
@@ -601,6 +606,7 @@ class Conversation:
         self.say("offset of what is deleted", 14, {"consumerGroup": "clones", "topic": "Sent", "queueId": 0})
         self.say("make it again", 17, self._topic("Sent", 2))
         self._send("send anew", "Sent", f"UNIQ_KEY\x01N{0:031d}", b"anew")
+        self._peers.pause(0.5)  # the Apache broker dispatches in a thread of its own
         self._pull("pull anew")
 
     def _transactions(self) -> None:
