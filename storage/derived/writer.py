@@ -53,15 +53,17 @@ class DerivedWriter:
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
         """Queue entries, then keys, of runs in log order."""
-        entered = list(queue_entries_of_runs(runs))
-        for entries in entered:
+        names: list[QueueName] = []
+        entered: list[QueueEntries] = []  # kept for who wants to hear of them
+        for entries in queue_entries_of_runs(runs):
             self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
+            names.append((entries.topic, entries.queue_id))
+            if self.arrived is not None:
+                entered.append(entries)
         reach("after-queues")
         self.enter_keys(index_keys_of_runs(runs))
         reach("after-index")
-        for entries in entered:
-            name = entries.topic, entries.queue_id
-            self._ends.readable_ends[name] = self._queue_writers[name].end
+        self._ends.readable_ends.update((name, self._queue_writers[name].end) for name in names)
         if self.arrived is not None:
             self.arrived(entered)
 
