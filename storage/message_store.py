@@ -302,6 +302,11 @@ class MessageStore(FollowedStore):
         """The consumer groups of subscriptionGroup.json, as they are now. Thread-safe."""
         return self._groups.groups
 
+    @property
+    def group_entries(self) -> GroupEntries:
+        """The table behind `groups`, for what is seldom done with it. Thread-safe."""
+        return self._groups
+
     def save_group(self, group: SubscriptionGroupConfig) -> None:
         """Give a group its entry in subscriptionGroup.json, new or in place of the old one. Thread-safe. Raises OSError."""
         self._groups.save(group, self.writer.file_system, self.writer.clock())

@@ -1,5 +1,9 @@
-"""The broker's part of the put path: what it makes of a request, and what it answers. No sockets, no Spark.
+"""A broker without its sockets: what it makes of each request, what it answers, whom it tells. No Spark.
 
-Imports `storage`. Decisions are functions of values; `send.py` is the one place that runs them in Java's order and hands
-what they made to the store. Begin with `send.py`.
+    broker.py           one object that answers any request of any client, and gives events for whoever has the sockets
+    request_table.py    each request: typed header, pool, what access control asks for
+    …_handlers.py       requests by what they are about; `pull.py` and `send.py` run the checks of pulls and sends in Java's order
+    …_table.py, held_pulls.py, queue_locks.py, group_offsets.py    what is known of clients, as pure tables with time as an argument
+
+Imports `storage` and `remoting`. Begin with `broker.py`.
 """

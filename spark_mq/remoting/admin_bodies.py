@@ -171,6 +171,9 @@ class QueueTimeSpan(WireBody):
     max_time_ms: Long = wire("maxTimeStamp", default=0)
     consume_time_ms: Long = wire("consumeTimeStamp", default=0)
     delay_ms: Long = wire("delayTime", default=0)
+    min_time: str | None = wire("minTimeStampStr", default=None)
+    max_time: str | None = wire("maxTimeStampStr", default=None)
+    consume_time: str | None = wire("consumeTimeStampStr", default=None)
 
 
 class ConsumeTimeSpans(WireBody):
@@ -199,7 +202,7 @@ class HaClientInfo(WireBody):
     last_read_time_ms: Long = wire("lastReadTimestamp", default=0)
     last_write_time_ms: Long = wire("lastWriteTimestamp", default=0)
     master_flush_offset: Long = 0
-    activated: bool = False
+    activated: bool | None = None
 
 
 class HaRuntimeInfo(WireBody):

@@ -39,6 +39,7 @@ ANSWER_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.LOCK_BATCH_MQ: client.LockedQueues,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: client.OffsetTable,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: client.ConsumerStatus,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: client.ConsumerStatus,
         RequestCode.GET_CONSUMER_RUNNING_INFO: client.ConsumerRunningInfo,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: client.ConsumeDirectlyResult,
         RequestCode.GET_TOPIC_STATS_INFO: admin.TopicStatsTable,

@@ -111,9 +111,11 @@ class OffsetTable(WireBody):
 
 
 class ConsumerStatus(WireBody):
-    """Where a consumer is in its queues; answers 221."""
+    """Where a consumer is in its queues; answers 221, and 223 of all consumers that a broker has asked."""
 
     message_queue_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
+    consumer_table: Mapping[str, Mapping[MessageQueue, Long]] | None = None
+    """By client id."""
 
 
 class ConsumeDirectlyResult(WireBody):

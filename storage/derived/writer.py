@@ -22,6 +22,8 @@ from storage.queues.store import ConsumeQueueStore
 from storage.queues.writer import ConsumeQueueWriter
 
 _LONG_MAX = 2**63 - 1
+Arrived = Callable[[Sequence[QueueEntries]], None]
+"""Told of entries that can be read from now on, with their keys."""
 
 
 class DerivedWriter:
@@ -46,14 +48,34 @@ class DerivedWriter:
         self._clock = clock
         self._index_writer: IndexWriter | None = None
         self._queue_writers: dict[QueueName, ConsumeQueueWriter] = {}
+        ends.readable_ends = dict(ends.queue_ends)
+        self.arrived: Arrived | None = None
+        """Called in the writer's thread; it must be quick and raise nothing."""
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
         """Queue entries, then keys, of runs in log order."""
+        names: list[QueueName] = []
+        entered: list[QueueEntries] = []  # kept for who wants to hear of them
         for entries in queue_entries_of_runs(runs):
             self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
+            names.append((entries.topic, entries.queue_id))
+            if self.arrived is not None:
+                entered.append(entries)
         reach("after-queues")
         self.enter_keys(index_keys_of_runs(runs))
         reach("after-index")
+        self._ends.readable_ends.update((name, self._queue_writers[name].end) for name in names)
+        if self.arrived is not None:
+            self.arrived(entered)
+
+    def forget(self, topic: str) -> None:
+        """Its queues are deleted: what comes begins at offset 0."""
+        for name in [name for name in self._ends.queue_ends.keys() | self._queue_writers if name[0] == topic]:
+            self._ends.queue_ends.pop(name, None)
+            self._ends.readable_ends.pop(name, None)
+            if (writer := self._queue_writers.pop(name, None)) is not None:
+                writer.queue.close()
+        self._queues.discover()
 
     def enter_keys(self, keys: IndexKeys) -> None:
         """Keys that can be found when this returns. The checkpoint's index time must be ahead of theirs."""

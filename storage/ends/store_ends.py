@@ -19,6 +19,7 @@ class StoreEnds:
     log_end: int
     last_record: RecordIdentity | None
     queue_ends: dict[QueueName, int]
+    """The next offset of each queue's appended messages."""
     unsynced: set[str] = field(default_factory=set)
     checkpointed_ms: int = 0
     ledger: LedgerEnds | None = None
@@ -38,3 +39,5 @@ class StoreEnds:
     """Directories of ROOT whose names are known to be on the disk; "" is ROOT and what a new store has in it."""
     index_slots: OpenSlots | None = None
     """Those of the last index file, where this process has kept them."""
+    readable_ends: dict[QueueName, int] = field(default_factory=dict)
+    """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""

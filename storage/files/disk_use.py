@@ -22,6 +22,12 @@ def disk_used_percent(path: str) -> int:
     return -(-used * 100 // whole) if whole > 0 else UNKNOWN
 
 
+def disk_room_bytes(path: str) -> tuple[int, int]:
+    """All of a disk's room, and what of it is free. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
+
+
 @lru_cache
 def is_memory(device: int) -> bool:
     """Whether a device (`st_dev`) is a tmpfs: there even a look at a hole takes a page, if it is through a map, and on a full one it

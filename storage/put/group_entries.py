@@ -5,7 +5,7 @@ The table in memory is a frozen value, replaced when the file holds the new one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from storage.files.atomic_file import read_table, write_with_backup
@@ -29,12 +29,22 @@ class GroupEntries:
         """As they are now. Raises StateFileError."""
         return self._known().groups
 
+    @property
+    def table(self) -> SubscriptionGroupTable:
+        """The whole table as it is now. Raises StateFileError."""
+        return self._known()
+
+    def remove(self, group: str, file_system: LocalFileSystem, now_ms: int) -> None:
+        """No entry for the group; nothing where it has none. Raises OSError."""
+        self._replace(lambda table: table.without_group(group, now_ms=now_ms), file_system)
+
+    def forbid(self, group: str, topic: str, bits: int, file_system: LocalFileSystem, now_ms: int) -> None:
+        """What is forbidden to the group in the topic, as `SubscriptionGroupTable.with_forbidden`. Raises OSError."""
+        self._replace(lambda table: table.with_forbidden(group, topic, bits, now_ms=now_ms), file_system)
+
     def save(self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int) -> None:
         """The group's entry, new or in place of the old one. Raises OSError."""
-        with self._lock:
-            table = self._known().with_group(group, now_ms=now_ms)
-            write_with_backup(self._path, table.to_text(), file_system)
-            self._table = table
+        self._replace(lambda table: table.with_group(group, now_ms=now_ms), file_system)
 
     def make(
         self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int
@@ -45,6 +55,16 @@ class GroupEntries:
             if present is None:
                 self.save(group, file_system, now_ms)
             return present or group
+
+    def _replace(
+        self, change: Callable[[SubscriptionGroupTable], SubscriptionGroupTable], file_system: LocalFileSystem
+    ) -> None:
+        with self._lock:
+            known = self._known()
+            table = change(known)
+            if table is not known:
+                write_with_backup(self._path, table.to_text(), file_system)
+                self._table = table
 
     def _known(self) -> SubscriptionGroupTable:
         if (table := self._table) is not None:

@@ -67,7 +67,7 @@ class StoreWriter:
         self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
         self.ends = ends
         self._index = index
-        self._derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
+        self.derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
         self._log_writer = CommitLogWriter(
@@ -117,6 +117,11 @@ class StoreWriter:
         """The topic's entry: this one, saved, where there is none; else the one that is there. Thread-safe."""
         self._refuse_after_failure()
         return self._topics.make(topic)
+
+    def remove_topic(self, topic: str) -> None:
+        """No entry in topics.json; the queues stay (`deleted_topic.py`). Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.remove(topic)
 
     # Appending
 
@@ -186,7 +191,7 @@ class StoreWriter:
             while self._undispatched and self._undispatched[0].placement.end <= end:
                 runs.append(self._undispatched.popleft())
             if runs:
-                self._derived.enter(runs)
+                self.derived.enter(runs)
                 self._dispatched_ms = runs[-1].store_time_ms
                 self.dispatched_end = runs[-1].placement.end
         except BaseException as error:
@@ -205,10 +210,10 @@ class StoreWriter:
                     continue
                 batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
                 for entries in queue_entries(batch):
-                    self._derived.mend_entries(entries)
-                if len((missing := self._derived.missing_keys(index_keys(batch))).key_hashes):
+                    self.derived.mend_entries(entries)
+                if len((missing := self.derived.missing_keys(index_keys(batch))).key_hashes):
                     self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
-                    self._derived.enter_keys(missing)
+                    self.derived.enter_keys(missing)
         except BaseException as error:
             self.fail(error)
             raise
@@ -332,7 +337,7 @@ class StoreWriter:
     def begin_derived_sync(self, least_pages: int) -> DerivedSync:
         """A sync of queues with so many pages to be synced, for 0 of all that is derived; to be ended by `end_derived_sync`."""
         self._refuse_after_failure()
-        return self._derived.begin_sync(least_pages, self._dispatched_ms)
+        return self.derived.begin_sync(least_pages, self._dispatched_ms)
 
     def end_derived_sync(self, sync: DerivedSync, error: BaseException | None) -> None:
         """Take note of how it ended; if it was thorough, write the checkpoint: log and queues are on the disk up to its times.
@@ -343,7 +348,7 @@ class StoreWriter:
             self.fail(error)
             return
         self._refuse_after_failure()
-        self._derived.end_sync(sync)
+        self.derived.end_sync(sync)
         if not sync.is_thorough or not (sync.paths or self._synced_ms > self._checkpoint.physic_msg_timestamp):
             return
         try:
@@ -364,7 +369,7 @@ class StoreWriter:
         sync = self.begin_derived_sync(0)
         try:
             sync.run()
-            self._derived.end_sync(sync)
+            self.derived.end_sync(sync)
             last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
             files = self._index.files() if self._index is not None else []
             index_time = files[-1].header().end_time_ms if files else 0
@@ -388,7 +393,7 @@ class StoreWriter:
 
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, the log's among them. Thread-safe."""
-        return self._log_writer.unsynced | self._derived.unsynced_paths()
+        return self._log_writer.unsynced | self.derived.unsynced_paths()
 
     def close(self) -> None:
         """Let go of descriptors; syncs nothing. Records that wait for their sync are left to the next opening, which recovers."""

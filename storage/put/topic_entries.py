@@ -72,6 +72,12 @@ class TopicEntries:
                 self._save(self.settings.topics.with_topic(topic, now_ms=self._clock()))
             return present or topic
 
+    def remove(self, topic: str) -> None:
+        """No entry for the topic; nothing where it has none. Raises OSError."""
+        with self._lock:
+            if topic in self.settings.topics.topics:
+                self._save(self.settings.topics.without_topic(topic, now_ms=self._clock()))
+
     def _save(self, table: TopicTable) -> None:
         text = table.to_text()
         try:

@@ -41,6 +41,12 @@ _REMARKS = {
 """Java: TopicValidator.validateTopic."""
 
 
+def topic_name_remark(topic: str) -> str | None:
+    """Why no topic may have this name, as a broker says it; None if one may. Java: TopicValidator.validateTopic."""
+    fault = topic_name_fault(topic)
+    return None if fault is None else _REMARKS[fault]
+
+
 class CheckedTopic(NamedTuple):
     """The topic of a request that may be sent."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
+from storage.derived.writer import Arrived
 from storage.format.record import Message
 from storage.message_store import MessageStore
+from storage.put.deleted_topic import delete_queues, delete_topic
 from storage.put.settings import PutSettings
 from storage.service.look_ups import LookUps
 from storage.settings.load import StoreConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TopicConfig
 
 _T = TypeVar("_T")
@@ -90,6 +92,51 @@ class SharedStore(ABC):
     def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """As `MessageStore.make_group`. Raises OSError."""
         return self._store.make_group(group)
+
+    def save_group(self, group: SubscriptionGroupConfig) -> None:
+        """As `MessageStore.save_group`. Raises OSError."""
+        self._store.save_group(group)
+
+    def delete_group(self, group: str) -> None:
+        """No entry in subscriptionGroup.json for the group, nor anything forbidden to it. Raises OSError."""
+        self._store.group_entries.remove(group, self._writer.file_system, self._writer.clock())
+
+    @property
+    def group_table(self) -> SubscriptionGroupTable:
+        """The whole of subscriptionGroup.json as it is now. Raises StateFileError."""
+        return self._store.group_entries.table
+
+    @property
+    def forbidden(self) -> Mapping[str, Mapping[str, int]]:
+        """By group and topic, what is forbidden: bit 0 reading. Raises StateFileError."""
+        return self.group_table.forbidden
+
+    def forbid(self, group: str, topic: str, bits: int) -> None:
+        """What is forbidden to the group in the topic; 0 allows it all topics again. Raises OSError."""
+        self._store.group_entries.forbid(group, topic, bits, self._writer.file_system, self._writer.clock())
+
+    @abstractmethod
+    def exclusive(self) -> AbstractContextManager[MessageStore]:
+        """The store, for the caller alone."""
+
+    def delete_topic(self, topic: str) -> None:
+        """The topic's entry and queues are gone. Raises NameIllegalError, StoreNotWritableError, OSError."""
+        with self.exclusive():
+            delete_topic(self._writer, topic)
+
+    def delete_queues(self, topic: str) -> None:
+        """The queues of a topic without an entry are gone. Raises NameIllegalError, OSError."""
+        with self.exclusive():
+            delete_queues(self._writer, topic)
+
+    @contextmanager
+    def listening(self, arrived: Arrived) -> Iterator[None]:
+        """Told of all entries that can be read from now on, in the thread that put them: it must be quick and raise nothing."""
+        self._writer.derived.arrived = arrived
+        try:
+            yield
+        finally:
+            self._writer.derived.arrived = None
 
     @contextmanager
     def _telling_of_failure(self) -> Iterator[None]:

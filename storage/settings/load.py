@@ -28,11 +28,13 @@ from storage.settings.java_properties import Property, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.nouns import (
     BrokerIdentity,
+    ClientsConfig,
     CommitLogConfig,
     ConsumeQueueConfig,
     DelayConfig,
     FlushConfig,
     IndexConfig,
+    PullConfig,
     RetentionConfig,
     SendConfig,
     StoreModeConfig,
@@ -67,6 +69,8 @@ class StoreConfig:
     index: IndexConfig = field(default_factory=IndexConfig)
     flush: FlushConfig = field(default_factory=FlushConfig)
     send: SendConfig = field(default_factory=SendConfig)
+    pull: PullConfig = field(default_factory=PullConfig)
+    clients: ClientsConfig = field(default_factory=ClientsConfig)
     delay: DelayConfig = field(default_factory=DelayConfig)
     timer: TimerConfig = field(default_factory=TimerConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
@@ -187,6 +191,8 @@ def parse_config(content: bytes, file: str | None = None, rocketmq_version: str 
             index=_from_values(IndexConfig, values),
             flush=_from_values(FlushConfig, values),
             send=_from_values(SendConfig, values),
+            pull=_from_values(PullConfig, values),
+            clients=_from_values(ClientsConfig, values),
             delay=_from_values(DelayConfig, values),
             timer=_from_values(TimerConfig, values),
             transaction=_from_values(TransactionConfig, values),

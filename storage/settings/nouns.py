@@ -170,12 +170,65 @@ class SendConfig:
     start_accept_send_request_time_stamp: int = field(
         default=0, metadata=_java("startAcceptSendRequestTimeStamp", "ms since 1970")
     )
+    recall_message_enable: bool = field(default=False, metadata=_java("recallMessageEnable"))
     region_id: str = field(default="DefaultRegion", metadata=_java("regionId"))
     trace_on: bool = field(default=True, metadata=_java("traceOn"))
     cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))
     broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
     commercial_base_count: int = field(default=1, metadata=_java("commercialBaseCount"))
     commercial_size_per_msg: int = field(default=4 * 1024, metadata=_java("commercialSizePerMsg", "bytes"))
+
+
+@dataclass(frozen=True, slots=True)
+class PullConfig:
+    """What a broker process gives its consumers, and how long it lets them wait."""
+
+    long_polling_enable: bool = field(default=True, metadata=_java("longPollingEnable"))
+    short_polling_time_mills: int = field(default=1_000, metadata=_java("shortPollingTimeMills", "ms"))
+    lite_pull_message_enable: bool = field(default=True, metadata=_java("litePullMessageEnable"))
+    reject_pull_consumer_enable: bool = field(default=False, metadata=_java("rejectPullConsumerEnable"))
+    slave_read_enable: bool = field(default=False, metadata=_java("slaveReadEnable"))
+    enable_property_filter: bool = field(default=False, metadata=_java("enablePropertyFilter"))
+    max_transfer_bytes_on_message_in_memory: int = field(
+        default=262_144, metadata=_java("maxTransferBytesOnMessageInMemory", "bytes")
+    )
+    max_transfer_count_on_message_in_memory: int = field(
+        default=32, metadata=_java("maxTransferCountOnMessageInMemory", "messages")
+    )
+    max_transfer_bytes_on_message_in_disk: int = field(
+        default=65_536, metadata=_java("maxTransferBytesOnMessageInDisk", "bytes")
+    )
+    max_transfer_count_on_message_in_disk: int = field(
+        default=8, metadata=_java("maxTransferCountOnMessageInDisk", "messages")
+    )
+    max_filter_message_size: int = field(
+        default=16_000, metadata=_java("maxFilterMessageSize", "bytes of queue entries that a pull looks at")
+    )
+    access_message_in_memory_max_ratio: int = field(
+        default=40, metadata=_java("accessMessageInMemoryMaxRatio", "% of the machine's memory")
+    )
+    default_query_max_num: int = field(default=32, metadata=_java("defaultQueryMaxNum", "messages"))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsConfig:
+    """What a broker process knows of its clients and of how far groups are."""
+
+    channel_expired_timeout: int = field(default=120_000, metadata=_java("channelExpiredTimeout", "ms"))
+    subscription_expired_timeout: int = field(default=600_000, metadata=_java("subscriptionExpiredTimeout", "ms"))
+    notify_consumer_ids_changed_enable: bool = field(default=True, metadata=_java("notifyConsumerIdsChangedEnable"))
+    use_server_side_reset_offset: bool = field(default=True, metadata=_java("useServerSideResetOffset"))
+    flush_consumer_offset_interval: int = field(default=5_000, metadata=_java("flushConsumerOffsetInterval", "ms"))
+    consumer_offset_update_version_step: int = field(
+        default=500, metadata=_java("consumerOffsetUpdateVersionStep", "commits that raise the file's version")
+    )
+    validate_system_topic_when_update_topic: bool = field(
+        default=True, metadata=_java("validateSystemTopicWhenUpdateTopic")
+    )
+    enable_mixed_message_type: bool = field(default=False, metadata=_java("enableMixedMessageType"))
+    config_black_list: str = field(
+        default="configBlackList;brokerConfigPath", metadata=_java("configBlackList", "names between semicolons")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +303,8 @@ NOUNS: tuple[type, ...] = (
     IndexConfig,
     FlushConfig,
     SendConfig,
+    PullConfig,
+    ClientsConfig,
     DelayConfig,
     TimerConfig,
     TransactionConfig,

@@ -20,6 +20,7 @@ from storage.tables.topics import TopicTable
 
 FILE_NAME = "subscriptionGroup.json"
 _TABLE = "subscriptionGroupTable"
+_FORBIDDEN = "forbiddenTable"
 
 
 def _customized_retry() -> dict[str, Any]:
@@ -79,14 +80,45 @@ class SubscriptionGroupTable:
         """The table with that entry, new or in place of the group's old one."""
         entries: dict[str, Any] = dict(self.document.get(_TABLE) or {})
         entries[config.group] = encode_entry(config, entries.get(config.group))
+        return self._changed({**self.groups, config.group: config}, entries, self.forbidden, now_ms)
+
+    def without_group(self, group: str, *, now_ms: int) -> SubscriptionGroupTable:
+        """The table without the group's entry, and without what is forbidden to it; itself if there is none."""
+        if group not in self.groups:
+            return self
+        entries = {name: entry for name, entry in self.document[_TABLE].items() if name != group}
+        groups = {name: config for name, config in self.groups.items() if name != group}
+        forbidden = {name: topics for name, topics in self.forbidden.items() if name != group}
+        return self._changed(groups, entries, forbidden, now_ms)
+
+    @property
+    def forbidden(self) -> Mapping[str, Mapping[str, int]]:
+        """By group and topic, what is forbidden: bit 0 reading. Java: forbiddenTable."""
+        found = self.document.get(_FORBIDDEN)
+        return found if isinstance(found, dict) else {}
+
+    def with_forbidden(self, group: str, topic: str, bits: int, *, now_ms: int) -> SubscriptionGroupTable:
+        """The table with what is forbidden to the group in the topic; 0 allows the group all topics again, as Java's does.
+
+        Java: SubscriptionGroupManager.updateForbiddenValue.
+        """
+        forbidden = {name: dict(topics) for name, topics in self.forbidden.items()}
+        if bits <= 0:
+            forbidden.pop(group, None)
+        else:
+            forbidden.setdefault(group, {})[topic] = bits
+        return self._changed(self.groups, self.document.get(_TABLE) or {}, forbidden, now_ms)
+
+    def _changed(
+        self,
+        groups: Mapping[str, SubscriptionGroupConfig],
+        entries: Mapping[str, Any],
+        forbidden: Mapping[str, Mapping[str, int]],
+        now_ms: int,
+    ) -> SubscriptionGroupTable:
         version = self.version.raised(now_ms)
-        document = {
-            **self.document,
-            "dataVersion": version.to_document(),
-            "forbiddenTable": self.document.get("forbiddenTable") or {},
-            _TABLE: entries,
-        }
-        return SubscriptionGroupTable(version, {**self.groups, config.group: config}, document)
+        changed = {"dataVersion": version.to_document(), _FORBIDDEN: forbidden, _TABLE: entries}
+        return SubscriptionGroupTable(version, groups, {**self.document, **changed})
 
 
 def ensure_group(

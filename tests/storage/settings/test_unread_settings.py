@@ -65,7 +65,7 @@ def test_the_nouns_are_those_of_the_configuration() -> None:
         ("transactionCheckInterval=1000", ("transactionCheckInterval",)),
         ("transactionCheckInterval=30000", ()),
         ("transactionCheckInterval=+030000", ()),
-        ("accessMessageInMemoryMaxRatio=50", ("accessMessageInMemoryMaxRatio",)),
+        ("maxLmqConsumeQueueNum=50", ("maxLmqConsumeQueueNum",)),
         ("logicalDiskSpaceCleanForciblyThreshold=0.80", ()),
         ("logicalDiskSpaceCleanForciblyThreshold=0.9", ("logicalDiskSpaceCleanForciblyThreshold",)),
         ("msgTraceTopicName=RMQ_SYS_TRACE_TOPIC", ()),

@@ -1,0 +1,183 @@
+"""The broker itself: its settings and figures, and what it asks clients for operators.
+
+Java: AdminBrokerProcessor (25, 26, 28, 223, 307, 309, 907), Broker2Client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_mq.broker.asked import UNSET, Asked, Handler
+from spark_mq.broker.broker_settings import is_barred, settings_text, told_settings
+from spark_mq.broker.connections import AskClients, Outcome
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.request_table import Pool
+from spark_mq.broker.runtime_info import runtime_info
+from spark_mq.remoting import (
+    BodyError,
+    MessageQueue,
+    RemotingCommand,
+    RequestCode,
+    make_request,
+    read_body,
+    write_header,
+)
+from spark_mq.remoting.admin_bodies import HaClientInfo, HaRuntimeInfo
+from spark_mq.remoting.admin_headers import BrokerConfigAnswer
+from spark_mq.remoting.client_bodies import ConsumerStatus
+from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.remoting.consumer_headers import ConsumerRunningInfoRequest, ConsumerStatusRequest
+from spark_mq.remoting.message_headers import ConsumeDirectlyRequest
+from spark_mq.remoting.route_bodies import KvTable
+from storage.errors import ConfigurationError
+from storage.format.fastjson import to_text
+from storage.format.message_id import decode_offset_message_id
+from storage.rules.response_codes import ResponseCode
+
+_CALL_MS, _STATUS_MS = 10_000, 5_000
+PoolLoad = Callable[[Pool], tuple[int, int]]
+"""How many requests wait for a pool, and for how many ms the first of them."""
+
+
+class AdminHandlers:
+    """Answers what operators ask of the broker itself, and of clients through it."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.UPDATE_BROKER_CONFIG: self.update_settings,
+            code.GET_BROKER_CONFIG: self.settings,
+            code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            code.GET_BROKER_HA_STATUS: self.ha_status,
+            code.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            code.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+        }
+
+    # The broker
+
+    def settings(self, asked: Asked) -> RemotingCommand:
+        """26."""
+        text = settings_text(self._parts.config)
+        version = to_text(self._parts.settings_version.to_document())
+        return asked.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
+
+    def update_settings(self, asked: Asked) -> RemotingCommand:
+        """25."""
+        parts = self._parts
+        try:
+            told = told_settings(asked.body)
+            if is_barred(parts.config, told):
+                return asked.answer(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            parts.change_settings(told, asked.now_ms)
+        except (ConfigurationError, ValueError) as error:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        if "brokerPermission" in told:
+            parts.register_topics()
+        return asked.answer()
+
+    def runtime_info(self, asked: Asked) -> RemotingCommand:
+        """28."""
+        return asked.answer(body=KvTable(table=runtime_info(self._parts, asked.now_ms)))
+
+    def ha_status(self, asked: Asked) -> RemotingCommand:
+        """907, of a master without slaves."""
+        body = HaRuntimeInfo(
+            is_master=True, master_commitlog_max_offset=self._parts.served.log_end, client=HaClientInfo()
+        )
+        return asked.answer(body=body)
+
+    # Clients
+
+    def running_info(self, asked: Asked) -> Outcome:
+        """307: handed on to the client."""
+        told: ConsumerRunningInfoRequest = asked.header
+        return self._ask_consumer(asked, told.consumer_group, told.client_id)
+
+    def consume_directly(self, asked: Asked) -> Outcome:
+        """309: handed on to the client, with the message."""
+        told: ConsumeDirectlyRequest = asked.header
+        parts = self._parts
+        fields = dict(asked.command.ext_fields or {}) | {"brokerName": parts.broker_name}
+        if told.topic and (topic := parts.service.settings.topics.topics.get(told.topic)) is not None:
+            fields["topicSysFlag"] = str(topic.topic_sys_flag)
+        if told.consumer_group and (group := parts.find_group(told.consumer_group)) is not None:
+            fields["groupSysFlag"] = str(group.group_sys_flag)
+        try:
+            _, _, place = decode_offset_message_id(told.message_id or "")
+        except ValueError as error:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        record = parts.served.record_at(place)
+        if record is None:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
+        return self._ask_consumer(asked, told.consumer_group, told.client_id or "", fields, record)
+
+    def _ask_consumer(
+        self,
+        asked: Asked,
+        group: str,
+        client_id: str,
+        fields: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Outcome:
+        with self._parts.lock:
+            client = self._parts.consumers.find(group, client_id)
+        if client is None:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        if client.version < ProtocolVersion.V3_1_8_SNAPSHOT:
+            remark = (
+                f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT"
+            )
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+        command = asked.command
+        question = make_request(
+            command.code,
+            command.ext_fields if fields is None else fields,
+            command.body if body is None else body,
+            encoding=self._parts.encoding,
+        )
+
+        def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
+            (found,) = answers
+            if found is None:
+                remark = f"consumer <{group}> <{client_id}> Timeout: it did not answer within {_CALL_MS} ms"
+                return asked.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+            return asked.answer(found.code, found.remark, found.ext_fields, bytes(found.body))
+
+        return AskClients(((client.connection, question),), _CALL_MS, answer)
+
+    def consumer_status(self, asked: Asked) -> Outcome:
+        """223: where a group's clients are; one of them, or all."""
+        told: ConsumerStatusRequest = asked.header
+        wanted = (told.client_address or "").strip()
+        with self._parts.lock:
+            group = self._parts.consumers.groups.get(told.group)
+            clients = list(group.clients.values()) if group is not None else []
+        if not clients:
+            remark = f"No Any Consumer online in the consumer group: [{told.group}]"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+        for client in clients:
+            if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
+                remark = f"the client does not support this feature. version={client.version}"
+                return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+        clients = [client for client in clients if wanted in ("", client.client_id)]
+        fields = write_header(ConsumerStatusRequest(topic=told.topic, group=told.group))
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        question = make_request(code, fields, encoding=self._parts.encoding)
+
+        def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
+            table: dict[str, Mapping[MessageQueue, int]] = {}
+            for client, found in zip(clients, answers, strict=True):
+                if found is not None and found.code == ResponseCode.SUCCESS and found.body:
+                    try:
+                        table[client.client_id] = read_body(ConsumerStatus, found.body).message_queue_table
+                    except BodyError:
+                        continue  # a client that says nothing that can be read says nothing
+            return asked.answer(remark=UNSET, body=ConsumerStatus(consumer_table=table))
+
+        return AskClients(tuple((client.connection, question) for client in clients), _STATUS_MS, answer)

@@ -1,0 +1,234 @@
+"""A broker as a value: any request of any client in, an answer out, and events for whoever has the sockets.
+
+    broker = Broker(service, wake=loop_wakes)
+    outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
+    for event in broker.take_events(): ...                   # notices to clients, pulls to be run again, topics to be registered
+    broker.tick(now_ms)                                      # several times a second: what is due
+    broker.closed(connection, now_ms)                        # a connection ended
+
+Thread-safe: `answer` may be called by many threads; puts run beside each other, the rest takes turns. Requests to be answered later are
+the server's to keep. Java: BrokerController, with the processors that it registers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from spark_mq.broker.admin_handlers import AdminHandlers
+from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.client_handlers import ClientHandlers
+from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics
+from spark_mq.broker.group_handlers import GroupHandlers
+from spark_mq.broker.message_handlers import MessageHandlers
+from spark_mq.broker.offset_handlers import OffsetHandlers
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.progress_handlers import ProgressHandlers
+from spark_mq.broker.pull import PullHandler
+from spark_mq.broker.pull_filters import heed_subscriptions
+from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker.topic_handlers import TopicHandlers
+from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
+from storage.epoch_times import current_time_ms
+from storage.errors import StateFileError, StoreNotWritableError
+from storage.log.dispatch import QueueEntries
+from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.put_statistics import PutStatistics
+
+_LOG = logging.getLogger(__name__)
+EXPIRY_LOOK_MS = 10_000
+"""How often silent clients are looked for. Java: ClientHousekeepingService."""
+
+
+class Broker:
+    """Answers the requests of one store's clients. A context manager that closes it, not the service."""
+
+    def __init__(
+        self,
+        service: PutService,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = current_time_ms,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds;
+        `memory_bytes` is the machine's (None: ask it).
+
+        Raises StateFileError where a table of the store cannot be read.
+        """
+        settings = service.settings
+        statistics = PutStatistics(settings.broker_name, settings.cluster)
+        self.parts = BrokerParts(service, statistics=statistics, memory_bytes=memory_bytes, clock=clock)
+        self._wake = wake
+        self._messages = MessageHandlers(self.parts)
+        self._pulls = PullHandler(self.parts)
+        self._handlers = self._handler_table()
+        self._topics_seen = service.settings.topics
+        self._saved_ms = self._looked_ms = clock()
+        self._resources = ExitStack()
+        self._resources.enter_context(service.listening(self._arrived))
+
+    def _handler_table(self) -> Mapping[int, Handler]:
+        code, parts, messages, pull = RequestCode, self.parts, self._messages, self._pulls.pull
+        clients, offsets = ClientHandlers(parts), OffsetHandlers(parts)
+        return {
+            code.SEND_MESSAGE: messages.send,
+            code.SEND_MESSAGE_V2: messages.send,
+            code.SEND_BATCH_MESSAGE: messages.send,
+            code.SEND_REPLY_MESSAGE: messages.reply,
+            code.SEND_REPLY_MESSAGE_V2: messages.reply,
+            code.RECALL_MESSAGE: messages.recall,
+            code.CONSUMER_SEND_MSG_BACK: messages.send_back,
+            code.END_TRANSACTION: messages.end_transaction,
+            code.QUERY_MESSAGE: messages.query,
+            code.VIEW_MESSAGE_BY_ID: messages.view,
+            code.PULL_MESSAGE: pull,
+            code.LITE_PULL_MESSAGE: pull,
+            code.HEART_BEAT: clients.heartbeat,
+            code.UNREGISTER_CLIENT: clients.unregister,
+            code.CHECK_CLIENT_CONFIG: clients.check_client,
+            code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+            code.LOCK_BATCH_MQ: clients.lock,
+            code.UNLOCK_BATCH_MQ: clients.unlock,
+            code.QUERY_CONSUMER_OFFSET: offsets.query,
+            code.UPDATE_CONSUMER_OFFSET: offsets.update,
+            code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
+            code.GET_MAX_OFFSET: offsets.maximum,
+            code.GET_MIN_OFFSET: offsets.minimum,
+            code.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
+            code.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset,
+            **TopicHandlers(parts).table(),
+            **GroupHandlers(parts).table(),
+            **ProgressHandlers(parts).table(),
+            **AdminHandlers(parts).table(),
+        }
+
+    # Requests
+
+    def answer(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
+        """What a request comes to. One-way requests are answered too: the server drops the answer. Raises nothing."""
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            return make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        return self._run(handler, connection, command, now_ms)
+
+    def answer_again(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
+        """The answer to a pull that has waited (`RunAgain`). Raises nothing."""
+        return self._run(self._pulls.pull_again, connection, command, now_ms)
+
+    def _run(self, handler: Handler, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
+        try:
+            header = read_header(REQUEST_TABLE[command.code].header, command)
+            outcome = handler(Asked(connection, command, header, now_ms))
+        except (HeaderError, BodyError) as error:
+            outcome = make_response(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except StoreNotWritableError as error:
+            outcome = make_response(command, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        except Exception as error:  # whatever it is, the client is answered and the others go on
+            _LOG.exception("request %d of %s failed", command.code, connection.address)
+            outcome = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}")
+        self._note_topics()
+        if self.parts.events:
+            self._wake()
+        return outcome
+
+    def _note_topics(self) -> None:
+        """Name servers hear of topics that a request has made or changed."""
+        seen, table = self._topics_seen, self.parts.service.settings.topics
+        if table is seen:
+            return
+        self._topics_seen = table
+        known = seen.topics
+        changed = tuple(name for name, config in table.topics.items() if known.get(name) is not config)
+        if changed:
+            self.parts.events.append(RegisterTopics(changed))
+
+    # Connections and events
+
+    def closed(self, connection: ClientConnection) -> None:
+        """A connection ended: its client has left, and others hear of it."""
+        parts = self.parts
+        with parts.lock:
+            parts.producers.closed(connection)
+            gone, changes = parts.consumers.closed(connection)
+            for group in gone:
+                heed_subscriptions(parts.expressions, group, {})
+            for change in changes:
+                parts.tell_of(change)
+        with parts.held_lock:
+            parts.held.drop([connection])
+        if parts.events:
+            self._wake()
+
+    def take_events(self) -> list[BrokerEvent]:
+        """What is to be done on connections, in order; it is taken once."""
+        events = self.parts.events
+        return [events.popleft() for _ in range(len(events))]
+
+    def _arrived(self, entered: Sequence[QueueEntries]) -> None:
+        """Messages can be read: pulls that wait for them are run again. In the thread that put them."""
+        parts = self.parts
+        if not any(parts.held.has((entries.topic, entries.queue_id)) for entries in entered):
+            return
+        now_ms = parts.clock()
+        with parts.held_lock:
+            for entries in entered:
+                name = entries.topic, entries.queue_id
+                parts.run_again(
+                    parts.held.arrived(name, parts.served.maximum(*name), entries.entries["tags_code"], now_ms)
+                )
+        if parts.events:
+            self._wake()
+
+    # Duties
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: pulls whose time is up, silent clients, offsets to be saved, figures to be sampled. Raises OSError."""
+        parts = self.parts
+        with parts.held_lock:
+            parts.run_again(parts.held.look(now_ms, parts.served.maximum))
+        with parts.lock:
+            parts.traffic.sample(now_ms)
+            if now_ms - self._looked_ms >= EXPIRY_LOOK_MS:
+                self._looked_ms = now_ms
+                silent = dict.fromkeys((*parts.producers.expire(now_ms), *parts.consumers.expire(now_ms)))
+                parts.events.extend(Close(connection) for connection in silent)
+        self._messages.ender.write_due(now_ms)
+        if now_ms - self._saved_ms >= parts.config.clients.flush_consumer_offset_interval:
+            self._saved_ms = now_ms
+            self.save_offsets()
+        if parts.events:
+            self._wake()
+
+    def save_offsets(self) -> None:
+        """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
+        store, parts = self.parts.service.store, self.parts
+        with store.tables_lock:
+            try:
+                on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
+            except StateFileError:
+                on_disk = None
+            with parts.lock:
+                if not parts.offsets.take_change():
+                    return
+                text = parts.offsets.table(on_disk).to_text()
+            store.save_state(OFFSETS_FILE, text)
+
+    def close(self, now_ms: int) -> None:
+        """Save what is in memory. The service stays open. Raises OSError."""
+        self._resources.close()
+        self.save_offsets()
+        self._messages.sender.close()
+        self._messages.ender.close(now_ms)
+        self.parts.served.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(self.parts.clock())

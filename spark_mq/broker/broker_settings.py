@@ -1,0 +1,61 @@
+"""A running broker's settings: told as Java's properties, and changed by an operator.
+
+What is changed is written into the broker.conf that was read, and holds for pulls, clients, topics and groups at once. What the store
+and its put path go by (file sizes, flushes, limits of messages, creation of topics) holds from the next start on.
+Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlackListConfigExist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from storage.settings.java_properties import parse_properties
+from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.load import StoreConfig, parse_config
+from storage.settings.nouns import NOUNS
+
+
+def settings_text(config: StoreConfig) -> str:
+    """Every setting of a broker as `name=value` lines, sorted: what is configured, else what this broker goes by or Java's default."""
+    followed: dict[str, str] = {}
+    for noun in (getattr(config, item.name) for item in fields(config)):
+        if isinstance(noun, NOUNS):
+            for item in fields(noun):  # type: ignore[arg-type]
+                value = getattr(noun, item.name)
+                if value is not None:
+                    followed[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
+    defaults = {name: setting.default for name, setting in JAVA_SETTINGS.items() if setting.default is not None}
+    values = defaults | followed | dict(config.settings)
+    return "".join(f"{name}={values[name]}\n" for name in sorted(values))
+
+
+def told_settings(text: bytes) -> dict[str, str]:
+    """What an operator wants, by Java's names. Raises ConfigurationError for a text that is no properties."""
+    return {found.key: found.value for found in parse_properties(text, None)}
+
+
+def is_barred(config: StoreConfig, told: Mapping[str, str]) -> bool:
+    """Whether one of the settings may not be changed by request."""
+    barred = {"brokerConfigPath", "rocketmqHome", "configBlackList"}
+    barred |= {name.strip() for name in config.clients.config_black_list.split(";")}
+    return not barred.isdisjoint(told)
+
+
+def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
+    """The configuration with these settings; names that no broker knows are passed over. Raises ConfigurationError."""
+    values = dict(config.settings) | {name: value for name, value in told.items() if name in JAVA_SETTINGS}
+    return parse_config("".join(f"{name}={_escaped(value)}\n" for name, value in values.items()).encode(), config.file)
+
+
+def changed_text(content: bytes, told: Mapping[str, str]) -> bytes:
+    """The text of a broker.conf with these settings: behind its own lines, where the last one counts."""
+    known = {name: value for name, value in told.items() if name in JAVA_SETTINGS}
+    kept = [line for line in content.splitlines() if line.partition(b"=")[0].strip().decode("latin-1") not in known]
+    added = [f"{name}={_escaped(value)}".encode("latin-1", "backslashreplace") for name, value in known.items()]
+    return b"\n".join([*kept, *added, b""])
+
+
+def _escaped(value: str) -> str:
+    """As Java's Properties reads it back."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

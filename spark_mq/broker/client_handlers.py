@@ -1,0 +1,151 @@
+"""What clients tell of themselves: heartbeats, leaving, subscriptions to be looked at, locks of queues.
+
+Java: ClientManageProcessor, ConsumerManageProcessor.getConsumerListByGroup, AdminBrokerProcessor.lockBatchMQ and unlockBatchMQ.
+"""
+
+from __future__ import annotations
+
+from spark_mq.broker.asked import NO_FIELDS, Asked
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.producer_table import KnownClient
+from spark_mq.broker.pull_filters import SQL92, heed_subscriptions, is_tag_type
+from spark_mq.broker.sql92 import compile_expression
+from spark_mq.broker.sql92_tokens import SqlError
+from spark_mq.remoting import RemotingCommand, read_body
+from spark_mq.remoting.client_bodies import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
+    ConsumeType,
+    HeartbeatData,
+    LockBody,
+    LockedQueues,
+)
+from spark_mq.remoting.consumer_headers import ConsumerGroupRequest, UnregisterClientRequest
+from storage.messages.retries import UNIT_SUBSCRIBED
+from storage.names import retry_topic
+from storage.rules.response_codes import ResponseCode
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
+
+
+class ClientHandlers:
+    """Answers 34, 35, 38, 41, 42 and 46."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def heartbeat(self, asked: Asked) -> RemotingCommand:
+        """34. A group that cannot be made is passed over, and the answer is the same."""
+        beat = read_body(HeartbeatData, asked.body)
+        command = asked.command
+        is_v2, is_changed = beat.heartbeat_fingerprint != 0, False
+        with self._parts.lock:
+            client = KnownClient(asked.connection, beat.client_id, command.language.name, command.version, asked.now_ms)
+            for data in beat.consumers:
+                is_changed |= self._consumes(data, client, beat, is_v2=is_v2)
+            for producer in beat.producers:
+                self._parts.producers.register(
+                    producer.group_name,
+                    KnownClient(asked.connection, beat.client_id, client.language, client.version, asked.now_ms),
+                )
+        changed = is_changed if is_v2 else True
+        fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
+        return asked.answer(header=fields)
+
+    def _consumes(self, data: ConsumerData, client: KnownClient, beat: HeartbeatData, *, is_v2: bool) -> bool:
+        """Whether the group's subscriptions may be others than the broker knows."""
+        parts = self._parts
+        if parts.config.pull.reject_pull_consumer_enable and data.consume_type == ConsumeType.CONSUME_ACTIVELY:
+            return False
+        known = parts.fingerprints.get(data.group_name)
+        parts.fingerprints[data.group_name] = beat.heartbeat_fingerprint
+        is_changed = known is not None and known != beat.heartbeat_fingerprint
+        group = parts.find_group(data.group_name)
+        if group is None:
+            return is_changed
+        self._make_retry_topic(data, group)
+        with_subscriptions = not (is_v2 and beat.without_sub)
+        of_group = KnownClient(client.connection, client.client_id, client.language, client.version, client.seen_ms)
+        change = parts.consumers.register(
+            data,
+            of_group,
+            notifies=group.notify_consumer_ids_changed_enable,
+            with_subscriptions=with_subscriptions,
+        )
+        parts.tell_of(change)
+        if with_subscriptions:
+            heed_subscriptions(parts.expressions, data.group_name, {sub.topic: sub for sub in data.subscriptions})
+        return is_changed
+
+    def _make_retry_topic(self, data: ConsumerData, group: SubscriptionGroupConfig) -> None:
+        """Java: TopicConfigManager.createTopicInSendMessageBackMethod."""
+        topics = self._parts.topics
+        is_ordered = any((found := topics.get(sub.topic)) is not None and found.order for sub in data.subscriptions)
+        name = retry_topic(data.group_name)
+        known = topics.get(name)
+        if known is None:
+            count, flag = group.retry_queue_count, UNIT_SUBSCRIBED if data.unit_mode else 0
+            new = TopicConfig(name, count, count, topic_sys_flag=flag, order=is_ordered)
+            self._parts.service.make_topic(new)
+        elif known.order != is_ordered:
+            self._parts.change_topic(name, order=is_ordered)
+
+    def unregister(self, asked: Asked) -> RemotingCommand:
+        """35."""
+        request: UnregisterClientRequest = asked.header
+        parts = self._parts
+        with parts.lock:
+            if request.producer_group is not None:
+                parts.producers.unregister(request.producer_group, asked.connection, request.client_id)
+            if request.consumer_group is not None:
+                group = parts.find_group(request.consumer_group)
+                notifies = group is None or group.notify_consumer_ids_changed_enable
+                is_gone, change = parts.consumers.unregister(
+                    request.consumer_group, asked.connection, notifies=notifies
+                )
+                if is_gone:
+                    heed_subscriptions(parts.expressions, request.consumer_group, {})
+                parts.tell_of(change)
+        return asked.answer(header=NO_FIELDS)
+
+    def check_client(self, asked: Asked) -> RemotingCommand:
+        """46: whether the broker takes a subscription's expression."""
+        subscription = read_body(CheckClientBody, asked.body).subscription if asked.body else None
+        if subscription is None or is_tag_type(subscription.expression_type):
+            return asked.answer()
+        if not self._parts.config.pull.enable_property_filter:
+            remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+        if subscription.expression_type != SQL92:
+            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+        try:
+            compile_expression(subscription.sub_string or "")
+        except SqlError as error:
+            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        return asked.answer()
+
+    def consumer_list(self, asked: Asked) -> RemotingCommand:
+        """38: the ids of a group's clients, which share the queues among themselves."""
+        request: ConsumerGroupRequest = asked.header
+        with self._parts.lock:
+            group = self._parts.consumers.groups.get(request.consumer_group)
+            ids = tuple(client.client_id for client in group.clients.values()) if group is not None else ()
+        if not ids:
+            remark = f"no consumer for this group, {request.consumer_group}"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)
+        return asked.answer(header=NO_FIELDS, body=ConsumerList(client_ids=ids))
+
+    def lock(self, asked: Asked) -> RemotingCommand:
+        """41."""
+        body = read_body(LockBody, asked.body)
+        with self._parts.lock:
+            granted = self._parts.locks.lock(body.consumer_group or "", body.queues, body.client_id or "", asked.now_ms)
+        return asked.answer(body=LockedQueues(queues=granted))
+
+    def unlock(self, asked: Asked) -> RemotingCommand:
+        """42."""
+        body = read_body(LockBody, asked.body)
+        with self._parts.lock:
+            self._parts.locks.unlock(body.consumer_group or "", body.queues, body.client_id or "")
+        return asked.answer()

@@ -1,0 +1,172 @@
+"""Which clients consume in which group, and what each group subscribes to. Pure: it tells which clients are to hear of a change.
+
+Java: ConsumerManager, ConsumerGroupInfo. A newer version replaces a subscription silently; topics that come or go and new connections
+are changes. Java's index of groups by topic says the topic's own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.producer_table import KnownClient
+from spark_mq.remoting.client_bodies import ConsumerData, MessageModel, SubscriptionData
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """One group: its clients and subscriptions, as the last heartbeat said."""
+
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+    clients: dict[ClientConnection, KnownClient] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each client gets all messages; then nobody is told of changes."""
+        return self.message_model == MessageModel.BROADCASTING
+
+    def client(self, client_id: str) -> KnownClient | None:
+        """The client of that id."""
+        return next((client for client in self.clients.values() if client.client_id == client_id), None)
+
+
+class Change(NamedTuple):
+    """A group whose clients changed, and the connections to be told."""
+
+    group: str
+    connections: tuple[ClientConnection, ...]
+
+
+class ConsumerTable:
+    """All groups of consumers that are online. For one thread at a time. Times are ms."""
+
+    def __init__(self, *, expires_ms: int = 120_000, subscription_expires_ms: int = 600_000) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._subscribed_topics: dict[str, set[str]] = {}
+        self._told: dict[str, ConsumerGroup] = {}
+        """What pulls said that carry their own subscription. Java: consumerCompensationTable."""
+        self._expires_ms = expires_ms
+        self._subscription_expires_ms = subscription_expires_ms
+
+    def register(
+        self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
+    ) -> Change | None:
+        """A client is there, or there still; the change, if there is one that others are to hear of."""
+        group = self.groups.setdefault(data.group_name, ConsumerGroup())
+        group.consume_type, group.message_model = data.consume_type, data.message_model
+        group.consume_from_where = data.consume_from_where
+        topics = (sub.topic for sub in data.subscriptions) if with_subscriptions else group.subscriptions
+        for topic in topics:
+            self._subscribed_topics.setdefault(topic, set()).add(topic)
+        known = group.clients.get(client.connection)
+        is_changed = known is None
+        if known is None or known.client_id != client.client_id:
+            group.clients[client.connection] = client
+        else:
+            known.seen_ms = client.seen_ms
+        if with_subscriptions:
+            is_changed |= _subscribe(group.subscriptions, data.subscriptions)
+        return self._change(data.group_name, group) if is_changed and notifies else None
+
+    def unregister(self, name: str, connection: ClientConnection, *, notifies: bool) -> tuple[bool, Change | None]:
+        """A client leaves one group: whether the group is gone, and the change for those that stay."""
+        group = self.groups.get(name)
+        if group is None:
+            return False, None
+        group.clients.pop(connection, None)
+        is_gone = self._drop_if_empty(name, group)
+        return is_gone, self._change(name, group) if notifies else None
+
+    def closed(self, connection: ClientConnection) -> tuple[list[str], list[Change]]:
+        """A connection is gone: the groups that are gone with it, and the changes."""
+        gone, changes = [], []
+        for name, group in list(self.groups.items()):
+            if group.clients.pop(connection, None) is None:
+                continue
+            if self._drop_if_empty(name, group):
+                gone.append(name)
+            if (change := self._change(name, group)) is not None:
+                changes.append(change)
+        return gone, changes
+
+    def expire(self, now_ms: int) -> list[ClientConnection]:
+        """Drop clients that were silent for too long; their connections, to be closed. Nobody is told, as in Java."""
+        silent = []
+        for name, group in list(self.groups.items()):
+            for connection, client in list(group.clients.items()):
+                if now_ms - client.seen_ms > self._expires_ms:
+                    del group.clients[connection]
+                    silent.append(connection)
+            if not group.clients:
+                del self.groups[name]
+        for name, group in list(self._told.items()):
+            for topic, sub in list(group.subscriptions.items()):
+                if now_ms - sub.sub_version > self._subscription_expires_ms:
+                    del group.subscriptions[topic]
+                    if not group.subscriptions:
+                        del self._told[name]
+        return silent
+
+    def tell(self, name: str, subscription: SubscriptionData) -> None:
+        """What a pull says that carries its subscription. Java: compensateSubscribeData."""
+        self._told.setdefault(name, ConsumerGroup()).subscriptions[subscription.topic] = subscription
+
+    def subscription(self, name: str, topic: str) -> SubscriptionData | None:
+        """A group's subscription of a topic, as its heartbeat or else its pulls say. Java: findSubscriptionData."""
+        for table in (self.groups, self._told):
+            if (group := table.get(name)) is not None and (found := group.subscriptions.get(topic)) is not None:
+                return found
+        return None
+
+    def subscription_count(self, name: str) -> int:
+        """How many topics the group subscribes to by heartbeat."""
+        group = self.groups.get(name)
+        return 0 if group is None else len(group.subscriptions)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """What Java tells as the groups that subscribe to a topic: its own name, if any does."""
+        return set(self._subscribed_topics.get(topic, ()))
+
+    def find(self, name: str, client_id: str) -> KnownClient | None:
+        """A client of a group by its id."""
+        group = self.groups.get(name)
+        return None if group is None else group.client(client_id)
+
+    def _change(self, name: str, group: ConsumerGroup) -> Change | None:
+        return None if group.is_broadcasting else Change(name, tuple(group.clients))
+
+    def _drop_if_empty(self, name: str, group: ConsumerGroup) -> bool:
+        if group.clients:
+            return False
+        for topic in group.subscriptions:
+            names = self._subscribed_topics.get(topic, set())
+            names.discard(name)
+            if not names:
+                self._subscribed_topics.pop(topic, None)
+        return self.groups.pop(name, None) is not None
+
+
+def _subscribe(known: dict[str, SubscriptionData], told: Iterable[SubscriptionData]) -> bool:
+    """Take over subscriptions; whether topics came or went. Java: ConsumerGroupInfo.updateSubscription."""
+    is_changed = False
+    topics = set()
+    for sub in told:
+        topics.add(sub.topic)
+        old = known.get(sub.topic)
+        is_changed |= old is None
+        if old is None or sub.sub_version > old.sub_version:
+            known[sub.topic] = sub
+    gone = known.keys() - topics
+    for topic in gone:
+        del known[topic]
+    return is_changed or bool(gone)
+
+
+def subscriptions_by_topic(group: ConsumerGroup) -> Mapping[str, SubscriptionData]:
+    """A copy, as bodies hold it."""
+    return dict(group.subscriptions)

@@ -1,0 +1,197 @@
+"""Groups of consumers made, changed, deleted and told, and who is online.
+
+Java: AdminBrokerProcessor (200, 201, 203, 204, 207, 225, 328, 343, 345, 352, 353), SubscriptionGroupManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.consumer_table import subscriptions_by_topic
+from spark_mq.broker.entries import group_entry, wire_group, wire_version
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.producer_table import KnownClient
+from spark_mq.broker.topic_attributes import AttributeRefusedError, changed_attributes
+from spark_mq.remoting import RemotingCommand, RequestCode, read_body
+from spark_mq.remoting.admin_bodies import (
+    ClientConnection,
+    ConsumerConnection,
+    GroupForbidden,
+    GroupSubscription,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
+from spark_mq.remoting.admin_headers import DeleteGroupRequest
+from spark_mq.remoting.consumer_headers import (
+    ConsumerGroupRequest,
+    GroupForbiddenRequest,
+    GroupRequest,
+    GroupTopicRequest,
+    ProducerGroupRequest,
+)
+from spark_mq.remoting.route_bodies import TopicList
+from storage.errors import NameIllegalError
+from storage.names import validate_group
+from storage.rules.response_codes import ResponseCode
+
+
+class GroupHandlers:
+    """Answers what operators ask of groups."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            code.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            code.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            code.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
+            code.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            code.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            code.GET_ALL_PRODUCER_INFO: self.all_producers,
+            code.QUERY_TOPICS_BY_CONSUMER: self.topics_of,
+            code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+        }
+
+    def update(self, asked: Asked) -> RemotingCommand:
+        """200."""
+        return self._save(asked, [read_body(SubscriptionGroupConfig, asked.body)] if asked.body else [])
+
+    def update_list(self, asked: Asked) -> RemotingCommand:
+        """225."""
+        return self._save(asked, read_body(SubscriptionGroupList, asked.body).groups)
+
+    def _save(self, asked: Asked, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
+        """Departure: a name that no group may have is refused; Java makes an entry for it."""
+        groups = self._parts.groups
+        try:
+            for group in map(group_entry, told):
+                known = groups.get(validate_group(group.group))
+                attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
+                self._parts.service.save_group(replace(group, attributes=attributes))
+        except (AttributeRefusedError, NameIllegalError) as refused:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return asked.answer()
+
+    def delete(self, asked: Asked) -> RemotingCommand:
+        """207; with `clean_offset` its offsets too."""
+        told: DeleteGroupRequest = asked.header
+        self._parts.service.delete_group(told.group_name)
+        if told.clean_offset:
+            with self._parts.lock:
+                self._parts.offsets.forget_group(told.group_name)
+        return asked.answer()
+
+    def forbid(self, asked: Asked) -> RemotingCommand:
+        """353: take a topic from a group, or give it back, which gives back all of them; without a wish it is only told."""
+        told: GroupForbiddenRequest = asked.header
+        service = self._parts.service
+        bits = max(0, service.forbidden.get(told.group, {}).get(told.topic, 0))
+        if told.readable is not None:
+            bits = bits & ~1 if told.readable else bits | 1
+            service.forbid(told.group, told.topic, bits)
+        readable = not self._parts.is_forbidden(told.group, told.topic)
+        return asked.answer(remark="", body=GroupForbidden(group=told.group, topic=told.topic, readable=readable))
+
+    def all_groups(self, asked: Asked) -> RemotingCommand:
+        """201."""
+        table = self._parts.service.group_table
+        body = SubscriptionGroupTable(
+            subscription_group_table={name: wire_group(config) for name, config in self._parts.groups.items()},
+            forbidden_table=table.forbidden,
+            data_version=wire_version(table.version),
+        )
+        return asked.answer(body=body)
+
+    def config(self, asked: Asked) -> RemotingCommand:
+        """352. Asking makes the group where the broker may make it."""
+        told: GroupRequest = asked.header
+        found = self._parts.find_group(told.group)
+        if found is None:
+            return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return asked.answer(body=wire_group(found))
+
+    # Who is online
+
+    def consumers(self, asked: Asked) -> RemotingCommand:
+        """203."""
+        told: ConsumerGroupRequest = asked.header
+        with self._parts.lock:
+            group = self._parts.consumers.groups.get(told.consumer_group)
+            if group is None:
+                remark = f"the consumer group[{told.consumer_group}] not online"
+                return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+            body = ConsumerConnection(
+                connections=_connections(group.clients.values()),
+                subscription_table=subscriptions_by_topic(group),
+                consume_type=group.consume_type,
+                message_model=group.message_model,
+                consume_from_where=group.consume_from_where,
+            )
+        return asked.answer(body=body)
+
+    def producers(self, asked: Asked) -> RemotingCommand:
+        """204."""
+        told: ProducerGroupRequest = asked.header
+        with self._parts.lock:
+            group = self._parts.producers.groups.get(told.producer_group)
+            if group is None:
+                remark = f"the producer group[{told.producer_group}] not exist"
+                return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+            body = ProducerConnection(connections=_connections(group.values()))
+        return asked.answer(body=body)
+
+    def all_producers(self, asked: Asked) -> RemotingCommand:
+        """328."""
+        with self._parts.lock:
+            groups = {
+                name: tuple(
+                    ProducerInfo(
+                        client_id=client.client_id,
+                        remote_ip=f"/{client.connection.address}",
+                        language=client.language,
+                        version=client.version,
+                        last_update_time_ms=client.seen_ms,
+                    )
+                    for client in clients.values()
+                )
+                for name, clients in self._parts.producers.groups.items()
+            }
+        return asked.answer(body=ProducerTable(data=groups))
+
+    def topics_of(self, asked: Asked) -> RemotingCommand:
+        """343: topics in which the group has offsets."""
+        told: GroupRequest = asked.header
+        with self._parts.lock:
+            topics = tuple(sorted(self._parts.offsets.topics_of(told.group)))
+        return asked.answer(body=TopicList(topics=topics, broker_address=self._parts.address))
+
+    def subscription(self, asked: Asked) -> RemotingCommand:
+        """345."""
+        told: GroupTopicRequest = asked.header
+        with self._parts.lock:
+            found = self._parts.consumers.subscription(told.group, told.topic or "")
+        return asked.answer(body=GroupSubscription(group=told.group, topic=told.topic, subscription=found))
+
+
+def _connections(clients: Iterable[KnownClient]) -> tuple[ClientConnection, ...]:
+    return tuple(
+        ClientConnection(
+            client_id=client.client_id,
+            client_address=client.connection.address,
+            language=client.language,
+            version=client.version,
+        )
+        for client in clients
+    )

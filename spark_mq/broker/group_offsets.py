@@ -1,0 +1,143 @@
+"""How far groups are, while a broker runs: in memory, written to config/consumerOffset.json every few seconds.
+
+A reset is an offset that a group's next pull of the queue is sent to; until then commits of the queue are dropped.
+Java: ConsumerOffsetManager. Departure: what the broker's own duties have written for their groups (`CID_RMQ_SYS_…`) stays as it stands
+in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from storage.names import is_system_group
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.data_version import DataVersion
+
+Key = tuple[str, str]
+"""(topic, group)"""
+
+
+class GroupOffsets:
+    """The offsets of all groups. For one thread at a time. −1 = none."""
+
+    def __init__(
+        self, table: ConsumerOffsets | None = None, *, version_step: int = 500, heeds_resets: bool = True
+    ) -> None:
+        """`version_step`: so many commits raise the table's version; `heeds_resets` is useServerSideResetOffset."""
+        found = table or ConsumerOffsets()
+        self.version: DataVersion = found.version
+        self._document = found.document
+        self._offsets: dict[Key, dict[int, int]] = {key: dict(queues) for key, queues in found.offsets.items()}
+        self._pulled: dict[Key, dict[int, int]] = {}
+        self._resets: dict[Key, dict[int, int]] = {}
+        self._version_step = max(1, version_step)
+        self._heeds_resets = heeds_resets
+        self._commits = 0
+        self._is_changed = False
+
+    # One queue
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """The group's next offset; it may go back."""
+        self._offsets.setdefault((topic, group), {})[queue_id] = offset
+        self._is_changed = True
+        self._commits += 1
+        if self._commits % self._version_step == 0:
+            self.version = self.version.raised(now_ms)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Up to where the group has pulled."""
+        self._pulled.setdefault((topic, group), {})[queue_id] = offset
+
+    def offset(self, group: str, topic: str, queue_id: int) -> int:
+        """The pending reset, else what was committed."""
+        if self._heeds_resets:
+            reset = self._resets.get((topic, group), {}).get(queue_id)
+            if reset is not None:
+                return reset
+        return self._offsets.get((topic, group), {}).get(queue_id, -1)
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Up to where the group has pulled, else its offset."""
+        found = self._pulled.get((topic, group), {}).get(queue_id)
+        return self.offset(group, topic, queue_id) if found is None else found
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """The group shall go on there. Nothing for a negative queue or offset."""
+        if topic and group and queue_id >= 0 and offset >= 0:
+            self._resets.setdefault((topic, group), {})[queue_id] = offset
+            self._offsets.setdefault((topic, group), {})[queue_id] = offset
+            self._is_changed = True
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the group's next pull."""
+        return queue_id in self._resets.get((topic, group), {})
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The reset that waits; it waits no more."""
+        return self._resets.get((topic, group), {}).pop(queue_id, None)
+
+    # Many queues
+
+    def topics_of(self, group: str) -> list[str]:
+        """The topics in which the group has offsets."""
+        return [topic for topic, name in self._offsets if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have offsets in the topic."""
+        return [group for name, group in self._offsets if name == topic]
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """By queue id; empty where the group has none."""
+        return self._offsets.get((topic, group), {})
+
+    def clone(self, source: str, destination: str, topic: str) -> None:
+        """A group's offsets of a topic become another's; nothing where it has none."""
+        if (found := self._offsets.get((topic, source))) is not None:
+            self._offsets[topic, destination] = dict(found)
+            self._is_changed = True
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is deleted."""
+        for key in [key for key in self._offsets if key[0] == topic]:
+            del self._offsets[key]
+            self._is_changed = True
+
+    def forget_group(self, group: str) -> None:
+        """A group is deleted, with its resets."""
+        for table in (self._offsets, self._resets, self._pulled):
+            for key in [key for key in table if key[1] == group]:
+                del table[key]
+                self._is_changed = True
+
+    def smallest(self, topic: str, minimums: Mapping[int, int], without: frozenset[str]) -> dict[int, int]:
+        """By queue, the smallest offset of any group that lies not before the queue's minimum. Java: queryMinOffsetInAllGroup.
+
+        Departure: Java deletes the offsets of the groups that are left out.
+        """
+        smallest: dict[int, int] = {}
+        for (name, group), queues in self._offsets.items():
+            for queue_id, offset in queues.items() if name == topic and group not in without else ():
+                if offset >= minimums.get(queue_id, 0):
+                    smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+        return smallest
+
+    # The file
+
+    def table(self, on_disk: ConsumerOffsets | None = None) -> ConsumerOffsets:
+        """The table as the file is to hold it; the broker's own groups as they stand `on_disk`."""
+        offsets = {key: queues for key, queues in self._offsets.items() if queues and not is_system_group(key[1])}
+        own = on_disk.offsets if on_disk is not None else self._offsets
+        offsets |= {key: dict(queues) for key, queues in own.items() if is_system_group(key[1])}
+        entries = {
+            f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
+            for (topic, group), queues in sorted(offsets.items())
+        }
+        kept = {name: value for name, value in self._document.items() if name != "groupTopicMap"}
+        document = {**kept, "dataVersion": self.version.to_document(), "offsetTable": entries}
+        return ConsumerOffsets(self.version, {key: dict(queues) for key, queues in offsets.items()}, document)
+
+    def take_change(self) -> bool:
+        """Whether anything has changed since this was asked before."""
+        was_changed, self._is_changed = self._is_changed, False
+        return was_changed

@@ -1,0 +1,202 @@
+"""What the handlers of one broker share: the store and what is known of clients. `Broker` makes it, and guards it by one lock."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import cast
+
+from spark_mq.broker.broker_settings import changed_text, with_settings
+from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
+from spark_mq.broker.consumer_table import Change, ConsumerTable
+from spark_mq.broker.group_offsets import GroupOffsets
+from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, HeldPull, HeldPulls
+from spark_mq.broker.producer_table import ProducerTable
+from spark_mq.broker.queue_locks import QueueLocks
+from spark_mq.broker.request_table import Pool
+from spark_mq.broker.sql92 import Expression
+from spark_mq.broker.traffic import Traffic
+from spark_mq.remoting import HeaderEncoding, RequestCode, make_request, write_header
+from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
+from storage.format.record import host_text
+from storage.messages.retries import find_group
+from storage.rules.auto_topics import known_topics
+from storage.service.put_service import PutService
+from storage.service.raw_get import TransferLimits
+from storage.service.served_store import ServedStore
+from storage.settings.load import StoreConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.data_version import DataVersion
+from storage.tables.put_statistics import PutStatistics
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topic_queue_mappings import TopicQueueMappingTable
+from storage.tables.topics import TopicConfig
+
+BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
+    name: SubscriptionGroupConfig(name)
+    for name in (
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_RMQ_SYS_TRANS",
+    )
+}
+"""Groups that every broker has, in its file or not. Java: SubscriptionGroupManager.init."""
+
+
+def machine_memory_bytes() -> int:
+    """Of this machine. Java: StoreUtil.TOTAL_PHYSICAL_MEMORY_SIZE."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class BrokerParts:
+    """One broker's state. What is not thread-safe by itself is touched under `lock`."""
+
+    def __init__(
+        self,
+        service: PutService,
+        *,
+        statistics: PutStatistics,
+        encoding: HeaderEncoding = HeaderEncoding.JSON,
+        memory_bytes: int | None = None,
+        clock: Callable[[], int],
+    ) -> None:
+        config, settings = service.config, service.settings
+        pull, clients = config.pull, config.clients
+        self.service = service
+        self.config: StoreConfig = config
+        """The settings, with what an operator has changed."""
+        self.settings_version = DataVersion()
+        self.pool_load: Callable[[Pool], tuple[int, int]] = lambda pool: (0, 0)
+        """How many requests wait for a pool, and for how many ms the first one; whoever runs the pools sets it."""
+        self.served = ServedStore(service.store)
+        self.clock = clock
+        self.encoding = encoding
+        self.lock = threading.RLock()
+        self.events: deque[BrokerEvent] = deque()
+        self.consumers = ConsumerTable(
+            expires_ms=clients.channel_expired_timeout, subscription_expires_ms=clients.subscription_expired_timeout
+        )
+        self.producers = ProducerTable()
+        self.locks = QueueLocks()
+        look_ms = LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
+        self.held = HeldPulls(look_ms)
+        self.held_lock = threading.Lock()
+        """Guards `held` alone, and nothing else is taken within it: puts wait for it."""
+        self.offsets = GroupOffsets(
+            service.state(OFFSETS_FILE, ConsumerOffsets.load),
+            version_step=clients.consumer_offset_update_version_step,
+            heeds_resets=clients.use_server_side_reset_offset,
+        )
+        self.mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
+        found = self.mappings.version
+        self.mappings_version = found if found.counter else replace(found, timestamp_ms=clock())
+        self.statistics = statistics
+        self.traffic = Traffic(statistics, settings.cluster)
+        self.fingerprints: dict[str, int] = {}
+        """Of groups, what the last heartbeat said of its subscriptions in short."""
+        self.expressions: dict[tuple[str, str], tuple[int, Expression]] = {}
+        """Of (group, topic) the version and the expression that its heartbeats subscribed with."""
+        memory = machine_memory_bytes() if memory_bytes is None else memory_bytes
+        self.limits = TransferLimits(
+            memory_bytes=memory * pull.access_message_in_memory_max_ratio // 100,
+            in_memory_count=pull.max_transfer_count_on_message_in_memory,
+            in_memory_bytes=pull.max_transfer_bytes_on_message_in_memory,
+            on_disk_count=pull.max_transfer_count_on_message_in_disk,
+            on_disk_bytes=pull.max_transfer_bytes_on_message_in_disk,
+            filter_bytes=pull.max_filter_message_size,
+        )
+        self.started_ms = clock()
+
+    def change_settings(self, told: Mapping[str, str], now_ms: int) -> None:
+        """An operator's settings hold from now on, and stand in the broker.conf that was read. Raises ConfigurationError, OSError."""
+        changed = with_settings(self.config, told)
+        if (path := self.config.file) is not None:
+            files = self.service.store.writer.file_system
+            files.replace(path, changed_text(files.read_file(path) or b"", told))
+        self.config = changed
+        self.settings_version = self.settings_version.raised(now_ms)
+
+    @property
+    def broker_name(self) -> str:
+        """The name under which clients know the broker."""
+        return self.service.settings.broker_name or ""
+
+    @property
+    def address(self) -> str:
+        """Where it listens, address:port."""
+        return host_text(self.service.settings.host)
+
+    @property
+    def ip(self) -> str:
+        """The address without the port. Java: brokerIP1."""
+        return self.address.rpartition(":")[0]
+
+    # Topics and groups
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """The file's entries over the built-in ones."""
+        settings, config = self.service.settings, self.config
+        return known_topics(settings.topics.topics, settings.broker_name, settings.cluster, config.send, config.timer)
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """The file's entries over the built-in ones."""
+        own = cast("dict[str, SubscriptionGroupConfig]", self.service.groups)
+        return ChainMap(own, cast("dict[str, SubscriptionGroupConfig]", BUILT_IN_GROUPS))
+
+    def find_group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's entry, made and saved where the broker may make it. Raises OSError."""
+        send, groups = self.config.send, self.groups
+        found = find_group(
+            name,
+            groups,
+            auto_create=send.auto_create_subscription_group,
+            create_system_groups=send.enable_create_sys_group,
+        )
+        if found is None or name in groups:
+            return found
+        return self.service.make_group(found)
+
+    def change_topic(self, name: str, *, order: bool) -> None:
+        """Whether a topic is ordered. Raises OSError."""
+        self.service.save_topic(replace(self.topics[name], order=order))
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether an operator has taken the topic from the group (353)."""
+        return bool(self.service.forbidden.get(group, {}).get(topic, 0) & 1)
+
+    # Events
+
+    def tell(
+        self, connection: ClientConnection, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
+    ) -> None:
+        """A one-way request to a client."""
+        command = make_request(code, fields, body, is_oneway=True, encoding=self.encoding)
+        self.events.append(Tell(connection, command))
+
+    def tell_of(self, change: Change | None) -> None:
+        """All clients of a group hear that others came or went, if the broker tells such things."""
+        if change is None or not self.config.clients.notify_consumer_ids_changed_enable:
+            return
+        fields = write_header(ConsumerGroupRequest(consumer_group=change.group))
+        for connection in change.connections:
+            self.tell(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+
+    def run_again(self, pulls: Iterable[HeldPull]) -> None:
+        """Pulls that waited are to be answered now."""
+        self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
+
+    def register_topics(self, *topics: str) -> None:
+        """Name servers are to be told now."""
+        self.events.append(RegisterTopics(topics))

@@ -1,0 +1,298 @@
+"""Pulls: the checks in Java's order, the read, and what the answer says. Java: PullMessageProcessor, DefaultPullMessageResultHandler.
+
+    request ─▶ checks ─▶ pending reset | get ─▶ code and header ─▶ static topic ─▶ offsets stored ─▶ answer | parked
+
+Not supported: `coldDataFlowControlEnable`, the offsets of broadcasting groups for proxies (`enableBroadcastOffsetStore`, off by
+default), forwarding a static topic's pull to another broker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_mq.broker.asked import Asked
+from spark_mq.broker.connections import Outcome, Waiting
+from spark_mq.broker.held_pulls import HeldPull
+from spark_mq.broker.parts import BUILT_IN_GROUPS, BrokerParts
+from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription
+from spark_mq.remoting import RemotingCommand, RequestCode, write_header
+from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
+from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from storage.get_result import GetStatus
+from storage.names import is_system_group
+from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.rules.static_topics import (
+    LogicalQueue,
+    PhysicalPull,
+    PullPlace,
+    logical_pull,
+    logical_queue,
+    physical_pull,
+)
+from storage.service.raw_get import MessageFilter, RawGet
+from storage.settings.nouns import PullConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import PERM_READ, TopicConfig
+
+COMMITS_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4
+_RESET = "OFFSET_RESET"
+_PULLING_GROUPS = frozenset((*BUILT_IN_GROUPS, "DEFAULT_CONSUMER", "SCHEDULE_CONSUMER", "__MONITOR_CONSUMER"))
+"""Java: MixAll.isSysConsumerGroupPullMessage."""
+_FAQ_GROUP = with_advice("")
+_FORBIDDEN_BROKER, _FORBIDDEN_GROUP, _FORBIDDEN_TOPIC, _FORBIDDEN_BROADCAST, _FORBIDDEN_SUBSCRIPTION = 1, 2, 3, 4, 5
+"""Java: ForbiddenType."""
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def pull_code(status: GetStatus, queue_offset: int) -> ResponseCode:
+    """The answer's code. Java: composeResponseHeader."""
+    if status in (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    return _CODES[status]
+
+
+class _Refusal(RequestRefusedError):
+    """A refused pull, with what is forbidden."""
+
+    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int | None = None) -> None:
+        super().__init__(code, remark)
+        self.forbidden_type = forbidden_type
+
+
+class _Pull(NamedTuple):
+    """A pull that passed all checks."""
+
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    subscription: SubscriptionData
+    wanted: MessageFilter
+    queue: LogicalQueue
+    physical: PhysicalPull | None
+    queue_id: int
+    queue_offset: int
+    max_messages: int
+
+
+class PullHandler:
+    """Answers pulls (11) and lite pulls (361)."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    @property
+    def _config(self) -> PullConfig:
+        return self._parts.config.pull
+
+    def pull(self, asked: Asked) -> Outcome:
+        """A client's pull: it may wait for messages."""
+        return self._answer(asked, may_wait=True)
+
+    def pull_again(self, asked: Asked) -> Outcome:
+        """A pull that has waited."""
+        return self._answer(asked, may_wait=False)
+
+    def _answer(self, asked: Asked, *, may_wait: bool) -> Outcome:
+        request: PullMessageRequest = asked.header
+        try:
+            with self._parts.lock:
+                pull = self._checked(asked, request)
+                reset = self._parts.offsets.take_reset(request.consumer_group, request.topic, pull.queue_id)
+        except _Refusal as refused:
+            forbidden = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
+            return asked.answer(refused.code, refused.remark, forbidden)
+        except RequestRefusedError as refused:
+            return asked.answer(refused.code, refused.remark)
+        begun_ms = self._parts.clock()
+        if reset is not None and self._parts.config.clients.use_server_side_reset_offset:
+            found = self._reset(request.topic, pull.queue_id, reset)
+            code, remark = ResponseCode.PULL_OFFSET_MOVED, _RESET
+        else:
+            found = self._parts.served.get(
+                request.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._parts.limits, pull.wanted
+            )
+            code, remark = pull_code(found.status, pull.queue_offset), found.status.value
+        place = PullPlace(code, found.next_begin_offset, found.min_offset, found.max_offset)
+        if pull.physical is not None:
+            place = logical_pull(pull.queue, pull.physical, place)
+        with self._parts.lock:
+            self._store_offsets(request, pull, found.next_begin_offset, may_wait, asked.now_ms)
+            if place.code == ResponseCode.SUCCESS:
+                self._parts.traffic.pulled(
+                    request.consumer_group,
+                    request.topic,
+                    pull.queue_id,
+                    found.message_count,
+                    len(found.body),
+                    self._parts.clock() - begun_ms,
+                )
+        if place.code == ResponseCode.PULL_NOT_FOUND and may_wait and request.sys_flag & MAY_SUSPEND:
+            return self._park(asked, request, pull, found)
+        return self._response(asked, pull, found, place, remark)
+
+    def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
+        served = self._parts.served
+        minimum = served.minimum(topic, queue_id)
+        return RawGet(GetStatus.OFFSET_TOO_SMALL, offset, minimum, served.maximum(topic, queue_id))
+
+    def _response(self, asked: Asked, pull: _Pull, found: RawGet, place: PullPlace, remark: str) -> RemotingCommand:
+        suggested = 0
+        if self._config.slave_read_enable:
+            group = pull.group
+            suggested = group.which_broker_when_consume_slowly if found.is_behind else group.broker_id
+        header = PullMessageAnswer(
+            suggested_broker_id=suggested,
+            next_begin_offset=place.next_begin_offset,
+            min_offset=place.min_offset,
+            max_offset=place.max_offset,
+            offset_delta=place.offset_delta if pull.physical is not None else None,
+            topic_sys_flag=pull.topic.topic_sys_flag,
+            group_sys_flag=pull.group.group_sys_flag,
+        )
+        fields = write_header(header)
+        if place.code != ResponseCode.SUCCESS and pull.physical is not None:
+            return asked.answer(place.code, None, fields)
+        return asked.answer(place.code, remark, fields, found.body)
+
+    def _store_offsets(
+        self, request: PullMessageRequest, pull: _Pull, next_offset: int, may_wait: bool, now_ms: int
+    ) -> None:
+        """Java: tryCommitOffset."""
+        offsets, group, topic = self._parts.offsets, request.consumer_group, request.topic
+        offsets.note_pull(group, topic, pull.queue_id, next_offset)
+        if may_wait and request.sys_flag & COMMITS_OFFSET:
+            offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
+
+    def _park(self, asked: Asked, request: PullMessageRequest, pull: _Pull, found: RawGet) -> Outcome:
+        """Let it wait, unless messages came since it looked."""
+        name = request.topic, pull.queue_id
+        timeout_ms = request.suspend_timeout_ms
+        if not self._config.long_polling_enable:
+            timeout_ms = self._config.short_polling_time_mills
+        held = HeldPull(
+            asked.connection,
+            asked.command,
+            pull.queue_offset,
+            asked.now_ms,
+            timeout_ms,
+            pull.wanted.tags_codes,
+        )
+        parts = self._parts
+        with parts.held_lock:
+            parts.held.hold(name, held)
+            maximum = parts.served.maximum(*name)
+            if maximum > found.max_offset:
+                parts.run_again(parts.held.arrived(name, maximum, None, asked.now_ms))
+        return Waiting.PARKED
+
+    # Checks, in Java's order
+
+    def _checked(self, asked: Asked, request: PullMessageRequest) -> _Pull:
+        parts, no_permission = self._parts, ResponseCode.NO_PERMISSION
+        if not parts.config.send.broker_permission & PERM_READ:
+            raise _Refusal(no_permission, f"the broker[{parts.ip}] pulling message is forbidden", _FORBIDDEN_BROKER)
+        if asked.command.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
+            remark = f"the broker[{parts.ip}] for lite pull consumer is forbidden"
+            raise _Refusal(no_permission, remark, _FORBIDDEN_BROKER)
+        group_name = request.consumer_group
+        group = parts.find_group(group_name)
+        if group is None:
+            remark = f"subscription group [{group_name}] does not exist, {_FAQ_GROUP}"
+            raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not group.consume_enable:
+            raise _Refusal(no_permission, f"subscription group no permission, {group_name}", _FORBIDDEN_GROUP)
+        topic = parts.topics.get(request.topic)
+        if topic is None:
+            remark = f"topic[{request.topic}] not exist, apply first please! {_FAQ_GROUP}"
+            raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not topic.perm & PERM_READ:
+            remark = f"the topic[{request.topic}] pulling message is forbidden"
+            raise _Refusal(no_permission, remark, _FORBIDDEN_TOPIC)
+        queue = logical_queue(parts.mappings, request.topic, request.queue_id, logical=request.is_logical)
+        physical = physical_pull(queue, request.queue_offset, request.max_messages)
+        queue_id = request.queue_id if physical is None else physical.item.queue_id
+        if physical is not None and not physical.is_here:
+            remark = f"broker {physical.item.broker_name} has that part of {request.topic}, and pulls are not forwarded"
+            raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        if not 0 <= queue_id < topic.read_queue_count:
+            remark = (
+                f"queueId[{queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[/{asked.connection.address}]"
+            )
+            raise _Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        subscription, wanted = self._subscription(request, group, asked.now_ms)
+        self._refuse_active_consumer(asked, group_name)
+        return _Pull(
+            topic,
+            group,
+            subscription,
+            wanted,
+            queue,
+            physical,
+            queue_id,
+            request.queue_offset if physical is None else physical.queue_offset,
+            request.max_messages if physical is None else physical.max_count or 0,
+        )
+
+    def _subscription(
+        self, request: PullMessageRequest, group: SubscriptionGroupConfig, now_ms: int
+    ) -> tuple[SubscriptionData, MessageFilter]:
+        if request.sys_flag & HAS_SUBSCRIPTION:
+            try:
+                told = pull_subscription(request.topic, request.subscription, request.expression_type, now_ms)
+            except ValueError:
+                remark = "parse the consumer's subscription failed"
+                raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+            self._parts.consumers.tell(group.group, told)
+            subscription, expression = told, compiled(told)
+        else:
+            subscription, expression = self._heartbeat_subscription(request, group), None
+            if not is_tag_type(subscription.expression_type):
+                known = self._parts.expressions.get((group.group, request.topic))
+                if known is None:
+                    remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+                    raise _Refusal(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+                version, expression = known
+                if version < request.sub_version:
+                    remark = "the consumer's consumer filter data not latest"
+                    raise _Refusal(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
+        if not is_tag_type(subscription.expression_type) and not self._config.enable_property_filter:
+            remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+            raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        return subscription, message_filter(subscription, expression)
+
+    def _heartbeat_subscription(self, request: PullMessageRequest, config: SubscriptionGroupConfig) -> SubscriptionData:
+        name = request.consumer_group
+        group = self._parts.consumers.groups.get(name)
+        if group is None:
+            raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice("the consumer's group info not exist"))
+        if not config.consume_broadcast_enable and group.is_broadcasting:
+            remark = f"the consumer group[{name}] can not consume by broadcast way"
+            raise _Refusal(ResponseCode.NO_PERMISSION, remark, _FORBIDDEN_BROADCAST)
+        if self._parts.is_forbidden(config.group, request.topic):
+            remark = f"the consumer group[{name}] is forbidden for topic[{request.topic}]"
+            raise _Refusal(ResponseCode.NO_PERMISSION, remark, _FORBIDDEN_SUBSCRIPTION)
+        found = group.subscriptions.get(request.topic)
+        if found is None:
+            raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice("the consumer's subscription not exist"))
+        if found.sub_version < request.sub_version:
+            raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return found
+
+    def _refuse_active_consumer(self, asked: Asked, name: str) -> None:
+        """Where pull consumers are not wanted: those of unknown connections. Java: isRejectPullConsumerEnable."""
+        if not self._config.reject_pull_consumer_enable:
+            return
+        group = self._parts.consumers.groups.get(name)
+        is_active = group is None or group.consume_type == ConsumeType.CONSUME_ACTIVELY
+        is_known = group is not None and asked.connection in group.clients
+        if is_active and not is_known and name not in _PULLING_GROUPS and not is_system_group(name):
+            remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
+            raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice(remark))

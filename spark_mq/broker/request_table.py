@@ -1,0 +1,174 @@
+"""Every request that a broker answers: its typed header, the pool that runs it, and what access control asks for.
+
+    code ─▶ row: header class · pool · needs        who answers it: `Broker`
+
+A code without a row is answered REQUEST_CODE_NOT_SUPPORTED. Names of pools, and how many threads and waiting requests they have, are
+Java's (BrokerController.registerProcessor). A need says: of these resources each must allow one of these actions. Java derives needs
+from annotations, and so asks for none where a header has no annotated field; here such codes have needs too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from spark_mq.remoting import REQUEST_HEADERS, Header, RequestCode
+from spark_mq.remoting.header_fields import RpcHeader
+
+_CPUS = os.cpu_count() or 1
+
+
+class Pool(Enum):
+    """Who runs a request: threads and how many requests may wait for them. Java: BrokerController.initializeBrokerScheduledTasks."""
+
+    SEND = ("Send", min(_CPUS, 4), 10_000, 200)
+    PULL = ("Pull", 16 + 2 * _CPUS, 100_000, 5_000)
+    LITE_PULL = ("Lite Pull", 16 + 2 * _CPUS, 100_000, 5_000)
+    REPLY = ("Reply", 16 + 2 * _CPUS, 10_000, None)
+    QUERY = ("Query", 8 + _CPUS, 20_000, None)
+    ADMIN = ("Admin", 16, 10_000, 5_000)
+    CLIENT_MANAGE = ("ClientManager", 32, 1_000_000, None)
+    CONSUMER_MANAGE = ("ConsumerManager", 32, 1_000_000, None)
+    HEARTBEAT = ("Heartbeat", min(32, _CPUS), 50_000, 31_000)
+    END_TRANSACTION = ("Transaction", max(8 + 2 * _CPUS, 16), 100_000, 3_000)
+
+    def __init__(self, label: str, threads: int, capacity: int, longest_wait_ms: int | None) -> None:
+        self.label = label
+        """As a watermark line names it."""
+        self.threads = threads
+        self.capacity = capacity
+        self.longest_wait_ms = longest_wait_ms
+        """A request that has waited longer is answered TIMEOUT_CLEAN_QUEUE; None = never. Java: BrokerFastFailure."""
+
+
+class Resource(Enum):
+    """What a request touches. Java: ResourceType."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+
+
+class Action(Enum):
+    """What it does there. Java: Action."""
+
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Need(NamedTuple):
+    """A resource that must allow one of the actions. `field` names it: an attribute of the typed header, or a way into the body."""
+
+    resource: Resource
+    field: str | None
+    actions: tuple[Action, ...]
+
+
+class RequestRow(NamedTuple):
+    """What is known of a request before it is answered."""
+
+    header: type[Header]
+    pool: Pool
+    needs: tuple[Need, ...]
+    is_on_fast_port: bool = True
+    """Whether the second listener takes it, which has no pulls."""
+
+
+def _topic(*actions: Action, field: str = "topic") -> Need:
+    return Need(Resource.TOPIC, field, actions)
+
+
+def _group(*actions: Action, field: str = "consumer_group") -> Need:
+    return Need(Resource.GROUP, field, actions)
+
+
+def _cluster(*actions: Action) -> Need:
+    return Need(Resource.CLUSTER, None, actions)
+
+
+_PULL = (_topic(Action.SUB), _group(Action.SUB))
+_BODY = "body"
+_C, _P, _A = RequestCode, Pool, Action
+_NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
+    _C.SEND_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
+    _C.SEND_MESSAGE_V2: (_P.SEND, (_topic(_A.PUB),)),
+    _C.SEND_BATCH_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
+    _C.CONSUMER_SEND_MSG_BACK: (_P.SEND, (_group(_A.SUB, field="group"),)),
+    _C.SEND_REPLY_MESSAGE: (_P.REPLY, (_topic(_A.PUB),)),
+    _C.SEND_REPLY_MESSAGE_V2: (_P.REPLY, (_topic(_A.PUB),)),
+    _C.RECALL_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
+    _C.PULL_MESSAGE: (_P.PULL, _PULL),
+    _C.LITE_PULL_MESSAGE: (_P.LITE_PULL, _PULL),
+    _C.QUERY_MESSAGE: (_P.QUERY, (_topic(_A.SUB, _A.GET),)),
+    _C.VIEW_MESSAGE_BY_ID: (_P.QUERY, (_topic(_A.GET),)),
+    _C.QUERY_CONSUMER_OFFSET: (_P.CONSUMER_MANAGE, (_topic(_A.SUB, _A.GET), _group(_A.SUB, _A.GET))),
+    _C.UPDATE_CONSUMER_OFFSET: (_P.CONSUMER_MANAGE, (_topic(_A.SUB, _A.UPDATE), _group(_A.SUB, _A.UPDATE))),
+    _C.GET_CONSUMER_LIST_BY_GROUP: (_P.CONSUMER_MANAGE, (_group(_A.SUB, _A.GET),)),
+    _C.HEART_BEAT: (_P.HEARTBEAT, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
+    _C.UNREGISTER_CLIENT: (_P.CLIENT_MANAGE, (_group(_A.SUB),)),
+    _C.CHECK_CLIENT_CONFIG: (_P.CLIENT_MANAGE, (_group(_A.SUB, field=_BODY),)),
+    _C.END_TRANSACTION: (_P.END_TRANSACTION, (_topic(_A.PUB),)),
+    _C.LOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
+    _C.UNLOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
+    _C.SEARCH_OFFSET_BY_TIMESTAMP: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.GET_MAX_OFFSET: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.GET_MIN_OFFSET: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.GET_EARLIEST_MSG_STORETIME: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.UPDATE_AND_CREATE_TOPIC: (_P.ADMIN, (_topic(_A.CREATE),)),
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: (_P.ADMIN, (_topic(_A.CREATE, field=_BODY),)),
+    _C.GET_ALL_TOPIC_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
+    _C.UPDATE_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.UPDATE),)),
+    _C.GET_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_BROKER_RUNTIME_INFO: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_ALL_CONSUMER_OFFSET: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.CREATE, field=_BODY),)),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (_P.ADMIN, (_group(_A.CREATE, field=_BODY),)),
+    _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
+    _C.GET_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_group(_A.GET, field="group"),)),
+    _C.DELETE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.DELETE, field="group_name"),)),
+    _C.UPDATE_AND_GET_GROUP_FORBIDDEN: (_P.ADMIN, (_group(_A.UPDATE, field="group"), _topic(_A.UPDATE))),
+    _C.GET_TOPIC_STATS_INFO: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.GET_TOPIC_CONFIG: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.DELETE_TOPIC_IN_BROKER: (_P.ADMIN, (_topic(_A.DELETE),)),
+    _C.QUERY_TOPIC_CONSUME_BY_WHO: (_P.ADMIN, (_topic(_A.GET),)),
+    _C.QUERY_TOPICS_BY_CONSUMER: (_P.ADMIN, (_group(_A.GET, field="group"),)),
+    _C.QUERY_SUBSCRIPTION_BY_CONSUMER: (_P.ADMIN, (_group(_A.GET, field="group"), _topic(_A.GET))),
+    _C.QUERY_CONSUME_TIME_SPAN: (_P.ADMIN, (_group(_A.GET, field="group"), _topic(_A.GET))),
+    _C.QUERY_CORRECTION_OFFSET: (_P.ADMIN, (_group(_A.GET, field="compare_group"), _topic(_A.GET))),
+    _C.QUERY_CONSUME_QUEUE: (_P.ADMIN, (_group(_A.GET), _topic(_A.GET))),
+    _C.GET_CONSUME_STATS: (_P.ADMIN, (_group(_A.GET), _topic(_A.GET))),
+    _C.GET_BROKER_CONSUME_STATS: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.VIEW_BROKER_STATS_DATA: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_CONSUMER_CONNECTION_LIST: (_P.ADMIN, (_group(_A.GET),)),
+    _C.GET_PRODUCER_CONNECTION_LIST: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_ALL_PRODUCER_INFO: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.INVOKE_BROKER_TO_RESET_OFFSET: (_P.ADMIN, (_group(_A.UPDATE, field="group"), _topic(_A.UPDATE))),
+    _C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (_P.ADMIN, (_group(_A.GET, field="group"), _topic(_A.GET))),
+    _C.CLONE_GROUP_OFFSET: (
+        _P.ADMIN,
+        (_group(_A.UPDATE, field="source_group"), _group(_A.UPDATE, field="destination_group"), _topic(_A.UPDATE)),
+    ),
+    _C.GET_CONSUMER_RUNNING_INFO: (_P.ADMIN, (_group(_A.GET),)),
+    _C.CONSUME_MESSAGE_DIRECTLY: (_P.ADMIN, (_group(_A.SUB), _topic(_A.SUB))),
+    _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.CLEAN_EXPIRED_CONSUMEQUEUE: (_P.ADMIN, (_cluster(_A.UPDATE),)),
+    _C.CLEAN_UNUSED_TOPIC: (_P.ADMIN, (_cluster(_A.UPDATE),)),
+    _C.GET_BROKER_HA_STATUS: (_P.ADMIN, (_cluster(_A.GET),)),
+}
+_NOT_ON_FAST_PORT = frozenset((_C.PULL_MESSAGE, _C.LITE_PULL_MESSAGE))
+
+REQUEST_TABLE: Mapping[int, RequestRow] = MappingProxyType(
+    {
+        int(code): RequestRow(REQUEST_HEADERS.get(code, RpcHeader), pool, needs, code not in _NOT_ON_FAST_PORT)
+        for code, (pool, needs) in _NEEDS.items()
+    }
+)
+"""By the code of the request."""

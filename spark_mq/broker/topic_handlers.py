@@ -1,0 +1,197 @@
+"""Topics made, changed, deleted and told. Java: AdminBrokerProcessor (17, 18, 21, 202, 215, 300, 305, 306, 316, 351)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
+from spark_mq.broker.entries import topic_entry, wire_topic, wire_topics, wire_version
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.topic_attributes import AttributeRefusedError, changed_attributes, parse_attributes
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
+from spark_mq.remoting.admin_bodies import GroupList, TopicConfigList, TopicOffset, TopicStatsTable
+from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
+from spark_mq.remoting.route_bodies import TopicConfigTable, TopicList
+from storage.names import SYSTEM_TOPICS, is_system_topic
+from storage.rules.auto_topics import built_in_topics
+from storage.rules.message_check import topic_name_remark
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.tables.topics import TopicConfig
+
+
+class TopicHandlers:
+    """Answers what operators ask of topics."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.UPDATE_AND_CREATE_TOPIC: self.update,
+            code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            code.DELETE_TOPIC_IN_BROKER: self.delete,
+            code.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            code.GET_TOPIC_CONFIG: self.config,
+            code.GET_TOPIC_STATS_INFO: self.stats,
+            code.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            code.CLEAN_UNUSED_TOPIC: self.clean_unused,
+            code.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
+        }
+
+    # Changes
+
+    def update(self, asked: Asked) -> RemotingCommand:
+        """17. An entry that is wanted as it is changes nothing. The remark of success is Java's, which sets none."""
+        told: CreateTopicRequest = asked.header
+        try:
+            self._check_name(told.topic)
+            change = parse_attributes(told.attributes)
+            wanted = TopicConfig(
+                told.topic,
+                told.read_queue_count,
+                told.write_queue_count,
+                told.perm,
+                told.topic_filter_type,
+                told.topic_sys_flag or 0,
+                told.is_order,
+                change,
+            )
+            self._check_type(change)
+            if wanted != self._parts.topics.get(told.topic):
+                self._save([wanted])
+        except RequestRefusedError as refused:
+            return asked.answer(refused.code, refused.remark)
+        except AttributeRefusedError as refused:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return asked.answer(remark=UNSET)
+
+    def update_list(self, asked: Asked) -> RemotingCommand:
+        """18. As in Java one topic that is as it is wanted ends it, with nothing done."""
+        wanted = [topic_entry(told) for told in read_body(TopicConfigList, asked.body).topics]
+        try:
+            for topic in wanted:
+                self._check_name(topic.topic)
+                self._check_type(topic.attributes)
+                if topic == self._parts.topics.get(topic.topic):
+                    return asked.answer(remark=UNSET)
+            self._save(wanted)
+        except RequestRefusedError as refused:
+            return asked.answer(refused.code, refused.remark)
+        except AttributeRefusedError as refused:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return asked.answer(remark=UNSET)
+
+    def _save(self, wanted: Iterable[TopicConfig]) -> None:
+        known = self._parts.topics
+        for topic in wanted:
+            present = known.get(topic.topic)
+            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes)
+            if "+reserve.time" in topic.attributes:
+                raise AttributeRefusedError("Update topic reserveTime not supported")
+            self._parts.service.save_topic(replace(topic, attributes=attributes))
+
+    def delete(self, asked: Asked) -> RemotingCommand:
+        """215: entry, offsets and queues; messages stay in the log until they expire."""
+        told: TopicRequest = asked.header
+        if not told.topic.strip():
+            return asked.answer(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        try:
+            self._check_system(told.topic)
+        except RequestRefusedError as refused:
+            return asked.answer(refused.code, refused.remark)
+        parts = self._parts
+        with parts.lock:
+            parts.offsets.forget_topic(told.topic)
+        parts.service.delete_topic(told.topic)
+        parts.served.list_files()
+        return asked.answer()
+
+    def clean_unused(self, asked: Asked) -> RemotingCommand:
+        """316: queues of topics that have no entry."""
+        kept = self._parts.topics
+        for topic in self._parts.served.topics():
+            if topic not in kept and not self._is_system(topic):
+                self._parts.service.delete_queues(topic)
+        self._parts.served.list_files()
+        return asked.answer()
+
+    def clean_expired(self, asked: Asked) -> RemotingCommand:
+        """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
+        self._parts.served.list_files()
+        return asked.answer()
+
+    def _check_name(self, topic: str) -> None:
+        if (remark := topic_name_remark(topic)) is not None:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        self._check_system(topic)
+
+    def _check_system(self, topic: str) -> None:
+        if self._parts.config.clients.validate_system_topic_when_update_topic and self._is_system(topic):
+            remark = f"The topic[{topic}] is conflict with system topic."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+
+    def _check_type(self, change: Mapping[str, str]) -> None:
+        mixes = change.get("+message.type") == "MIXED"
+        if mixes and not self._parts.config.clients.enable_mixed_message_type:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+
+    def _is_system(self, topic: str) -> bool:
+        settings = self._parts.service.settings
+        return is_system_topic(topic, broker_name=settings.broker_name, cluster_name=settings.cluster)
+
+    # What is told
+
+    def all_topics(self, asked: Asked) -> RemotingCommand:
+        """21."""
+        parts = self._parts
+        body = TopicConfigTable(
+            topic_config_table=wire_topics(dict(parts.topics)),
+            data_version=wire_version(parts.service.settings.topics.version),
+            mapping_data_version=wire_version(parts.mappings_version),
+            topic_queue_mapping_info_map={},
+            topic_queue_mapping_detail_map=parts.mappings.document.get("topicQueueMappingTable") or {},
+        )
+        return asked.answer(header=NO_FIELDS, body=body)
+
+    def config(self, asked: Asked) -> RemotingCommand:
+        """351."""
+        told: TopicRequest = asked.header
+        found = self._parts.topics.get(told.topic)
+        if found is None:
+            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {told.topic}")
+        return asked.answer(body=wire_topic(found))
+
+    def stats(self, asked: Asked) -> RemotingCommand:
+        """202: where the topic's queues begin and end, and when their last messages were stored."""
+        told: TopicRequest = asked.header
+        topic, served = told.topic, self._parts.served
+        found = self._parts.topics.get(topic)
+        if found is None:
+            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        offsets = {}
+        for queue_id in range(max(found.write_queue_count, found.read_queue_count)):
+            maximum = served.maximum(topic, queue_id)
+            time_ms = served.store_time(topic, queue_id, maximum - 1) if maximum > 0 else 0
+            offsets[MessageQueue(topic, self._parts.broker_name, queue_id)] = TopicOffset(
+                min_offset=max(0, served.minimum(topic, queue_id)), max_offset=maximum, last_update_time_ms=time_ms
+            )
+        with self._parts.lock:
+            rate = self._parts.traffic.per_second("TOPIC_PUT_NUMS", topic)
+        return asked.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
+
+    def groups_of(self, asked: Asked) -> RemotingCommand:
+        """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
+        told: TopicRequest = asked.header
+        with self._parts.lock:
+            groups = self._parts.consumers.groups_of(told.topic) | set(self._parts.offsets.groups_of(told.topic))
+        return asked.answer(body=GroupList(groups=tuple(sorted(groups))))
+
+    def system_topics(self, asked: Asked) -> RemotingCommand:
+        """305."""
+        settings, config = self._parts.service.settings, self._parts.config
+        built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
+        return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))

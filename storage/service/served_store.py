@@ -1,0 +1,377 @@
+"""What a broker's clients may read of a store that this process writes: records as bytes, ends, times, keys.
+
+With files of its own, so that nobody waits for a put; where things end is told by the writer (`DispatchedEnds`).
+Java: DefaultMessageStore.getMessage, getMinOffsetInQueue, getOffsetInQueueByTime, getMessageStoreTimeStamp, queryMessage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from storage.ends.dispatched_ends import DispatchedEnds
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
+from storage.format.index import index_key
+from storage.format.java_hash import index_key_hash
+from storage.format.layout import view_at
+from storage.format.record import HEADERS, STORE_TIME_POSITION, SYS_FLAG_POSITION
+from storage.format.record_batch import Records
+from storage.format.sys_flag import BORN_HOST_V6
+from storage.get_result import GetStatus
+from storage.index.store import IndexStore
+from storage.message_store import MessageStore
+from storage.queues.consume_queue import ConsumeQueue, valid_entries
+from storage.service.raw_get import (
+    ALL_MESSAGES,
+    Candidates,
+    LogSpan,
+    MessageFilter,
+    RawGet,
+    TransferLimits,
+    candidates,
+    entries_looked_at,
+    status_of_nothing,
+    stop_of,
+)
+from storage.store_reader import StoreReader
+
+_T = TypeVar("_T")
+_LOOKS = 20
+_HEADER = HEADERS[0]
+
+
+class _Reader(StoreReader):
+    """The files, and the ends that the writer tells."""
+
+    def __init__(self, store: MessageStore) -> None:
+        writer = store.writer
+        self.root = store.root
+        self._file_system = writer.file_system
+        self.log = store.layout.commit_log(writer.file_system)
+        self.queues = store.layout.consume_queues(writer.file_system)
+        index = store.config.index
+        self.index = IndexStore(writer.file_system, store.root, index.max_hash_slot_num, index.max_index_num)
+        self.ends = DispatchedEnds(writer.ends, lambda: writer.dispatched_end, self.log)
+
+    @property
+    def _ends(self) -> DispatchedEnds:
+        return self.ends
+
+
+class ServedStore:
+    """One store's readable messages. Thread-safe: one look at a time; several of these read side by side."""
+
+    def __init__(self, store: MessageStore) -> None:
+        """Raises StoreNotWritableError of a store that is open for reading."""
+        self._store = store
+        self._writer = store.writer
+        self._reader = _Reader(store)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of files. What is asked later opens them again."""
+        with self._lock:
+            self._reader.log.close()
+            self._reader.queues.close()
+            self._reader.index.close()
+
+    def list_files(self) -> None:
+        """Look which files there are: some have expired, or a topic was deleted."""
+        with self._lock:
+            self._reader.log.list_files()
+            self._reader.queues.close()
+            self._reader.queues = self._store.layout.consume_queues(self._writer.file_system)
+            self._reader.ends = DispatchedEnds(self._writer.ends, lambda: self._writer.dispatched_end, self._reader.log)
+
+    # Ends and times
+
+    @property
+    def log_end(self) -> int:
+        """Where what is appended ends."""
+        return self._writer.log_end
+
+    @property
+    def log_minimum(self) -> int:
+        """The first byte of the log that is there."""
+        with self._lock:
+            return self._reader.log.minimum
+
+    def maximum(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message; 0 of a queue that is not there. Waits for nobody."""
+        return self._writer.ends.readable_ends.get((topic, queue_id), 0)
+
+    def minimum(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message the log holds; the maximum if it holds none, 0 of a queue that is not there."""
+        return self._look(topic, queue_id, lambda: self._reader.min_offset(topic, queue_id))
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of the message at a queue offset; −1 where none is."""
+        position = self._look(topic, queue_id, lambda: self._reader.position(topic, queue_id, offset))
+        return -1 if position is None else position.store_time_ms
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the queue's first message; −1 where none is. Java: getEarliestMessageTime."""
+        return self.store_time(topic, queue_id, self.minimum(topic, queue_id))
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """As `StoreReader.offset_in_queue_by_time`."""
+        return self._look(
+            topic, queue_id, lambda: self._reader.offset_in_queue_by_time(topic, queue_id, time_ms, upper=upper)
+        )
+
+    def is_in_memory(self, topic: str, queue_id: int, offset: int, memory_bytes: int) -> bool:
+        """Whether there is a message at a queue offset, so close to the log's end that it is probably in the page cache.
+
+        Java asks the kernel of a single message (mincore), and this of many.
+        """
+        position = self._look(topic, queue_id, lambda: self._reader.position(topic, queue_id, offset))
+        return position is not None and self.log_end - position.commitlog_offset <= memory_bytes
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Of the topic's queues that have entries, sorted."""
+        return sorted(queue_id for name, queue_id in list(self._writer.ends.readable_ends) if name == topic)
+
+    def topics(self) -> set[str]:
+        """Topics with a queue that has entries."""
+        return {name for name, _ in list(self._writer.ends.readable_ends)}
+
+    # Records
+
+    def record_at(self, commitlog_offset: int) -> bytes | None:
+        """The record that begins there, as it stands in the log; None where none does."""
+        with self._lock:
+            try:
+                self._see_log(self._writer.written_end)
+                message = self._reader.log.message_at(commitlog_offset, self._writer.written_end)
+            except (OffsetOutOfRangeError, CorruptRecordError):
+                return None
+            return self._reader.log.bytes_at(commitlog_offset, message.size_bytes)
+
+    def records_by_key(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """The newest records of at most `most` whose key has the key's hash, by place in the log.
+
+        A client compares keys. Raises IndexGeometryUnknownError.
+        """
+        with self._lock:
+            self._see_log(self._reader.ends.dispatched_end)
+            hits = self._reader.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
+            places = sorted(hit.commitlog_offset for hit in islice(hits, max(0, most)))
+        found = (self.record_at(place) for place in places)
+        return [record for record in found if record is not None]
+
+    def index_end(self) -> tuple[int, int]:
+        """Store time and place of the last record that the index has. Java: indexLastUpdateTimestamp, indexLastUpdatePhyoffset."""
+        with self._lock:
+            files = self._reader.index.files()
+            header = files[-1].header() if files else None
+            return (0, 0) if header is None else (header.end_time_ms, header.end_commitlog_offset)
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> np.ndarray:
+        """The queue's entries from an offset on, with the tags codes of their extension units; fewer at its end."""
+        end = min(self.maximum(topic, queue_id), start + count)
+
+        def read() -> np.ndarray:
+            queue = self._reader.queues.get(topic, queue_id)
+            if queue is None or end <= start:
+                return np.empty(0, ENTRY)
+            entries = queue.entries(start, end).copy()
+            entries["tags_code"] = self._tags_codes(queue, entries)
+            return entries
+
+        return self._look(topic, queue_id, read)
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        limits: TransferLimits,
+        wanted: MessageFilter = ALL_MESSAGES,
+    ) -> RawGet:
+        """A pull's records. Looks at one queue file, as Java's `getMessage` does by default."""
+        maximum = self.maximum(topic, queue_id)
+        if maximum == 0:
+            return RawGet(GetStatus.NO_MESSAGE_IN_QUEUE, 0, self.minimum(topic, queue_id), 0)
+        if offset == maximum:  # the most frequent pull by far: nothing has come
+            return RawGet(GetStatus.OFFSET_OVERFLOW_ONE, offset, self.minimum(topic, queue_id), maximum)
+        return self._look(
+            topic, queue_id, lambda: self._get(topic, queue_id, offset, maximum, max_messages, limits, wanted)
+        )
+
+    def _get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        maximum: int,
+        max_messages: int,
+        limits: TransferLimits,
+        wanted: MessageFilter,
+    ) -> RawGet:
+        minimum = self._reader.min_offset(topic, queue_id)
+        if offset < minimum:
+            return RawGet(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset > maximum:
+            return RawGet(GetStatus.OFFSET_OVERFLOW_BADLY, maximum, minimum, maximum)
+        queue = self._reader.queues.get_or_make(topic, queue_id)
+        count = min(maximum - offset, entries_looked_at(max_messages, limits))
+        span = self._span()
+        entries = self._entries_for(queue, offset, count, max_messages, limits, span, wanted)
+        if not len(entries):
+            file_entries = max(1, queue.file_size_bytes // ENTRY_SIZE)
+            return RawGet(GetStatus.OFFSET_FOUND_NULL, (offset // file_entries + 1) * file_entries, minimum, maximum)
+        seen = candidates(entries, self._tags_codes(queue, entries), wanted.tags_codes, span)
+        taken = seen.passes & seen.is_there
+        stop = stop_of(seen, taken, max_messages, limits, span)
+        if wanted.accepts is not None:
+            stop = self._accept(seen, taken, max_messages, limits, span, wanted.accepts)
+        rows = np.flatnonzero(taken[:stop])
+        body = self._records(seen.places[rows], seen.sizes[rows])
+        rows, body = self._true_rows(queue, entries, rows, body, offset)
+        is_behind = span.written_end - int(seen.places[stop - 1]) > limits.memory_bytes
+        if not len(rows):
+            status = status_of_nothing(seen, stop, span)
+            return RawGet(status, offset + stop, minimum, maximum, is_behind=is_behind)
+        last = len(body) - int(seen.sizes[rows[-1]])
+        return RawGet(
+            GetStatus.FOUND, offset + stop, minimum, maximum, body, len(rows), is_behind, _store_time_at(body, last)
+        )
+
+    @staticmethod
+    def _entries_for(
+        queue: ConsumeQueue,
+        offset: int,
+        count: int,
+        max_messages: int,
+        limits: TransferLimits,
+        span: LogSpan,
+        wanted: MessageFilter,
+    ) -> np.ndarray:
+        """The entries that a pull may look at: a few where it wants all messages and the log holds them, else `count`."""
+        few = max(1, min(max_messages, limits.in_memory_count)) + 1
+        if wanted is ALL_MESSAGES and few < count:
+            entries = decode_entries(queue.bytes_from(offset, few))
+            if len(entries) == few and int(entries["commitlog_offset"][0]) >= span.minimum:
+                ends = entries["commitlog_offset"] + entries["size_bytes"]
+                if not is_pre_blank(entries).any() and int(ends[-1]) <= span.end:
+                    return entries
+        return decode_entries(queue.bytes_from(offset, count))
+
+    def _accept(
+        self,
+        seen: Candidates,
+        taken: np.ndarray,
+        max_messages: int,
+        limits: TransferLimits,
+        span: LogSpan,
+        accepts: Callable[[bytes], bool],
+    ) -> int:
+        """Take off `taken` what its properties rule out, up to where the pull is full; where that is."""
+        judged = np.zeros(len(taken), bool)
+        while True:
+            stop = stop_of(seen, taken, max_messages, limits, span)
+            rows = np.flatnonzero(taken[:stop] & ~judged[:stop])
+            if not len(rows):
+                return stop
+            taken[rows] = [accepts(properties) for properties in self._properties(seen.places[rows], seen.sizes[rows])]
+            judged[rows] = True
+
+    def _properties(self, places: np.ndarray, sizes: np.ndarray) -> Iterator[bytes]:
+        body = np.frombuffer(self._records(places, sizes), np.uint8)
+        starts = np.cumsum(sizes) - sizes
+        return iter(Records(body, starts).raw_properties().to_pylist())
+
+    def _true_rows(
+        self, queue: ConsumeQueue, entries: np.ndarray, rows: np.ndarray, body: bytes, offset: int
+    ) -> tuple[np.ndarray, bytes]:
+        """The rows whose records are those that the entries claim, and these records."""
+        sizes = entries["size_bytes"][rows].astype(np.int64)
+        if not len(rows) or int(sizes.min()) < _HEADER.itemsize:
+            is_true = np.zeros(len(rows), bool)
+        else:
+            heads = view_at(np.frombuffer(body, np.uint8), np.cumsum(sizes) - sizes, _HEADER)
+            is_true = (heads["size_bytes"] == sizes) & (heads["queue_offset"] == rows + offset)
+            is_true &= heads["commitlog_offset"] == entries["commitlog_offset"][rows]
+        if is_true.all():
+            return rows, body
+        sound = valid_entries(entries[rows], queue.topic, queue.queue_id, self._reader.log, self._reader.log_end)
+        kept = rows[sound]
+        places = entries["commitlog_offset"][kept].astype(np.int64)
+        return kept, self._records(places, entries["size_bytes"][kept].astype(np.int64))
+
+    def _records(self, places: np.ndarray, sizes: np.ndarray) -> bytes:
+        """Records one behind the other; neighbours in the log are one piece."""
+        if not len(places):
+            return b""
+        log = self._reader.log
+        ends = places + sizes
+        first = np.concatenate(([0], np.flatnonzero(places[1:] != ends[:-1]) + 1))
+        starts = places[first].tolist()
+        stops = ends[np.append(first[1:] - 1, len(ends) - 1)].tolist()
+        pieces = []
+        for start, stop in zip(starts, stops, strict=True):
+            file = log.files[log.file_index(start)]
+            pieces.append(log.open_file(file).view(start - file.start, stop - start).data)
+        return b"".join(pieces)
+
+    def _tags_codes(self, queue: ConsumeQueue, entries: np.ndarray) -> np.ndarray:
+        codes = entries["tags_code"]
+        if not is_ext_address(codes).any():
+            return codes
+        ext = self._reader.queues.ext(queue.topic, queue.queue_id)
+        try:
+            return ext.tags_codes(codes)
+        finally:
+            ext.close()
+
+    # Seeing what the writer did
+
+    def _look(self, topic: str, queue_id: int, read: Callable[[], _T]) -> _T:
+        """A look at one queue, again where files expired meanwhile."""
+        with self._lock:
+            for left in reversed(range(_LOOKS)):
+                with self._outliving_expiry(topic, queue_id, is_last=not left):
+                    self._see_queue(topic, queue_id)
+                    return read()
+        raise AssertionError("the last look returns or raises")
+
+    @contextmanager
+    def _outliving_expiry(self, topic: str, queue_id: int, *, is_last: bool) -> Iterator[None]:
+        try:
+            yield
+        except OffsetOutOfRangeError:
+            if is_last:
+                raise
+            self._reader.log.list_files()
+            if (queue := self._reader.queues.get(topic, queue_id)) is not None:
+                queue.list_files()
+
+    def _see_queue(self, topic: str, queue_id: int) -> None:
+        maximum = self.maximum(topic, queue_id)
+        if maximum:
+            queue = self._reader.queues.get_or_make(topic, queue_id)
+            if queue.last_file_end_offset < maximum:
+                queue.list_files()
+        self._see_log(self._reader.ends.dispatched_end)
+
+    def _see_log(self, end: int) -> None:
+        log = self._reader.log
+        if end > (log.files[-1].end if log.files else 0):
+            log.list_files()
+
+    def _span(self) -> LogSpan:
+        log = self._reader.log
+        return LogSpan(log.minimum, self._reader.ends.dispatched_end, self._writer.log_end, log.file_size_bytes or 0)
+
+
+def _store_time_at(body: bytes, start: int) -> int:
+    sys_flag = int.from_bytes(body[start + SYS_FLAG_POSITION : start + SYS_FLAG_POSITION + 4], "big")
+    at = start + STORE_TIME_POSITION[sys_flag & BORN_HOST_V6]
+    return int.from_bytes(body[at : at + 8], "big")

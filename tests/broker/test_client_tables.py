@@ -1,0 +1,105 @@
+"""Who is online, who is told of changes, who is dropped; who holds which queue."""
+
+from __future__ import annotations
+
+from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.consumer_table import Change, ConsumerTable
+from spark_mq.broker.producer_table import KnownClient, ProducerTable
+from spark_mq.broker.queue_locks import LOCK_LIVES_MS, QueueLocks
+from spark_mq.remoting import MessageQueue
+from spark_mq.remoting.client_bodies import ConsumerData, SubscriptionData
+
+ANN, BOB = (ClientConnection(bytes(8), name) for name in ("ann", "bob"))
+
+
+def client(connection: ClientConnection, seen_ms: int = 0) -> KnownClient:
+    return KnownClient(connection, f"{connection.address}@id", "JAVA", 479, seen_ms)
+
+
+def data(*topics: str, version: int = 1, model: str = "CLUSTERING") -> ConsumerData:
+    subscriptions = tuple(SubscriptionData(topic=topic, sub_version=version) for topic in topics)
+    return ConsumerData(group_name="team", message_model=model, subscriptions=subscriptions)
+
+
+def test_new_clients_and_topics_are_changes_and_newer_versions_are_none() -> None:
+    table = ConsumerTable()
+    assert table.register(data("T"), client(ANN), notifies=True) == Change("team", (ANN,))
+    assert table.register(data("T"), client(BOB), notifies=True) == Change("team", (ANN, BOB))
+    assert table.register(data("T"), client(BOB), notifies=True) is None
+    assert table.register(data("T", version=2), client(BOB), notifies=True) is None
+    assert table.groups["team"].subscriptions["T"].sub_version == 2
+    table.register(data("T", version=1), client(BOB), notifies=True)
+    assert table.groups["team"].subscriptions["T"].sub_version == 2
+    assert table.register(data("T", "U"), client(BOB), notifies=True) is not None
+    assert table.register(data("T"), client(BOB), notifies=True) is not None
+    assert "U" not in table.groups["team"].subscriptions
+    assert table.register(data("V"), client(BOB), notifies=False) is None
+
+
+def test_a_heartbeat_without_subscriptions_leaves_them() -> None:
+    table = ConsumerTable()
+    table.register(data("T"), client(ANN), notifies=True)
+    assert table.register(data(), client(ANN, 7), notifies=True, with_subscriptions=False) is None
+    assert list(table.groups["team"].subscriptions) == ["T"]
+    assert table.groups["team"].clients[ANN].seen_ms == 7
+
+
+def test_broadcasting_groups_are_told_nothing() -> None:
+    table = ConsumerTable()
+    assert table.register(data("T", model="BROADCASTING"), client(ANN), notifies=True) is None
+    assert table.closed(ANN) == (["team"], [])
+
+
+def test_those_that_stay_hear_of_one_that_leaves_or_hangs_up() -> None:
+    table = ConsumerTable()
+    for connection in (ANN, BOB):
+        table.register(data("T"), client(connection), notifies=True)
+    assert table.unregister("team", BOB, notifies=True) == (False, Change("team", (ANN,)))
+    table.register(data("T"), client(BOB), notifies=True)
+    assert table.closed(BOB) == ([], [Change("team", (ANN,))])
+    assert table.unregister("team", ANN, notifies=True) == (True, Change("team", ()))
+    assert not table.groups
+    assert table.groups_of("T") == {"T"}  # Java keeps the topic's own name under it
+
+
+def test_silent_clients_are_dropped_after_two_minutes_and_nobody_hears_of_it() -> None:
+    table, producers = ConsumerTable(), ProducerTable()
+    table.register(data("T"), client(ANN, 0), notifies=True)
+    table.register(data("T"), client(BOB, 60_000), notifies=True)
+    producers.register("makers", client(ANN, 0))
+    assert table.expire(120_000) == producers.expire(120_000) == []
+    assert table.expire(120_001) == producers.expire(120_001) == [ANN]
+    assert list(table.groups["team"].clients) == [BOB]
+    assert table.expire(180_001) == [BOB]
+    assert not table.groups
+    assert not producers.groups
+
+
+def test_producers_take_turns_and_are_found_by_client_id() -> None:
+    producers = ProducerTable()
+    assert producers.any_of("makers") is None
+    for connection in (ANN, BOB):
+        producers.register("makers", client(connection))
+    assert {producers.any_of("makers"), producers.any_of("makers")} == {ANN, BOB}
+    assert producers.of_client("bob@id") is BOB
+    producers.closed(BOB)
+    assert producers.of_client("bob@id") is None
+    producers.unregister("makers", ANN, "ann@id")
+    assert not producers.groups
+
+
+def test_a_queue_is_its_lockers_until_the_lock_expires_or_is_given_up() -> None:
+    locks = QueueLocks()
+    first, second = (MessageQueue("T", "b", number) for number in range(2))
+    assert locks.lock("team", (first,), "ann", 0) == (first,)
+    assert locks.lock("team", (first, second), "bob", 1) == (second,)
+    assert locks.lock("others", (first,), "bob", 1) == (first,)
+    locks.unlock("team", (first,), "bob")
+    assert locks.lock("team", (first,), "bob", 2) == ()
+    assert locks.lock("team", (first,), "ann", 1_000) == (first,)  # again: its minute begins anew
+    assert locks.lock("team", (first,), "bob", 1_000 + LOCK_LIVES_MS) == ()
+    assert locks.holds_any("team", 1_000 + LOCK_LIVES_MS)
+    assert locks.lock("team", (first,), "bob", 1_001 + LOCK_LIVES_MS) == (first,)
+    locks.unlock("team", (first,), "bob")
+    assert not locks.holds_any("team", 1_001 + LOCK_LIVES_MS)
+    assert locks.lock("team", (first,), "ann", 1_002 + LOCK_LIVES_MS) == (first,)

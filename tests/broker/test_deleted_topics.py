@@ -1,0 +1,57 @@
+"""A deleted topic is gone, one of the same name begins anew, and the store opens as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage import open_store
+from storage.settings.load import parse_config
+from tests.broker.peers import BrokerPeers, FakeClock
+from tests.broker.test_broker_duties import CONF, running, sent
+
+
+def test_a_topic_deleted_and_made_again_begins_at_zero_also_after_restarts(tmp_path: Path) -> None:
+    root, clock = tmp_path / "store", FakeClock()
+    with running(root, clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for number in range(5):
+            peers.ask("p", 310, *sent("Gone", b"old %d" % number))
+        assert peers.ask("admin", 215, {"topic": "Gone"}).code == 0
+        assert not (root / "consumequeue" / "Gone").exists()
+        answer = peers.ask("p", 310, *sent("Gone", b"new"))
+        assert (answer.ext_fields or {})["queueOffset"] == "0"
+        assert peers.ask("c", 30, {"topic": "Gone", "queueId": 0, "committed": "true"}).ext_fields == {"offset": "1"}
+    with running(root, clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        answer = peers.ask("p", 310, *sent("Gone", b"newer"))
+        assert (answer.ext_fields or {})["queueOffset"] == "1"
+    with open_store(root, config=parse_config(CONF)) as store:
+        assert [message.body for message in store.get("Gone", 0, 0).messages] == [b"new", b"newer"]
+        assert store.undispatched_bytes == 0
+
+
+def test_a_store_that_recovers_behind_a_deletion_serves_what_was_sent_since(tmp_path: Path) -> None:
+    root, clock = tmp_path / "store", FakeClock()
+    with running(root, clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for number in range(5):
+            peers.ask("p", 310, *sent("Gone", b"old %d" % number))
+        peers.ask("admin", 215, {"topic": "Gone"})
+        peers.ask("p", 310, *sent("Gone", b"new"))
+        broker.parts.service.flush()
+        (root / "abort").touch()
+    (root / "abort").touch()
+    with open_store(root, config=parse_config(CONF), read_only=False) as store:
+        bodies = [message.body for message in store.get("Gone", 0, 0).messages]
+        assert bodies[-1] == b"new"
+
+
+def test_queues_without_an_entry_are_cleaned_on_demand(tmp_path: Path) -> None:
+    root, clock = tmp_path / "store", FakeClock()
+    with running(root, clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        peers.ask("p", 310, *sent("Kept"))
+        peers.ask("p", 310, *sent("Left"))
+        broker.parts.service.store.writer.remove_topic("Left")
+        assert peers.ask("admin", 316).code == 0
+        assert sorted(path.name for path in (root / "consumequeue").iterdir()) == ["Kept"]

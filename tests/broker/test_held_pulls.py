@@ -1,0 +1,76 @@
+"""Pulls that wait: woken by messages that they want, or when their time is up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, HeldPull, HeldPulls
+from spark_mq.remoting import make_request
+
+NAME = ("T", 0)
+ANN, BOB = (ClientConnection(bytes(8), name) for name in ("ann", "bob"))
+
+
+def held(
+    offset: int = 5, at_ms: int = 0, timeout_ms: int = 15_000, codes: set[int] | None = None, of: ClientConnection = ANN
+) -> HeldPull:
+    wanted = None if codes is None else frozenset(codes)
+    return HeldPull(of, make_request(11), offset, at_ms, timeout_ms, wanted)
+
+
+def codes(*tags_codes: int) -> np.ndarray:
+    return np.array(tags_codes, np.dtype(">i8"))
+
+
+def test_a_message_wakes_the_pulls_that_want_it_and_no_other() -> None:
+    pulls = HeldPulls()
+    all_of_it, red, blue = held(), held(codes={7}), held(codes={8, -9})
+    for pull in (all_of_it, red, blue):
+        pulls.hold(NAME, pull)
+    pulls.hold(("T", 1), held())
+    assert pulls.arrived(NAME, 6, codes(7), 10) == [all_of_it, red]
+    assert pulls.arrived(NAME, 7, codes(7), 20) == []
+    assert pulls.arrived(NAME, 9, codes(7, -9 + (1 << 32)), 30) == [blue]  # the lower 32 bits count
+    assert len(pulls) == 1
+    assert not pulls.has(NAME)
+
+
+def test_messages_before_its_offset_wake_no_pull() -> None:
+    pulls = HeldPulls()
+    pulls.hold(NAME, held(offset=5))
+    assert pulls.arrived(NAME, 5, codes(1), 10) == []
+    assert len(pulls.arrived(NAME, 6, codes(1), 10)) == 1
+
+
+def test_a_pull_whose_time_is_up_goes_at_the_next_look_or_arrival() -> None:
+    pulls = HeldPulls()
+    first, second = held(at_ms=0, timeout_ms=4_000, codes={1}), held(at_ms=0, timeout_ms=20_000)
+    pulls.hold(NAME, first)
+    pulls.hold(NAME, second)
+
+    def nothing_new(topic: str, queue_id: int) -> int:
+        return 5
+
+    assert pulls.look(0, nothing_new) == []  # the first look is one interval away
+    assert pulls.look(LONG_POLLING_LOOK_MS - 1, nothing_new) == []
+    assert pulls.look(LONG_POLLING_LOOK_MS, nothing_new) == [first]
+    assert pulls.look(20_000, nothing_new) == [second]
+    pulls.hold(NAME, first)
+    assert pulls.arrived(NAME, 6, codes(2), 4_000) == [first]  # not wanted, but its time is up
+
+
+def test_a_look_knows_no_tags_and_takes_every_message_for_wanted() -> None:
+    pulls = HeldPulls(look_interval_ms=1_000)
+    pull = held(codes={1}, timeout_ms=60_000)
+    pulls.hold(NAME, pull)
+    pulls.look(0, lambda topic, queue_id: 5)
+    assert pulls.look(1_000, lambda topic, queue_id: 6) == [pull]
+
+
+def test_the_pulls_of_a_connection_that_is_gone_are_forgotten() -> None:
+    pulls = HeldPulls()
+    pulls.hold(NAME, held(of=ANN))
+    pulls.hold(NAME, held(of=BOB))
+    pulls.drop([ANN])
+    assert [pull.connection for pull in pulls.arrived(NAME, 9, None, 0)] == [BOB]

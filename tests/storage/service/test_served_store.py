@@ -1,0 +1,132 @@
+"""What a broker's clients read beside the writer is what a reader of the store reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import MessageStore, open_store
+from storage.format.record import Message, decode_record
+from storage.get_result import GetStatus
+from storage.service.put_service import PutService
+from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
+from storage.service.served_store import ServedStore
+from storage.settings.load import StoreConfig, parse_config
+
+CONF = (
+    b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
+    b"maxHashSlotNum=100\nmaxIndexNum=400\n"
+)
+LIMITS = TransferLimits(memory_bytes=1 << 30)
+COUNT = 60
+
+
+def config(more: bytes = b"") -> StoreConfig:
+    return parse_config(CONF + more)
+
+
+def put(store: MessageStore, first: int, count: int = COUNT) -> None:
+    for number in range(first, first + count):
+        store.put("T", b"%d" % number * 20, tags=("red", "blue")[number % 2], keys=f"k{number}", queue_id=0)
+
+
+@pytest.fixture(params=[b"", b"enableConsumeQueueExt=true\n"], ids=["plain", "ext"])
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PutService]:
+    store = open_store(tmp_path / "store", config=config(request.param), read_only=False, create=True)
+    put(store, 0)
+    with PutService(store, starts_duties=False) as service:
+        yield service
+
+
+def messages(found: RawGet) -> list[Message]:
+    records, at = [], 0
+    while at < len(found.body):
+        record = decode_record(found.body, at)
+        assert isinstance(record, Message)
+        records.append(record)
+        at += record.size_bytes
+    assert len(records) == found.message_count
+    return records
+
+
+def read_all(served: ServedStore, wanted: MessageFilter | None = None) -> list[Message]:
+    found, offset = [], 0
+    for _ in range(1_000):
+        result = served.get("T", 0, offset, 7, LIMITS, *([] if wanted is None else [wanted]))
+        if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
+            return found
+        found += messages(result)
+        assert result.next_begin_offset > offset
+        offset = result.next_begin_offset
+    raise AssertionError("it does not end")
+
+
+def test_all_messages_come_in_order_over_files_of_log_and_queue_also_those_put_later(service: PutService) -> None:
+    served = ServedStore(service.store)
+    assert [message.queue_offset for message in read_all(served)] == list(range(COUNT))
+    put(service.store, COUNT)
+    found = read_all(served)
+    assert [message.body for message in found] == [b"%d" % number * 20 for number in range(2 * COUNT)]
+    assert found[-1].commitlog_offset + found[-1].size_bytes == service.dispatched_end
+
+
+def test_a_filter_by_tags_or_by_properties_finds_what_it_wants(service: PutService) -> None:
+    served = ServedStore(service.store)
+    with open_store(service.root, config=service.config) as reader:
+        red = reader.get("T", 0, 0, 1, tags="red").messages[0]
+        code = int(
+            reader.queues.ext("T", 0).tags_codes(reader.queues.get_or_make("T", 0).entries(0, 1)["tags_code"])[0]
+        )
+    assert red.tags == "red"
+    by_hash = read_all(served, MessageFilter(frozenset({code})))
+    by_text = read_all(served, MessageFilter(accepts=lambda raw: b"TAGS\x01red" in raw))
+    assert [message.tags for message in by_hash] == ["red"] * (COUNT // 2)
+    assert by_text == by_hash
+    nothing = served.get("T", 0, 0, 7, LIMITS, MessageFilter(frozenset({1})))
+    assert (nothing.status, nothing.body) == (GetStatus.NO_MATCHED_MESSAGE, b"")
+
+
+def test_statuses_at_the_ends(service: PutService) -> None:
+    served = ServedStore(service.store)
+    for offset, status, following in (
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+        (COUNT, GetStatus.OFFSET_OVERFLOW_ONE, COUNT),
+        (COUNT + 9, GetStatus.OFFSET_OVERFLOW_BADLY, COUNT),
+    ):
+        found = served.get("T", 0, offset, 7, LIMITS)
+        assert (found.status, found.next_begin_offset, found.max_offset) == (status, following, COUNT)
+    assert served.get("U", 0, 0, 7, LIMITS).status is GetStatus.NO_MESSAGE_IN_QUEUE
+
+
+def test_what_expired_moves_the_minimum_when_files_are_listed_anew(service: PutService) -> None:
+    served = ServedStore(service.store)
+    assert served.minimum("T", 0) == 0
+    first, second = service.store.log.files[:2]
+    os.unlink(first.path)
+    served.list_files()
+    minimum = served.minimum("T", 0)
+    assert minimum > 0
+    assert served.get("T", 0, 0, 7, LIMITS).status is GetStatus.OFFSET_TOO_SMALL
+    assert messages(served.get("T", 0, minimum, 7, LIMITS))[0].commitlog_offset == second.start
+    assert served.record_at(0) is None
+
+
+def test_times_keys_and_places_are_found(service: PutService) -> None:
+    served = ServedStore(service.store)
+    (message,) = messages(served.get("T", 0, 42, 1, LIMITS))
+    assert served.store_time("T", 0, 42) == message.store_time_ms
+    assert served.earliest_store_time("T", 0) == served.store_time("T", 0, 0)
+    assert served.store_time("T", 0, COUNT) == -1
+    record = served.record_at(message.commitlog_offset)
+    assert record is not None
+    assert decode_record(record) == message
+    assert served.record_at(message.commitlog_offset + 1) is None
+    assert served.records_by_key("T", "k42", 32, 0, 2**63 - 1) == [record]
+    assert served.offset_by_time("T", 0, 0) == 0
+    assert served.offset_by_time("T", 0, 2**62) == COUNT
+    assert served.is_in_memory("T", 0, 0, 1 << 30)
+    assert not served.is_in_memory("T", 0, 0, 1)
+    assert not served.is_in_memory("T", 1, 0, 1 << 30)
