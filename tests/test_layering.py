@@ -47,6 +47,8 @@ ROOMS = {
     "transaction": "words format files settings queues tables messages facade",
     "remoting": "words format",
     "client": "words format messages rules remoting",
+    "remoting_server": "words settings",
+    "namesrv": "words settings tables rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings tables messages rules facade service transaction remoting",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
