@@ -11,7 +11,8 @@
     access.py              who may change things by an operator's word
     …_requests.py          handlers, by who asks; `state.py` is what they share
     name_server.py         request code → handler; no sockets
+    server.py              the server around it, which alone has sockets and a clock
 
-Imports the remoting rooms, the client's signatures, and of `storage` words, settings, tables and rules. Begin with
+Imports the remoting rooms, the client's signatures, and of `storage` what reads settings and keeps small files. Begin with
 `name_server.py`. Java: the module namesrv.
 """

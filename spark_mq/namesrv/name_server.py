@@ -40,6 +40,9 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
 """Who answers which request; all others are not supported."""
+CLIENT_POOL = "Client"
+DEFAULT_POOL = "Default"
+"""The queues of requests, as Java's watermarks name them: of those for routes, and of all others."""
 _LOG = logging.getLogger(__name__)
 
 

@@ -92,7 +92,7 @@ def update_settings(state: State, ask: Ask) -> RemotingCommand:
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     if texts:
         changed = state.configuration.updated(texts)
-        state.save_settings(changed.text())
+        state.save_settings(changed.file_text())
         state.configuration = changed
     return ask.answer()
 

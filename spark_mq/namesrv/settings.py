@@ -123,6 +123,10 @@ class Configuration:
         """As a properties file, `name=value` in each line, as Java answers 319."""
         return "".join(f"{name}={value}\n" for name, value in self.texts().items())
 
+    def file_text(self) -> str:
+        """The same, as `java.util.Properties` reads it back whatever the values hold."""
+        return "".join(f"{name}={_escaped(value)}\n" for name, value in self.texts().items())
+
     def updated(self, texts: Mapping[str, str]) -> Configuration:
         """With other values of settings that can change while it runs; unknown names are left alone, as in Java.
 
@@ -134,10 +138,20 @@ class Configuration:
         return Configuration(kept, changed.server, self.tls, self.warnings)
 
 
-def read_configuration(content: bytes, file: str) -> Configuration:
-    """What a properties file says. Raises ConfigurationError."""
+def _escaped(value: str) -> str:
+    marked = (
+        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    units = marked.encode("utf-16-be", "replace")
+    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    escaped = "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}" for unit in found)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def read_configuration(content: bytes, file: str, given: Mapping[str, str] | None = None) -> Configuration:
+    """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
     texts = {found.key: found.value for found in parse_properties(content, file)}
-    return configuration_of({**texts, "configStorePath": file}, file)
+    return configuration_of({**(given or {}), **texts, "configStorePath": file}, file)
 
 
 def configuration_of(texts: Mapping[str, str], file: str | None = None) -> Configuration:
