@@ -108,6 +108,7 @@ class RemotingServer:
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
+        self._listeners.clear()
         self._arrivals.close()
         end = self._loop.time() + _END_SECONDS
         while any(pool.is_busy for pool in self._pools) and self._loop.time() < end:
