@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 
 from spark_mq.namesrv.kv_config import ORDER_TOPIC_NAMESPACE
-from spark_mq.namesrv.registration import Registration, RegistrationRules, register
+from spark_mq.namesrv.registration import Registered, Registration, RegistrationRules, register, renew, sign_of
 from spark_mq.namesrv.state import Ask, Handler, State
 from spark_mq.namesrv.tables import BrokerAddress
 from spark_mq.remoting import ProtocolVersion, RemotingCommand, RequestCode, read_body
@@ -32,21 +32,31 @@ def register_broker(state: State, ask: Ask) -> RemotingCommand:
     header, body = ask.header, ask.request.body
     if header.body_crc32 and zlib.crc32(body) & _CRC_MASK != header.body_crc32:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    zone_name = ask.ext_fields.get(ZONE_NAME)
+    sign = sign_of(state.tables, {**ask.ext_fields, "": str(ask.request.version)}, body)
+    repeated = Registration(header, TopicConfigTable(), ask.channel, None, zone_name, sign)
+    result = renew(state.tables, repeated, ask.now_ms) or _register_anew(state, ask, repeated)
+    if result.notice is not None:
+        state.notices.append(result.notice)
+    is_told = state.configuration.name_server.returns_order_topics
+    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if is_told else None
+    answer = RegisterBrokerAnswer(ha_server_address=result.ha_server_address, master_address=result.master_address)
+    return ask.answer(answer, None if order is None else KvTable(table=order))
+
+
+def _register_anew(state: State, ask: Ask, repeated: Registration) -> Registered:
+    header = ask.header
     topics, filter_servers = _registered_topics(ask)
+    told = repeated._replace(topics=topics, filter_servers=filter_servers)
     settings = state.configuration.name_server
     rules = RegistrationRules(settings.deletes_topics, settings.notifies_min_id)
-    told = Registration(header, topics, ask.channel, filter_servers, ask.ext_fields.get(ZONE_NAME))
     is_new = BrokerAddress(header.cluster_name, header.broker_address) not in state.tables.live
     result = register(state.tables, told, ask.now_ms, rules)
     if result is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if is_new:
         _LOG.info("broker %s (%s) registers", header.broker_name, header.broker_address)
-    if result.notice is not None:
-        state.notices.append(result.notice)
-    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if settings.returns_order_topics else None
-    answer = RegisterBrokerAnswer(ha_server_address=result.ha_server_address, master_address=result.master_address)
-    return ask.answer(answer, None if order is None else KvTable(table=order))
+    return result
 
 
 def unregister_broker(state: State, ask: Ask) -> RemotingCommand:

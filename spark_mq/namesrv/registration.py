@@ -14,6 +14,7 @@ Java: RouteInfoManager.registerBroker.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from spark_mq.namesrv.tables import (
     RouteTables,
     min_id_notice,
 )
+from spark_mq.remoting import Body
 from spark_mq.remoting.route_bodies import (
     DataVersion,
     QueueData,
@@ -49,6 +51,8 @@ class Registration(NamedTuple):
     filter_servers: tuple[str, ...] | None = None
     """None where it says nothing of them (a broker before 3.0.11); an empty one takes them away."""
     zone_name: str | None = None
+    sign: bytes = b""
+    """Of all of it, and of what was lost before (`sign_of`)."""
 
 
 class Registered(NamedTuple):
@@ -71,6 +75,32 @@ class RegistrationRules:
 
 
 DEFAULT_RULES = RegistrationRules()
+
+
+def sign_of(tables: RouteTables, fields: Mapping[str, str], body: Body) -> bytes:
+    """Equal for two registrations that say the same, with nothing lost in between that the second would bring back."""
+    told = hashlib.blake2b(body, digest_size=32)
+    told.update(repr((sorted(fields.items()), tables.loss_count)).encode("utf-8", "replace"))
+    return told.digest()
+
+
+def renew(tables: RouteTables, told: Registration, now_ms: int) -> Registered | None:
+    """Takes a registration that says what the broker's last one has said: its topics, which need not be there, are not looked at.
+
+    None where it says something else, or where others have registered against it since: the whole is to be registered.
+    """
+    header = told.header
+    live = tables.live.get(BrokerAddress(header.cluster_name, header.broker_address))
+    group = tables.groups.get(header.broker_name)
+    if live is None or group is None or live.sign != told.sign:
+        return None
+    has_its_id = group.addresses.get(header.broker_id) == header.broker_address
+    is_as_told = (group.has_acting_master, group.zone_name) == (bool(header.enable_acting_master), told.zone_name)
+    if not has_its_id or not is_as_told:
+        return None
+    live.last_update_ms = now_ms
+    live.channel = told.channel
+    return _told_of_its_master(tables, group, header)
 
 
 def register(
@@ -176,6 +206,7 @@ def _keep_live(tables: RouteTables, who: BrokerAddress, told: Registration, vers
         data_version=version,
         channel=told.channel,
         ha_server_address=told.header.ha_server_address,
+        sign=told.sign,
     )
     if told.filter_servers:
         tables.filter_servers[who] = told.filter_servers

@@ -48,6 +48,8 @@ class LiveBroker:
     channel: Hashable
     """The connection that it came over; equal to nothing but itself."""
     ha_server_address: str
+    sign: bytes = b""
+    """Of the whole registration; see `registration.renew`."""
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether it was silent for too long."""
@@ -100,6 +102,8 @@ class RouteTables:
     filter_servers: dict[BrokerAddress, tuple[str, ...]] = field(default_factory=dict)
     mappings: dict[str, dict[str, TopicQueueMappingInfo]] = field(default_factory=dict)
     """Static topics: topic → broker name. As in Java an entry stays when the topic or the broker goes."""
+    loss_count: int = 0
+    """How often something was taken out of `topics`; a repeated registration would bring it back."""
 
     # Who is there.
 
@@ -143,14 +147,16 @@ class RouteTables:
         queues = self.topics.get(topic)
         if queues is not None:
             for name in broker_names:
-                queues.pop(name, None)
+                if queues.pop(name, None) is not None:
+                    self.loss_count += 1
             if not queues:
                 del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forgets a topic in one cluster, or in all. Nobody else is told. Java: deleteTopic."""
         if not cluster:
-            self.topics.pop(topic, None)
+            if self.topics.pop(topic, None) is not None:
+                self.loss_count += 1
         elif names := self.clusters.get(cluster):
             self.drop_queues(topic, names)
 

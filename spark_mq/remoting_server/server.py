@@ -72,6 +72,10 @@ class RemotingServer:
         """The pools of all listeners."""
         return tuple(self._pools)
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """A call to be made on the loop's thread, from any thread; those of one moment cost one wake-up."""
+        self._shared.outbox.put(call)
+
     async def listen(self, host: str, port: int, processors: Processors) -> tuple[str, int]:
         """Takes connections at an address, whose requests the processors answer; the address. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from spark_mq.namesrv.limits import RouteLimits
 from spark_mq.namesrv.registration import Registration, RegistrationRules, register
 from spark_mq.namesrv.tables import RouteTables
-from spark_mq.remoting import ProtocolVersion, RequestCode, read_body, read_header, write_body
+from spark_mq.remoting import ProtocolVersion, RemotingCommand, RequestCode, read_body, read_header, write_body
 from spark_mq.remoting.registration_body import write_compressed
 from spark_mq.remoting.route_bodies import (
     BrokerMemberGroupAnswer,
@@ -224,3 +226,46 @@ def test_what_is_too_long_or_too_much_is_refused_whole() -> None:
         register(tables, told(broker_id=2, broker_address="h:2"), START_MS, rules)
     with pytest.raises(RequestRefusedError, match="at most 3 topics"):
         register(tables, told(("V", "W")), START_MS, rules)
+
+
+def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_would_have_changed() -> None:
+    """Against tables that register everything each time: any order of events leads to the same routes."""
+    events = (
+        lambda asked: asked.register(0, channel="a"),
+        lambda asked: asked.register(0, channel="b"),
+        lambda asked: asked.register(0, version=2, perm=4),
+        lambda asked: asked.register(1, enable_acting_master=True),
+        lambda asked: asked.register(1, broker_address="h:0"),
+        lambda asked: asked.register(0, broker_address="h:x", state=1),
+        lambda asked: asked.register(0, fields={"__ZONE_NAME": "z"}),
+        lambda asked: asked.register(0, enable_acting_master=True, topics=("T", "V")),
+        lambda asked: asked.leave(0),
+        lambda asked: asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}),
+        lambda asked: asked.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}),
+        lambda asked: (asked.server.close_channel("b"), asked.settle()),
+    )
+    chance = random.Random(7)
+    for _ in range(150):
+        settings = {"deleteTopicWithBrokerRegistration": chance.choice(("true", "false"))}
+        quick, thorough = Asked(**settings), Asked(**settings)
+        for event in chance.choices(events, k=14):
+            for _ in range(2):
+                found = [vars_of(event(asked)) for asked in (quick, thorough)]
+                assert found[0] == found[1]
+                for live in thorough.server.state.tables.live.values():
+                    live.sign = b"none is like it"
+                assert shown(quick) == shown(thorough)
+
+
+def vars_of(answer: object) -> object:
+    """What an answer says; nothing of what is no answer."""
+    return answer[:6] if isinstance(answer, RemotingCommand) else None
+
+
+def shown(asked: Asked) -> object:
+    """The tables but for the signs, as values."""
+    tables = asked.server.state.tables
+    live = {who: (one.data_version, one.channel, one.timeout_ms) for who, one in tables.live.items()}
+    groups = {name: group.as_body() for name, group in tables.groups.items()}
+    topics = {topic: dict(queues) for topic, queues in tables.topics.items()}
+    return live, groups, topics, tables.clusters
