@@ -14,7 +14,7 @@ import typer
 from spark_mq.cli.app import CommandError, app
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import IMPORTANT, Configuration, configuration_of, read_configuration
-from spark_mq.remoting_server.server import raise_file_limit
+from spark_mq.remoting_server.server import ListenError, raise_file_limit
 from storage.files.local_file_system import LocalFileSystem
 
 _HOME = "ROCKETMQ_HOME"
@@ -49,7 +49,12 @@ def namesrv(
         return
     _log_to_stderr(logging.INFO if verbose else logging.WARNING)
     raise_file_limit()
-    asyncio.run(_run(configuration))
+    try:
+        asyncio.run(_run(configuration))
+    except ListenError as error:
+        raise CommandError(
+            str(error), "another process may listen there: bindAddress and listenPort say where"
+        ) from None
 
 
 def _configuration(config_file: str | None) -> Configuration:

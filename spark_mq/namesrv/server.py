@@ -59,14 +59,17 @@ class RunningNameServer:
 
     @classmethod
     async def start(cls, configuration: Configuration) -> RunningNameServer:
-        """A name server that takes requests. Raises OSError, ConfigurationError, and StateFileError for texts that cannot be read."""
+        """A name server that takes requests. Raises ListenError, ConfigurationError, and StateFileError for a bad file of texts."""
         path = configuration.name_server.kv_config_path
         kept = await asyncio.to_thread(read_table, path, parse_kv_config, LocalFileSystem().read_file)
         running = cls(configuration, kept or KvConfig())
         server = configuration.server
-        running.address = await running._remoting.listen(
-            server.bind_address, server.listen_port, running._processors(configuration)
-        )
+        processors = running._processors(configuration)
+        try:
+            running.address = await running._remoting.listen(server.bind_address, server.listen_port, processors)
+        except BaseException:
+            await running.close()
+            raise
         running._scan()
         running._print_watermark()
         return running

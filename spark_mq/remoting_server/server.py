@@ -35,6 +35,19 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG = logging.getLogger(__name__)
 
 
+class ListenError(Exception):
+    """An address that cannot be listened on."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(host, port, reason)
+        self.host = host
+        self.port = port
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot listen on {self.host}:{self.port}: {self.reason}"
+
+
 class RemotingServer:
     """Made and used on the loop's thread. `on_close` hears of each connection that has ended, whoever ended it."""
 
@@ -77,7 +90,18 @@ class RemotingServer:
         self._shared.outbox.put(call)
 
     async def listen(self, host: str, port: int, processors: Processors) -> tuple[str, int]:
-        """Takes connections at an address, whose requests the processors answer; the address. Raises OSError."""
+        """Takes connections at an address, whose requests the processors answer; the address. Raises ListenError."""
+        try:
+            listener = await self._bound(host, port)
+        except OSError as error:
+            raise ListenError(host, port, error.strerror or str(error)) from None
+        self._pools.update(dict.fromkeys(processors.pools()))
+        self._listeners.append(listener)
+        self._loop.add_reader(listener, self._accept, listener, processors)
+        name = listener.getsockname()
+        return str(name[0]), int(name[1])
+
+    async def _bound(self, host: str, port: int) -> socket.socket:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, sockaddr = found[0]
         listener = socket.socket(family, kind, protocol)
@@ -95,11 +119,7 @@ class RemotingServer:
         except BaseException:
             listener.close()
             raise
-        self._pools.update(dict.fromkeys(processors.pools()))
-        self._listeners.append(listener)
-        self._loop.add_reader(listener, self._accept, listener, processors)
-        name = listener.getsockname()
-        return str(name[0]), int(name[1])
+        return listener
 
     async def close(self) -> None:
         """Takes nothing new, answers what has come, says what is said, and hangs up.

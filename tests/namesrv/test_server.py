@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_r
 from spark_mq.remoting.admin_headers import MinBrokerIdRequest
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import parse_properties
 from tests.namesrv.asking import registered
@@ -137,6 +139,16 @@ def test_changed_settings_are_written_so_that_they_are_read_again(tmp_path: Path
     assert {"kvConfigPath": odd}.items() <= {each.key: each.value for each in parse_properties(content)}.items()
     again = read_configuration(content, "namesrv.properties").name_server
     assert (again.order_message_enable, again.scan_interval_ms, again.kv_config_path) == (True, 70, odd)
+
+
+def test_a_taken_address_is_named(tmp_path: Path) -> None:
+    with our_name_server(tmp_path) as server:
+        port = server.address.rsplit(":", 1)[1]
+        rule = re.escape(f"cannot listen on 127.0.0.1:{port}: Address already in use")
+        with pytest.raises(ListenError, match=rule), our_name_server(tmp_path, listenPort=port):
+            pass
+        with admin_of(server) as admin:
+            assert admin.topics() == ()
 
 
 # Settings and the command.
