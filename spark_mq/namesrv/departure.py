@@ -64,7 +64,6 @@ def unregister(
     tables: RouteTables, departures: Iterable[BrokerAddressRequest], *, notifies_min_id: bool = False
 ) -> list[MinBrokerIdNotice]:
     """Takes brokers out of all tables, as one batch; who is to hear of it. Topics are looked through once."""
-    tables.loss_count += 1
     removed: dict[str, None] = {}
     reduced: dict[str, None] = {}
     lost: dict[str, str] = {}

@@ -241,6 +241,7 @@ def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_w
         lambda asked: asked.register(0, enable_acting_master=True, topics=("T", "V")),
         lambda asked: asked.leave(0),
         lambda asked: asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}),
+        lambda asked: asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "U", "clusterName": CLUSTER}),
         lambda asked: asked.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}),
         lambda asked: (asked.server.close_channel("b"), asked.settle()),
     )
