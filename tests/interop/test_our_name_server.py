@@ -14,6 +14,7 @@ from spark_mq.client.errors import TopicRouteNotFoundError
 from spark_mq.client.settings import ClientSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.planned_server import Certificate
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -141,3 +142,13 @@ def test_a_broker_that_stops_says_so(oracle: Oracle, name_server: OurNameServer,
         with oracle.broker(home / "stopped", name_server.address, brokerName="broker-stopped"):
             wait_until(lambda: "broker-stopped" in admin.cluster_info().broker_address_table, "it is registered")
         assert "broker-stopped" not in admin.cluster_info().broker_address_table
+
+
+def test_mqadmin_speaks_tls_with_an_enforcing_name_server(oracle: Oracle, tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    files = {"tls__server__certPath": str(certificate.cert), "tls__server__keyPath": str(certificate.key)}
+    speaking_tls = Oracle(tmp_path, java_properties=("-Dtls.enable=true",))
+    with our_name_server(tmp_path, tls__server__mode="enforcing", **files) as server:
+        put = ("updateKvConfig", "-s", "N", "-k", "k", "-v", "value")
+        assert "success" in mqadmin(speaking_tls, server.address, *put)
+        assert '"N":{"k":"value"}' in (tmp_path / "kvConfig.json").read_text("utf-8")
