@@ -47,6 +47,8 @@ ROOMS = {
     "transaction": "words format files settings queues tables messages facade",
     "remoting": "words format",
     "client": "words format messages rules remoting",
+    "remoting_server": "words settings rules remoting",
+    "namesrv": "words files settings tables rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
@@ -55,7 +57,7 @@ ROOMS = {
     "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
     "cli": "words format files settings place tables ends rules rows put batch recovery facade "
-    "remoting client conditions source spark_mq jobs",
+    "remoting client remoting_server namesrv conditions source spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

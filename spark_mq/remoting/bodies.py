@@ -62,7 +62,7 @@ ANSWER_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.GET_BROKER_HA_STATUS: admin.HaRuntimeInfo,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: route.TopicRouteData,
         RequestCode.GET_BROKER_CLUSTER_INFO: route.ClusterInfo,
-        RequestCode.GET_BROKER_MEMBER_GROUP: route.BrokerMemberGroup,
+        RequestCode.GET_BROKER_MEMBER_GROUP: route.BrokerMemberGroupAnswer,
         RequestCode.GET_ALL_TOPIC_CONFIG: route.TopicConfigTable,
         RequestCode.GET_TOPIC_CONFIG: route.TopicConfigData,
         RequestCode.GET_BROKER_RUNTIME_INFO: route.KvTable,

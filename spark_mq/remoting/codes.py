@@ -201,5 +201,6 @@ class ProtocolVersion(IntEnum):
     V3_4_9 = 121
     V4_9_3 = 399  # up to here a signature leaves `_UNIQUE_KEY_QUERY` out
     V4_9_4 = 401  # the first clients that are given routes as standard JSON
+    V5_0_0 = 413  # the first brokers that register mappings of static topics
     V5_3_1 = 475
     V5_3_3 = 479

@@ -82,6 +82,11 @@ class Connection(Generic[T]):
         return len(self._waiting)
 
     @property
+    def pending_bytes(self) -> int:
+        """How much of an unfinished frame has come."""
+        return self._reader.pending_bytes
+
+    @property
     def closed_because(self) -> str | None:
         """Why it is closed, None while it is open."""
         return self._closed_because

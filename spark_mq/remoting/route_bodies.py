@@ -31,6 +31,18 @@ class BrokerData(WireBody):
     enable_acting_master: bool = False
 
 
+class TopicQueueMappingInfo(WireBody):
+    """Which logical queues of a static topic a broker leads, each with its physical queue."""
+
+    topic: str | None = None
+    scope: str | None = "__global__"
+    total_queues: Int = 0
+    broker_name: str | None = wire("bname", default=None)
+    epoch: Long = 0
+    is_dirty: bool = wire("dirty", default=False)
+    current_ids: Mapping[Int, Int] = wire("currIdMap", default_factory=dict)
+
+
 class TopicRouteData(WireBody):
     """Where a topic's queues are; answers 105."""
 
@@ -39,7 +51,8 @@ class TopicRouteData(WireBody):
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
     filter_server_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    topic_queue_mapping_by_broker: Mapping[str, Any] | None = None
+    topic_queue_mapping_by_broker: Mapping[str, TopicQueueMappingInfo] | None = None
+    """Of a static topic."""
 
 
 class ClusterInfo(WireBody):
@@ -89,20 +102,26 @@ class TopicConfigTable(WireBody):
     topic_config_table: Mapping[str, TopicConfigData] = field(default_factory=dict)
     data_version: DataVersion | None = None
     mapping_data_version: DataVersion | None = None
-    topic_queue_mapping_info_map: Mapping[str, Any] | None = None
+    topic_queue_mapping_info_map: Mapping[str, TopicQueueMappingInfo] | None = None
     topic_queue_mapping_detail_map: Mapping[str, Any] | None = None
 
 
 class RegisterBrokerBody(WireBody):
     """What a broker registers (103)."""
 
-    topic_config_table: TopicConfigTable = wire("topicConfigSerializeWrapper")
+    topic_config_table: TopicConfigTable = wire("topicConfigSerializeWrapper", default_factory=TopicConfigTable)
     filter_servers: tuple[str, ...] = wire("filterServerList", default=())
 
 
 class BrokerMemberGroup(WireBody):
-    """The addresses of the brokers of one name; answers 901."""
+    """The addresses of the brokers of one name."""
 
     cluster: str | None = None
     broker_name: str | None = None
     broker_addresses: Mapping[Long, str] = wire("brokerAddrs", default_factory=dict)
+
+
+class BrokerMemberGroupAnswer(WireBody):
+    """The addresses of the brokers of one name; answers 901. Java: GetBrokerMemberGroupResponseBody."""
+
+    group: BrokerMemberGroup = wire("brokerMemberGroup", default_factory=BrokerMemberGroup)

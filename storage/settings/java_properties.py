@@ -16,6 +16,7 @@ _BLANK = " \t\f"
 _KEY_END = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.)", re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -77,4 +78,7 @@ def _unescape(text: str, file: str | None, line: int) -> str:
             raise ConfigurationError(file, line, None, "\\u must be followed by four hexadecimal digits")
         return chr(int(code[1:], 16)) if len(code) == 5 else _CONTROL.get(code, code)
 
-    return _ESCAPE.sub(replace, text)
+    found = _ESCAPE.sub(replace, text)
+    if _SURROGATE.search(found):  # Java's strings hold a character beyond 16 bits as two
+        found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return found

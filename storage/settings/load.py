@@ -26,6 +26,7 @@ from storage.nearest_name import nearest
 from storage.settings.broker_version import DEFAULT_VERSION, VERSION_SETTING, BrokerVersion, parse_broker_version
 from storage.settings.java_properties import Property, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.java_values import java_value
 from storage.settings.nouns import (
     BrokerIdentity,
     ClientsConfig,
@@ -46,9 +47,7 @@ ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
 
 _Config = TypeVar("_Config")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _LINE_OF_PLACE = re.compile(r", line (\d+): ")
-_INTEGER_BITS = {"int": 32, "long": 64}
 _ENUMERATIONS = {
     "brokerRole": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     "flushDiskType": ("ASYNC_FLUSH", "SYNC_FLUSH"),
@@ -224,21 +223,10 @@ def _from_values(cls: type[_Config], values: Mapping[str, Any]) -> _Config:
 
 def _java_value(found: Property) -> int | float | bool | str:
     """The value as MixAll.properties2Object converts it; ValueError with the rule where that fails."""
-    kind = JAVA_SETTINGS[found.key].type
-    text = found.value
-    if kind in _INTEGER_BITS:
-        bound = 1 << (_INTEGER_BITS[kind] - 1)
-        if not _INTEGER.fullmatch(text) or not -bound <= int(text) < bound:
-            raise ValueError(f"{text!r} is not a plain integer of {_INTEGER_BITS[kind]} bits")
-        return int(text)
-    if kind == "boolean":
-        return text.lower() == "true"
-    if kind == "double":
-        return float(text)
-    trimmed = text.strip("".join(map(chr, range(0x21))))  # String.trim
-    if found.key in _ENUMERATIONS and trimmed not in _ENUMERATIONS[found.key]:
-        raise ValueError(f"{trimmed!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
-    return trimmed
+    value = java_value(JAVA_SETTINGS[found.key].type, found.value)
+    if found.key in _ENUMERATIONS and value not in _ENUMERATIONS[found.key]:
+        raise ValueError(f"{value!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
+    return value
 
 
 def _place(file: str | None, found: Property) -> str:

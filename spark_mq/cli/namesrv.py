@@ -1,0 +1,89 @@
+"""The command namesrv: a name server, in place of Apache's mqnamesrv."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from spark_mq.cli.app import CommandError, app
+from spark_mq.namesrv.server import RunningNameServer
+from spark_mq.namesrv.settings import IMPORTANT, Configuration, configuration_of, read_configuration
+from spark_mq.remoting_server.server import ListenError, raise_file_limit
+from storage.files.local_file_system import LocalFileSystem
+
+_HOME = "ROCKETMQ_HOME"
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def namesrv(
+    config_file: Annotated[
+        str | None, typer.Option("-c", "--configFile", metavar="FILE", help="Settings, as mqnamesrv takes them.")
+    ] = None,
+    prints_all: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print all settings and end.")] = False,
+    prints_important: Annotated[
+        bool, typer.Option("-m", "--printImportantConfig", help="Print the important settings and end.")
+    ] = False,
+    name_servers: Annotated[
+        str | None, typer.Option("-n", "--namesrvAddr", metavar="ADDRESSES", help="Has no effect, as at mqnamesrv.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")] = False,
+) -> None:
+    """Run a name server: brokers register there, clients ask it where topics are.
+
+    It listens on 127.0.0.1:9876 unless the file says otherwise (bindAddress, listenPort), and keeps the operators' texts in
+    ~/namesrv/kvConfig.json (kvConfigPath). SIGTERM and Ctrl-C end it.
+    """
+    configuration = _configuration(config_file)
+    for warning in configuration.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if prints_all or prints_important:
+        for name, value in configuration.texts().items():
+            if prints_all or name in IMPORTANT:
+                typer.echo(f"{name}={value}")
+        return
+    _log_to_stderr(logging.INFO if verbose else logging.WARNING)
+    raise_file_limit()
+    try:
+        asyncio.run(_run(configuration))
+    except ListenError as error:
+        raise CommandError(
+            str(error), "another process may listen there: bindAddress and listenPort say where"
+        ) from None
+
+
+def _configuration(config_file: str | None) -> Configuration:
+    home = {"rocketmqHome": os.environ[_HOME]} if os.environ.get(_HOME) else {}
+    if config_file is None:
+        return configuration_of(home)
+    content = LocalFileSystem().read_file(config_file)
+    if content is None:
+        raise CommandError(f"{config_file}: there is no such file", "name a properties file, as mqnamesrv -c takes it")
+    return read_configuration(content, os.path.abspath(config_file), home)
+
+
+async def _run(configuration: Configuration) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    running = await RunningNameServer.start(configuration)
+    host, port = running.address
+    typer.echo(f"The Name Server boot success. serializeType=JSON, address {host}:{port}")
+    sys.stdout.flush()
+    await stopping.wait()
+    await running.close()
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("spark_mq")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logging.getLogger("spark_mq.watermark").setLevel(logging.WARNING)

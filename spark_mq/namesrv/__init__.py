@@ -1,0 +1,18 @@
+"""The name server: which brokers there are, and at which of them a topic's queues lie.
+
+    tables.py              the tables, as they stand
+    registration.py        a broker registers (103)
+    departure.py           a broker leaves: told, silent, or its connection closed
+    routes.py              a topic's route (105), acting masters, zones
+    topic_lists.py         names of topics
+    kv_config.py           texts by namespace and key, and their file
+    limits.py              how much of it all is taken
+    settings.py            what the configuration file says
+    access.py              who may change things by an operator's word
+    …_requests.py          handlers, by who asks; `state.py` is what they share
+    name_server.py         request code → handler; no sockets
+    server.py              the server around it, which alone has sockets and a clock
+
+Imports the remoting rooms, the client's signatures, and of `storage` what reads settings and keeps small files. Begin with
+`name_server.py`. Java: the module namesrv.
+"""

@@ -1,0 +1,211 @@
+"""The tables of a name server. What changes them is in `registration.py` and `departure.py`; what reads them in `routes.py`.
+
+    topics     topic → broker name → QueueData
+    groups     broker name → the brokers of that name: id → address; 0 is the master
+    clusters   cluster → broker names
+    live       (cluster, address) → when it was heard of last, and over which connection
+
+Nothing here knows a clock or a socket: times are arguments, a connection is whatever the caller hands in.
+Java: RouteInfoManager. Not for several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from spark_mq.remoting.admin_headers import MinBrokerIdRequest
+from spark_mq.remoting.route_bodies import (
+    BrokerData,
+    BrokerMemberGroup,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicQueueMappingInfo,
+)
+from storage.tables.topics import PERM_READ, PERM_WRITE
+
+MASTER_ID = 0
+DEFAULT_TIMEOUT_MS = 120_000
+"""How long a broker may be silent that does not say how long."""
+
+
+class BrokerAddress(NamedTuple):
+    """Which broker process is meant. Java: BrokerAddrInfo."""
+
+    cluster: str
+    address: str
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """What the last registration of a broker left. Java: BrokerLiveInfo."""
+
+    last_update_ms: int
+    timeout_ms: int
+    data_version: DataVersion
+    channel: Hashable
+    """The connection that it came over; equal to nothing but itself."""
+    ha_server_address: str
+    sign: bytes = b""
+    """Of the whole registration; see `registration.renew`."""
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it was silent for too long."""
+        return self.last_update_ms + self.timeout_ms < now_ms
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """The brokers of one name. Java: BrokerData."""
+
+    cluster: str
+    broker_name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    has_acting_master: bool = False
+    """Whether a slave stands in for a master that is gone (enableActingMaster)."""
+    zone_name: str | None = None
+
+    @property
+    def has_master(self) -> bool:
+        """Whether one of them has the id 0. An id below counts too, as in Java."""
+        return bool(self.addresses) and min(self.addresses) <= MASTER_ID
+
+    def as_body(self) -> BrokerData:
+        """As it is sent; ids in their order."""
+        return BrokerData(
+            cluster=self.cluster,
+            broker_name=self.broker_name,
+            broker_addresses=dict(sorted(self.addresses.items())),
+            zone_name=self.zone_name,
+            enable_acting_master=self.has_acting_master,
+        )
+
+
+class MinBrokerIdNotice(NamedTuple):
+    """Brokers that are to hear that another one of their name has the lowest id now (905, one-way)."""
+
+    addresses: tuple[str, ...]
+    header: MinBrokerIdRequest
+
+
+@dataclass(slots=True)
+class RouteTables:
+    """All tables."""
+
+    topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    groups: dict[str, BrokerGroup] = field(default_factory=dict)
+    clusters: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The names of a cluster's brokers are the keys, so that they keep their order."""
+    live: dict[BrokerAddress, LiveBroker] = field(default_factory=dict)
+    filter_servers: dict[BrokerAddress, tuple[str, ...]] = field(default_factory=dict)
+    mappings: dict[str, dict[str, TopicQueueMappingInfo]] = field(default_factory=dict)
+    """Static topics: topic → broker name. As in Java an entry stays when the topic or the broker goes."""
+    loss_count: int = 0
+    """How often something was taken out of `topics`; a repeated registration would bring it back."""
+
+    # Who is there.
+
+    def data_version(self, who: BrokerAddress) -> DataVersion | None:
+        """Of which state of the broker's topics these tables tell; None for one that is not there."""
+        found = self.live.get(who)
+        return None if found is None else found.data_version
+
+    def is_changed(self, who: BrokerAddress, version: DataVersion | None) -> bool:
+        """Whether the broker's topics are another state of them than the known one. Java: isBrokerTopicConfigChanged."""
+        known = self.data_version(who)
+        return known is None or known != version
+
+    def hear_of(self, who: BrokerAddress, now_ms: int) -> None:
+        """The broker is alive; one that is not there stays unknown. Java: updateBrokerInfoUpdateTimestamp."""
+        found = self.live.get(who)
+        if found is not None:
+            found.last_update_ms = now_ms
+
+    def cluster_info(self) -> ClusterInfo:
+        """All brokers and clusters; answers 106."""
+        return ClusterInfo(
+            broker_address_table={name: group.as_body() for name, group in self.groups.items()},
+            cluster_address_table={cluster: tuple(names) for cluster, names in self.clusters.items()},
+        )
+
+    def member_group(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
+        """The addresses of the brokers of one name, whatever their cluster; answers 901."""
+        group = self.groups.get(broker_name)
+        addresses = {} if group is None else dict(sorted(group.addresses.items()))
+        return BrokerMemberGroup(cluster=cluster, broker_name=broker_name, broker_addresses=addresses)
+
+    # Topics.
+
+    def put_queues(self, topic: str, data: QueueData) -> None:
+        """A topic's queues at the brokers of one name."""
+        self.topics.setdefault(topic, {})[data.broker_name] = data
+
+    def drop_queues(self, topic: str, broker_names: Iterable[str]) -> None:
+        """A topic's queues at these brokers are no more; without any left the topic is none."""
+        queues = self.topics.get(topic)
+        if queues is not None:
+            for name in broker_names:
+                if queues.pop(name, None) is not None:
+                    self.loss_count += 1
+            if not queues:
+                del self.topics[topic]
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forgets a topic in one cluster, or in all. Nobody else is told. Java: deleteTopic."""
+        if not cluster:
+            if self.topics.pop(topic, None) is not None:
+                self.loss_count += 1
+        elif names := self.clusters.get(cluster):
+            self.drop_queues(topic, names)
+
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
+        """Adds a topic by an operator's word; False, and nothing is done, where one of its brokers is unknown.
+
+        Java: registerTopic. Departure: of a known topic Java takes the queues that stand before the unknown broker's.
+        """
+        given = tuple(queues)
+        if not given or any(data.broker_name not in self.groups for data in given):
+            return False
+        for data in given:
+            self.put_queues(topic, data)
+        return True
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """No client shall write to these brokers; how many topics that changed. Their next changed registration undoes it."""
+        return self._change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """All topics of these brokers may be read and written, whatever was before; how many there are."""
+        return self._change_permissions(broker_name, lambda perm: PERM_READ | PERM_WRITE)
+
+    def _change_permissions(self, broker_name: str, changed: Callable[[int], int]) -> int:
+        count = 0
+        for queues in self.topics.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                queues[broker_name] = replace(data, perm=changed(data.perm))
+                count += 1
+        return count
+
+
+def min_id_notice(
+    addresses: Mapping[int, str], *, offline_address: str | None = None, ha_address: str | None = None
+) -> MinBrokerIdNotice | None:
+    """Who is to hear that the lowest id changed: all after a departure, after an arrival all but the new one.
+
+    None where nobody is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
+    """
+    if not addresses:
+        return None
+    lowest = min(addresses)
+    is_for_all = offline_address is not None or len(addresses) == 1
+    told = tuple(address for broker_id, address in sorted(addresses.items()) if is_for_all or broker_id != lowest)
+    header = MinBrokerIdRequest(
+        min_broker_id=lowest,
+        min_broker_address=addresses[lowest],
+        offline_broker_address=offline_address,
+        ha_broker_address=ha_address,
+    )
+    return MinBrokerIdNotice(told, header)

@@ -1,0 +1,14 @@
+"""A server of RocketMQ's remoting protocol: sockets, TLS, queues of requests. What it answers is the business of whoever makes it.
+
+    settings.py     addresses, limits and times, by Java's names
+    tls.py          TLS in three modes
+    pools.py        requests that wait their turn, and are refused when they wait too long
+    processors.py   request code → who answers, and in which pool
+    peer.py         one connection, as those who answer see it
+    channel.py      one connection, as the event loop sees it
+    arrivals.py     sockets that were accepted and have not said yet whether they speak TLS
+    server.py       listeners, and all connections
+
+Imports the remoting room, the rules' response codes and `storage/settings`. Begin with `server.py`.
+Java: NettyRemotingServer, NettyRemotingAbstract, BrokerFastFailure.
+"""

@@ -1,0 +1,114 @@
+"""One connection, as those who answer see it: who is there, and how to say something to it. For any thread.
+
+Java: Channel and its attributes (RemotingHelper, AttributeKeys).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Protocol
+
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting.codes import LanguageCode
+
+
+class Line(Protocol):
+    """What carries a peer's words, on the event loop's thread."""
+
+    thread_id: int
+    """Of the loop's thread."""
+    outbox: Outbox
+    """Where other threads leave what is to be done."""
+
+    def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Writes an answer."""
+
+    def request(self, command: RemotingCommand, timeout_ms: int, waiter: Future[RemotingCommand]) -> None:
+        """Asks the peer."""
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Tells the peer."""
+
+    def close(self, reason: str) -> None:
+        """Hangs up."""
+
+
+class Outbox:
+    """What threads want to be done on the loop: one wake-up for all that comes before the loop looks."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._waiting: list[Callable[[], None]] = []
+
+    def put(self, call: Callable[[], None]) -> None:
+        """A call to be made on the loop's thread, in its turn; from any thread. Nothing happens once the loop is closed."""
+        with self._lock:
+            is_first = not self._waiting
+            self._waiting.append(call)
+        if is_first:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        for call in taken:
+            call()
+
+
+class Peer:
+    """A client, or a server that has connected. Equal to nothing but itself."""
+
+    def __init__(self, line: Line, address: str, host: str) -> None:
+        self._line = line
+        self.address = address
+        """`host:port` of the other end; an IPv6 host in brackets."""
+        self.host = host
+        """Its IP address."""
+        self.client_id: str | None = None
+        """Who it says it is; set by whoever hears its heartbeat."""
+        self.language = LanguageCode.OTHER
+        self.version = 0
+        """Of its last request."""
+        self.attributes: dict[str, object] = {}
+        """What else those who answer remember of it."""
+        self.is_open = True
+        self.is_writable = True
+        """Whether it takes what it is sent. While it does not, nothing is read from it."""
+
+    def __repr__(self) -> str:
+        return f"Peer({self.address!r}, client_id={self.client_id!r})"
+
+    def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        """Answers a request of it; a one-way request, or one of a peer that has gone, is not answered."""
+        if not request.is_oneway and self.is_open:
+            self._on_loop(lambda: self._line.respond(request, response))
+
+    def request(self, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
+        """Asks it something; the answer, whatever its code, TimeoutError, or an error of the remoting room.
+
+        On the loop's thread the future must not be waited for: `asyncio.wrap_future` makes one that can be.
+        """
+        waiter: Future[RemotingCommand] = Future()
+        self._on_loop(lambda: self._line.request(command, timeout_ms, waiter))
+        return waiter
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Tells it something that it does not answer; lost without a word where it has gone."""
+        self._on_loop(lambda: self._line.send_oneway(command))
+
+    def close(self, reason: str) -> None:
+        """Hangs up."""
+        self._on_loop(lambda: self._line.close(reason))
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
+        line = self._line
+        if threading.get_ident() == line.thread_id:
+            call()
+        else:
+            line.outbox.put(call)

@@ -1,0 +1,199 @@
+"""Requests that wait their turn: a bounded queue, run on the event loop or by threads of its own.
+
+A request that waited for longer than its pool's limit is refused when its turn comes, and while all threads are busy within ten
+milliseconds after the limit (Java: BrokerFastFailure.cleanExpiredRequest). One that finds the queue full is refused at once.
+
+A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_TURN_SECONDS = 0.005
+_CLEANING_SECONDS = 0.01
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """A pool by the name that Java's watermarks have for its queue."""
+
+    name: str
+    capacity: int
+    """So many may wait."""
+    thread_count: int = 0
+    """0 = they run on the event loop, and must not block."""
+    wait_limit_ms: int | None = None
+    """None = they wait for ever."""
+
+
+class Task(NamedTuple):
+    """A request in a queue: what runs it, what refuses it with a remark, and when it came (time.monotonic)."""
+
+    run: Callable[[], None]
+    refuse: Callable[[str], None]
+    came_at: float
+
+
+class RequestPool:
+    """One queue and who works it off. `submit` is for the loop's thread; what runs may be on any."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self.settings = settings
+        self._queue: deque[Task] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_due = False
+        self._is_cleaning = False
+        self._may_take = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._running_count = 0
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        """Of the queue."""
+        return self.settings.name
+
+    @property
+    def size(self) -> int:
+        """How many wait."""
+        return len(self._queue)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something waits or runs."""
+        return bool(self._queue) or self._running_count > 0
+
+    def head_wait_ms(self) -> int:
+        """How long the first one has waited. Java: headSlowTimeMills."""
+        try:
+            return max(0, int((time.monotonic() - self._queue[0].came_at) * 1_000))
+        except IndexError:
+            return 0
+
+    def submit(self, run: Callable[[], None], refuse: Callable[[str], None]) -> bool:
+        """Takes a request; False where the queue is full or the pool closed."""
+        if len(self._queue) >= self.settings.capacity or self._is_closed:
+            return False
+        self._queue.append(Task(run, refuse, time.monotonic()))
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        if self.settings.thread_count:
+            self._wake_a_thread()
+            self._clean_soon()
+        elif not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run_some)
+        return True
+
+    def refuse_all(self, remark: Callable[[int, int], str]) -> int:
+        """Empties the queue: each gets the remark of its waiting time in ms and of the queue's size; how many they were."""
+        count = 0
+        while (task := self._taken()) is not None:
+            task.refuse(remark(_age_ms(task), len(self._queue)))
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Takes nothing more, and lets the threads end when the queue is empty."""
+        self._is_closed = True
+        for _ in self._threads:
+            self._may_take.release()
+
+    # On the loop.
+
+    def _run_some(self) -> None:
+        self._is_due = False
+        end = time.monotonic() + _TURN_SECONDS
+        while (task := self._taken()) is not None:
+            self._run(task)
+            if time.monotonic() > end:
+                break
+        if self._queue and self._loop is not None:
+            self._is_due = True
+            self._loop.call_soon(self._run_some)
+
+    def _clean_soon(self) -> None:
+        if not self._is_cleaning and self.settings.wait_limit_ms is not None and self._loop is not None:
+            self._is_cleaning = True
+            self._loop.call_later(_CLEANING_SECONDS, self._clean)
+
+    def _clean(self) -> None:
+        self._is_cleaning = False
+        while self.head_wait_ms() > (self.settings.wait_limit_ms or 0) and (task := self._taken()) is not None:
+            if _is_late(task, self.settings.wait_limit_ms):
+                self._refuse_late(task)
+            else:  # a thread has taken the late one meanwhile
+                self._run(task)
+        if self._queue:
+            self._clean_soon()
+
+    # In threads.
+
+    def _wake_a_thread(self) -> None:
+        if len(self._threads) < self.settings.thread_count:  # as Java's pools of a fixed size
+            name = f"{self.name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._may_take.release()
+
+    def _work(self) -> None:
+        while True:
+            self._may_take.acquire()
+            task = self._taken()
+            if task is not None:
+                self._run(task)
+            elif self._is_closed:
+                return
+
+    # In both.
+
+    def _taken(self) -> Task | None:
+        try:
+            return self._queue.popleft()
+        except IndexError:
+            return None
+
+    def _run(self, task: Task) -> None:
+        if _is_late(task, self.settings.wait_limit_ms):
+            self._refuse_late(task)
+            return
+        self._running_count += 1
+        try:
+            task.run()
+        except Exception:
+            _LOG.exception("a request of pool %s failed", self.name)
+        finally:
+            self._running_count -= 1
+
+    def _refuse_late(self, task: Task) -> None:
+        task.refuse(busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), len(self._queue)))
+
+
+def busy_remark(why: str, waited_ms: int, queue_size: int) -> str:
+    """What is told of a request that was taken out of a queue. Java: BrokerFastFailure."""
+    waited = f"period in queue: {waited_ms}ms, size of queue: {queue_size}"
+    return f"[{why}]broker busy, start flow control for a while, {waited}"
+
+
+def watermark(pools: Iterable[RequestPool]) -> str:
+    """How many wait in each queue, and for how long the first has waited."""
+    texts = [f"{pool.name}QueueSize:{pool.size} {pool.name}QueueSlowTime:{pool.head_wait_ms()}" for pool in pools]
+    return f"[WATERMARK] {' '.join(texts)}"
+
+
+def _age_ms(task: Task) -> int:
+    return int((time.monotonic() - task.came_at) * 1_000)
+
+
+def _is_late(task: Task, limit_ms: int | None) -> bool:
+    return limit_ms is not None and _age_ms(task) > limit_ms

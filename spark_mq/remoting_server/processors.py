@@ -1,0 +1,47 @@
+"""Request code → who answers it, and in which pool. Java: NettyRemotingAbstract.processorTable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.pools import RequestPool
+
+Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | None]
+"""The answer to a request of a peer. None: it is answered later with `Peer.respond`, or never.
+
+It may raise RequestRefusedError, which says what is answered; any other error is answered as SYSTEM_ERROR with its text.
+"""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """Who answers, and where the requests wait. With `rejects` they are turned away unread while it says so."""
+
+    answer: Answering
+    pool: RequestPool
+    rejects: Callable[[], bool] = _never
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """By code; a code that is not there goes to `default`, or is not supported."""
+
+    table: Mapping[int, Processor] = field(default_factory=dict)
+    default: Processor | None = None
+
+    def find(self, code: int) -> Processor | None:
+        """Who answers requests of the code."""
+        return self.table.get(code, self.default)
+
+    def pools(self) -> tuple[RequestPool, ...]:
+        """All pools, each once."""
+        every = [*self.table.values(), *([] if self.default is None else [self.default])]
+        return tuple(dict.fromkeys(processor.pool for processor in every))

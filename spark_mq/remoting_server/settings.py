@@ -1,0 +1,129 @@
+"""Where a server listens, what it takes, and how long it waits. Java: NettyServerConfig, NettySystemConfig, TlsSystemConfig.
+
+A field's `java` is the name in a configuration file; those of TLS and frames are system properties in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from storage.errors import ConfigurationError
+from storage.settings.java_values import java_value
+
+_C = TypeVar("_C")
+
+
+def setting(java: str, default: Any, kind: str, *, is_secret: bool = False) -> Any:
+    """A field that a file sets under a Java name; `kind` is Java's type. The default is a value, or a function that makes it."""
+    metadata = {"java": java, "kind": kind, "is_secret": is_secret}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata, repr=not is_secret)
+    return field(default=default, metadata=metadata, repr=not is_secret)
+
+
+def java_names(config_class: type) -> dict[str, str]:
+    """The field of each Java name."""
+    return {each.metadata["java"]: each.name for each in fields(config_class)}
+
+
+def read_settings(config_class: type[_C], texts: Mapping[str, str], file: str | None = None) -> _C:
+    """The settings that a file's texts make, by Java name; names of other classes are left alone.
+
+    Raises ConfigurationError for a text that is no value of its type. (Java ignores it and goes on with the default.)
+    """
+    values = {}
+    for each in fields(config_class):  # type: ignore[arg-type]
+        name = each.metadata["java"]
+        if name in texts:
+            try:
+                values[each.name] = java_value(each.metadata["kind"], texts[name])
+            except ValueError as rule:
+                raise ConfigurationError(file, None, name, str(rule)) from None
+    try:
+        return config_class(**values)
+    except ConfigurationError as error:
+        raise ConfigurationError(file, None, error.key, error.rule) from None
+
+
+def setting_texts(config: object) -> dict[str, str]:
+    """Each Java name with the value as Java prints it; what has no value, and what is secret, is left out."""
+    texts = {}
+    for each in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, each.name)
+        if value is not None and not each.metadata["is_secret"]:
+            texts[each.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def require(config: object, name: str, rule: str, *, is_kept: bool) -> None:
+    """Raises ConfigurationError, with the field's Java name, unless the rule is kept."""
+    if not is_kept:
+        (found,) = (each for each in fields(config) if each.name == name)  # type: ignore[arg-type]
+        raise ConfigurationError(None, None, found.metadata["java"], f"{getattr(config, name)!r}: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """A listener and its connections."""
+
+    bind_address: str = setting("bindAddress", "127.0.0.1", "String")
+    """Departure: Java listens on all addresses."""
+    listen_port: int = setting("listenPort", 0, "int")
+    """0 = any that is free."""
+    idle_seconds: int = setting("serverChannelMaxIdleTimeSeconds", 120, "int")
+    """A connection over which nothing went for so long is closed. So is one that has brought less than 4 KiB of a frame meanwhile."""
+    backlog: int = setting("serverSocketBacklog", 1_024, "int")
+    send_buffer_bytes: int = setting("serverSocketSndBufSize", 0, "int")
+    receive_buffer_bytes: int = setting("serverSocketRcvBufSize", 0, "int")
+    """0 = the system's."""
+    high_water_bytes: int = setting("writeBufferHighWaterMark", 0, "int")
+    """With more than that to be written nothing is read from the connection; 0 = 64 KiB."""
+    low_water_bytes: int = setting("writeBufferLowWaterMark", 0, "int")
+    """Until so little is left; 0 = 32 KiB."""
+    frame_bytes_most: int = setting("com.rocketmq.remoting.frameMaxLength", 16_777_216, "int")
+    shuts_down_gracefully: bool = setting("enableShutdownGracefully", False, "boolean")
+    """When it ends, clients are told to go away (1500), and have a time to do so."""
+    shutdown_wait_seconds: int = setting("shutdownWaitTimeSeconds", 30, "int")
+    connections_most: int = setting("serverMaxConnections", 0, "int")
+    """0 = as many as the process may have open files, but for 128. A name of this package's own, as the next two."""
+    requests_bytes_most: int = setting("serverMaxRequestBytes", 1 << 29, "int")
+    """Of all requests that came and are not answered. Further ones are refused (SYSTEM_BUSY)."""
+    unfinished_bytes_most: int = setting("serverMaxUnfinishedBytes", 1 << 28, "int")
+    """Of all frames that have begun to come. The connection that goes beyond it is closed."""
+
+    def __post_init__(self) -> None:
+        require(self, "listen_port", "a port is 0 to 65535", is_kept=0 <= self.listen_port < 65_536)
+        for name in ("idle_seconds", "backlog", "frame_bytes_most", "requests_bytes_most", "unfinished_bytes_most"):
+            require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
+        for name in ("connections_most", "shutdown_wait_seconds", "high_water_bytes", "low_water_bytes"):
+            require(self, name, "it must not be negative", is_kept=getattr(self, name) >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsServerSettings:
+    """Whether and how TLS is spoken. All files are PEM."""
+
+    mode: str = setting("tls.server.mode", "permissive", "String")
+    """disabled, permissive (both are spoken) or enforcing (nothing else is)."""
+    cert_file: str | None = setting("tls.server.certPath", None, "String")
+    key_file: str | None = setting("tls.server.keyPath", None, "String")
+    key_password: str | None = setting("tls.server.keyPassword", None, "String", is_secret=True)
+    client_auth: str = setting("tls.server.need.client.auth", "none", "String")
+    """none, optional or require: whether clients show a certificate."""
+    verifies_clients: bool = setting("tls.server.authClient", False, "boolean")
+    trust_file: str | None = setting("tls.server.trustCertPath", None, "String")
+    """Who signs the certificates of clients."""
+
+    def __post_init__(self) -> None:
+        modes, ways = ("disabled", "permissive", "enforcing"), ("none", "optional", "require")
+        require(self, "mode", f"it is none of {', '.join(modes)}", is_kept=self.mode in modes)
+        require(self, "client_auth", f"it is none of {', '.join(ways)}", is_kept=self.client_auth in ways)
+        needs = "a certificate is needed: tls.server.certPath and tls.server.keyPath"
+        require(self, "mode", needs, is_kept=self.mode != "enforcing" or self.cert_file is not None)
+        needs = (
+            "certificates of clients are verified, or not asked for: tls.server.authClient and tls.server.trustCertPath"
+        )
+        is_verified = self.verifies_clients and self.trust_file is not None
+        require(self, "client_auth", needs, is_kept=self.client_auth == "none" or is_verified)
