@@ -1,6 +1,6 @@
 """Many commit log records at once: positions in, NumPy and Arrow columns out. No Python loop over messages.
 
-How (measured on one core, 1 KiB bodies): fixed headers through a void view of stride 1 (40 ns a row); bodies and properties as one Arrow
+How (measured on one core, 1 KiB bodies): fixed headers by a void view of stride 1 (40 ns a row); bodies and properties as one Arrow
 binary array laid over the buffer and one C++ gather of its even elements. Rows of one buffer may mix V1, V2, IPv4 and IPv6 records.
 """
 

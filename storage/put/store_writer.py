@@ -389,7 +389,7 @@ class StoreWriter:
     @property
     def index_slots(self) -> OpenSlots | None:
         """Those of the last index file, as far as they are in memory."""
-        return self._derived.index_slots
+        return self.derived.index_slots
 
     def unsynced_paths(self) -> set[str]:
         """Files and directories that hold what is not synced, the log's among them. Thread-safe."""
