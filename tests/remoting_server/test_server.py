@@ -272,6 +272,7 @@ def test_a_frame_that_comes_too_slowly_ends_its_connection() -> None:
 
 def test_nothing_is_read_from_a_peer_that_takes_nothing() -> None:
     with running(serverSocketSndBufSize="4096") as server, Client(server) as client:
+        server.until(lambda: server.server.connection_count == 1, "it is accepted")
         client.sock.setblocking(False)
         sent = 0
         end = time.monotonic() + LIMIT_SECONDS
