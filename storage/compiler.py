@@ -188,13 +188,17 @@ def processor() -> tuple[str, str]:
 
 
 def kernel_sources() -> Iterator[Path]:
-    """The files that compiled code is made of. Raises Unusable where they are none, as in a zip file."""
+    """The files that compiled code is made of, and those of `format` around them, whose layouts and constants are compiled in.
+
+    Raises Unusable where they are none, as in a zip file.
+    """
     found = importlib.util.find_spec(KERNELS)
     places = [Path(place) for place in (found.submodule_search_locations or ())] if found is not None else []
     if not places or not all(place.is_dir() for place in places):
         raise Unusable("this package is not installed as files")
     for place in places:
-        yield from (path for path in place.iterdir() if path.suffix in _FILES)
+        for folder in (place, place.parent):
+            yield from (path for path in folder.iterdir() if path.suffix in _FILES)
 
 
 def cache_home() -> Path:
