@@ -35,7 +35,12 @@ POINTS = (*LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO)
 
 
 def run_drivers(
-    points: Sequence[str], seed: int, directory: Path, tell: Callable[[str], None], master: str = "local[1]"
+    points: Sequence[str],
+    seed: int,
+    directory: Path,
+    tell: Callable[[str], None],
+    master: str = "local[1]",
+    guarantee: str = "exactlyOnce",
 ) -> str:
     """A driver for each point, and one that ends. Raises AssertionError where a row is not there once."""
     chance = random.Random(seed)
@@ -61,7 +66,7 @@ def run_drivers(
             str(directory / "checkpoint"),
             ROWS_A_DRIVER // 2,
             master=master,
-            sink_options={"nameServer": name_server, "batchBytes": "2k", "sendTimeout": "3s"},
+            sink_options={"nameServer": name_server, "guarantee": guarantee, "batchBytes": "2k", "sendTimeout": "3s"},
         )
         bodies: list[bytes] = []
         for number, point in enumerate(points):

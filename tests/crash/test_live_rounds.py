@@ -41,3 +41,10 @@ def test_rows_are_there_whatever_dies(scene: Scene, tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_a_query_whose_processes_die_at_every_point_sends_each_row_once(tmp_path: Path) -> None:
     assert "lost 0, doubled 0" in run_drivers(POINTS, 1, tmp_path, print)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("guarantee", ["exactlyOnce", "atLeastOnce"])
+def test_executors_in_processes_of_their_own_send_each_row_once(guarantee: str, tmp_path: Path) -> None:
+    """They share no directory with the driver but, exactly once, the one for staging."""
+    assert "lost 0, doubled 0" in run_drivers((), 3, tmp_path, print, "local-cluster[2,1,1024]", guarantee)
