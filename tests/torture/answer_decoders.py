@@ -82,6 +82,7 @@ class _Answering(RemotingClient):
 
     def __init__(self, answers: Mapping[int, tuple[int, dict[str, str], bytes]]) -> None:
         self._handlers = {}
+        self._unknown_codes = {}
         self.on_connected = None
         self._answers = answers
 
