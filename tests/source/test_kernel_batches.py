@@ -22,6 +22,7 @@ from tests.support.fixture_stores import Fixture
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.log_records import log_records
 from tests.support.message_builder import StoreBuilder
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.slow  # kernels are compiled first, where they are not in the user's cache
 
@@ -71,7 +72,7 @@ def rows_of(root: Path, queue: QueueId, end: int, request: RowRequest) -> pa.Tab
     return pa.Table.from_batches(batches).combine_chunks() if batches else pa.table({})
 
 
-@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("request_name", one_in(2, REQUESTS, others=pytest.mark.long))
 def test_files_are_read_the_same_with_kernels(
     request_name: str, fixture_store: Callable[[str], Fixture], decoded: list[bool]
 ) -> None:

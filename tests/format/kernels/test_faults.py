@@ -15,6 +15,7 @@ from storage.compiler import cached_in
 from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
 from tests.format.kernels import test_encode, test_enter
 from tests.support.kernels import ON, kernels, need_kernels
+from tests.support.shares import one_in
 
 
 class Fault(NamedTuple):
@@ -77,10 +78,15 @@ def faulty(module: ModuleType, fault: Fault) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=[f"{number} {fault.kernel}" for number, fault in enumerate(FAULTS)])
+@pytest.mark.parametrize(
+    "number",
+    one_in(6, range(len(FAULTS)), others=pytest.mark.long),
+    ids=lambda number: f"{number} {FAULTS[number].kernel}",
+)
 def test_a_fault_in_a_kernel_is_noticed(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    fault = FAULTS[number]
     judge: Any = fault.judge
     quick = settings(
         judge._hypothesis_internal_use_settings,

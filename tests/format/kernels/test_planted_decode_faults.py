@@ -14,6 +14,7 @@ from storage.format.kernels.compiled import DECODE
 from storage.format.window_decoder import Memory
 from tests.format.kernels import fuzz_decode
 from tests.support.kernels import loaded
+from tests.support.shares import one_in
 
 pytestmark = pytest.mark.slow  # each is compiled
 
@@ -85,7 +86,7 @@ def planted(fault: Fault, kernels: ModuleType) -> Any:
     return SimpleNamespace(**vars(kernels) | {fault.kernel: names[fault.kernel]})
 
 
-@pytest.mark.parametrize("what", FAULTS)
+@pytest.mark.parametrize("what", one_in(6, FAULTS, others=pytest.mark.long))
 def test_a_fault_in_a_kernel_is_noticed(what: str, kernels: ModuleType) -> None:
     faulty, memory = planted(FAULTS[what], kernels), Memory()
     for seed in count(1):
