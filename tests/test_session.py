@@ -133,18 +133,6 @@ def test_a_running_session_is_given_what_can_still_be_set() -> None:
     }
 
 
-def test_workers_are_reached_by_unix_sockets_where_that_can_be() -> None:
-    """A path that is too long would keep every worker from starting."""
-    kind, directory = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
-    assert session.socket_settings("/tmp") == {kind: "true", directory: "/tmp"}
-    assert session.socket_settings("/" + "ä" * 30) == {}
-    assert kind in session.session_settings({}, {}, delta=False)
-    assert kind not in session.session_settings({}, {}, delta=False, local=False), (
-        "another machine may have no such directory"
-    )
-    assert kind not in session.session_settings({}, {kind: "false"}, delta=False)
-
-
 def test_lists_of_the_caller_are_joined_with_ours() -> None:
     config = {"spark.driver.extraJavaOptions": "-Xss4m", "spark.sql.extensions": "a.B"}
     settings = session.session_settings(config, {}, delta=True)
