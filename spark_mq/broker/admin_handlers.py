@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import is_barred, settings_text, told_settings
 from spark_mq.broker.connections import AskClients, Outcome
+from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.runtime_info import runtime_info
@@ -162,9 +163,8 @@ class AdminHandlers:
             remark = f"No Any Consumer online in the consumer group: [{told.group}]"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
         for client in clients:
-            if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
-                remark = f"the client does not support this feature. version={client.version}"
-                return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+            if (refusal := too_old_to_ask(client)) is not None:
+                return asked.answer(ResponseCode.SYSTEM_ERROR, refusal)
         clients = [client for client in clients if wanted in ("", client.client_id)]
         fields = write_header(ConsumerStatusRequest(topic=told.topic, group=told.group))
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.producer_table import KnownClient
+from spark_mq.remoting import ProtocolVersion
 from spark_mq.remoting.client_bodies import ConsumerData, MessageModel, SubscriptionData
 
 
@@ -170,3 +171,10 @@ def _subscribe(known: dict[str, SubscriptionData], told: Iterable[SubscriptionDa
 def subscriptions_by_topic(group: ConsumerGroup) -> Mapping[str, SubscriptionData]:
     """A copy, as bodies hold it."""
     return dict(group.subscriptions)
+
+
+def too_old_to_ask(client: KnownClient) -> str | None:
+    """Why a client cannot be asked for its offsets, or be told of new ones; None where it can. Java: Broker2Client."""
+    if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
+        return f"the client does not support this feature. version={client.version}"
+    return None

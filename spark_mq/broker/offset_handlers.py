@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_mq.broker.asked import NO_FIELDS, Asked
+from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
 from spark_mq.remoting.client_bodies import OffsetTable
-from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.consumer_headers import (
     MaxOffsetRequest,
     OffsetAnswer,
@@ -145,9 +145,8 @@ class OffsetHandlers:
                 remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {request.time_ms}"
                 return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
             for client in clients:
-                if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
-                    remark = f"the client does not support this feature. version={client.version}"
-                    return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+                if (refusal := too_old_to_ask(client)) is not None:
+                    return asked.answer(ResponseCode.SYSTEM_ERROR, refusal)
                 parts.tell(client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, write_body(table))
         return asked.answer(body=table)
 
