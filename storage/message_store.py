@@ -174,13 +174,16 @@ class MessageStore(FollowedStore):
                 )
             self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)
+            self._resources.callback(self.log.close)
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
+            self._resources.callback(self.queues.close)
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
             self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
             else:
@@ -367,9 +370,6 @@ class MessageStore(FollowedStore):
         if self._writer is not None:
             self._writer.close()
             self._writer = self._putter = None
-        self.log.close()
-        self.queues.close()
-        self.index.close()
         self._resources.close()
 
     def __enter__(self) -> MessageStore:

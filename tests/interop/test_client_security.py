@@ -130,7 +130,7 @@ def test_a_certificate_of_nobody_is_refused_and_taken_when_that_is_wanted(
     with Admin(ClientSettings((broker.name_server,), tls=TlsSettings())) as admin, refused:
         admin.topics()
     with Admin(ClientSettings((broker.name_server,), tls=TlsSettings(verify=False))) as admin:
-        assert "TBW102" in admin.topics()
+        wait_until(lambda: "TBW102" in admin.topics(), "the broker is registered")
 
 
 def test_plain_towards_servers_that_speak_tls_alone_is_named(encrypted: tuple[RunningBroker, Certificate]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 
 from spark_mq.source.partition_reader import QueuePartition
 from storage import MessageStore, StoreConfig, open_store
+from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
 from storage.settings.nouns import ConsumeQueueConfig
 
@@ -47,9 +50,9 @@ def test_a_plan_looks_into_the_log_a_few_times_however_many_queues_there_are(
     looks: Counter[str] = Counter()
     records = CommitLog.records
 
-    def counted(log: CommitLog, offsets: np.ndarray, sizes: np.ndarray):  # type: ignore[no-untyped-def]
+    def counted(log: CommitLog, *asked: Any) -> Iterator[tuple[slice, Records]]:
         looks["log"] += 1
-        return records(log, offsets, sizes)
+        return records(log, *asked)
 
     reader = open_stream(root, subscribePattern="Topic.*", startingOffsets="earliest")
     limit = reader.getDefaultReadLimit()

@@ -16,11 +16,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import ClientError
+from spark_mq.client.settings import ClientSettings
 from storage.errors import StateFileError
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -285,6 +288,7 @@ class Oracle:
         try:
             self._run("broker", str(directory), str(conf), timeout_seconds=120)
             pid = int((directory / "pid").read_text("ascii"))
+            _await_registered(f"127.0.0.1:{port}", name_server)
             yield RunningBroker(directory, store, conf, f"127.0.0.1:{port}", name_server, pid)
         finally:
             _end_what_runs_in(directory)
@@ -350,6 +354,17 @@ def wait_until(met: Callable[[], bool], what: str, timeout_seconds: float = 60) 
         if time.monotonic() > deadline:
             raise OracleError(f"{timeout_seconds:.0f} s have passed, and not yet: {what}")
         time.sleep(0.1)
+
+
+def _await_registered(address: str, name_server: str) -> None:
+    """A broker may say that it has started before a busy name server has taken it. Who cannot be asked is not waited for."""
+    with suppress(ClientError), Admin(ClientSettings((name_server.split(";")[0],))) as admin:
+        for _ in range(300):
+            if any(
+                address in each.broker_addresses.values() for each in admin.cluster_info().broker_address_table.values()
+            ):
+                return
+            time.sleep(0.1)
 
 
 def send_arguments(broker: RunningBroker, topic: str) -> dict[str, str]:

@@ -40,12 +40,12 @@ NOT_FOREIGN = {
     "client/signing.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
+    "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
     "sink/live_returns.py ReturnWriter._calls": "the user's column; message ids are fuzzed as such",
     "sink/live_transactions.py OpenHalves.stored": "a batch of its own; read_answer_header is fuzzed",
     "source/option_values.py parse_paths": "the user's option",
     "source/repeated_batch.py latest_offset": "what this source has told Spark; load_json is fuzzed",
-    "source/rows.py RowSource.properties": "records' property strings, fuzzed as such",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
@@ -32,6 +33,8 @@ from spark_mq.remoting import (
     write_body_list,
     write_header,
 )
+from spark_mq.remoting.registration_body import read_compressed, write_compressed
+from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigData, TopicConfigTable, TopicQueueMappingInfo
 from tests.support.captures import captured_frames, captured_streams
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder, nested
 from tests.torture.mutations import JSON_WORDS
@@ -169,6 +172,26 @@ def _body_bombs() -> Sequence[bytes]:
     return [number + bomb for bomb in (*JSON_BOMBS, *towers, keys, *begun)]
 
 
+# Registrations
+
+
+def _read_registration(content: bytes, directory: Path) -> bool:
+    """What a broker has compressed; the input is what comes out of it. It may lie about every size and count."""
+    body = read_compressed(zlib.compress(content, 1))
+    assert len(body.topic_config_table.topic_config_table) <= len(content)
+    return True
+
+
+def _registrations(samples: Samples) -> list[bytes]:
+    topics = {
+        name: TopicConfigData(topic_name=name, attributes={"+message.type": "DELAY"}) for name in ("TopicA", "%RETRY%G")
+    }
+    mappings = {"Static": TopicQueueMappingInfo(topic="Static", current_ids={3: 1})}
+    table = TopicConfigTable(topic_config_table=topics, topic_queue_mapping_info_map=mappings)
+    body = RegisterBrokerBody(topic_config_table=table, filter_servers=("127.0.0.1:1",))
+    return [zlib.decompress(write_compressed(each)) for each in (body, RegisterBrokerBody())]
+
+
 _WORDS = (
     *JSON_WORDS,
     _QUEUE + b":",
@@ -184,4 +207,5 @@ WIRE_DECODERS: tuple[Decoder, ...] = (
     Decoder("remoting frames", _frames, _read_frames, (FrameError,), words=_WORDS, inputs=1_000, bombs=_frame_bombs),
     Decoder("remoting headers", _frames, _read_headers, words=_WORDS, inputs=700),
     Decoder("remoting bodies", _bodies, _read_body, (RemotingError,), words=_WORDS, inputs=1_500, bombs=_body_bombs),
+    Decoder("registrations", _registrations, _read_registration, (RemotingError,), words=_WORDS, inputs=500),
 )
