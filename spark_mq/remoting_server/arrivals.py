@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from spark_mq.remoting_server.tls import HANDSHAKE, TlsContexts
 
@@ -23,12 +23,11 @@ class Arrivals:
         self._tls = tls
         self._idle_seconds = idle_seconds
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], asyncio.Protocol] = {}
 
-    @property
-    def count(self) -> int:
-        """How many sockets are no connections yet."""
-        return len(self._silent) + len(self._tasks)
+    def count_besides(self, connected: Container[asyncio.Protocol]) -> int:
+        """How many sockets are none of these connections yet."""
+        return len(self._silent) + sum(protocol not in connected for protocol in self._tasks.values())
 
     def take(self, sock: socket.socket, made: Callable[[], asyncio.Protocol]) -> None:
         """A socket that was accepted, non-blocking."""
@@ -69,19 +68,18 @@ class Arrivals:
         sock.close()
 
     def _connect(self, sock: socket.socket, made: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
-        task = self._loop.create_task(self._connected(sock, made, tls))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        protocol = made()
+        task = self._loop.create_task(self._connected(sock, protocol, tls))
+        self._tasks[task] = protocol
+        task.add_done_callback(self._tasks.pop)
 
-    async def _connected(
-        self, sock: socket.socket, made: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
-    ) -> None:
+    async def _connected(self, sock: socket.socket, protocol: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
         try:
             if tls is None:
-                await self._loop.connect_accepted_socket(made, sock)
+                await self._loop.connect_accepted_socket(lambda: protocol, sock)
             else:
                 await self._loop.connect_accepted_socket(
-                    made,
+                    lambda: protocol,
                     sock,
                     ssl=tls,
                     ssl_handshake_timeout=_HANDSHAKE_SECONDS,

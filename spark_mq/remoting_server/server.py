@@ -73,7 +73,7 @@ class RemotingServer:
     @property
     def connection_count(self) -> int:
         """How many there are, with those that have said nothing yet."""
-        return len(self._shared.channels) + self._arrivals.count
+        return len(self._shared.channels) + self._arrivals.count_besides(self._shared.channels)
 
     @property
     def peers(self) -> tuple[Peer, ...]:

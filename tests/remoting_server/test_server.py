@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_request, make_response
+from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
@@ -300,6 +302,21 @@ def test_connections_have_a_limit_and_those_beyond_it_are_closed_at_once() -> No
         server.until(lambda: server.server.connection_count == 1, "the first is gone")
         with Client(server) as fourth:
             assert fourth.ask(request(1)).opaque == 1
+
+
+def test_a_connection_is_counted_once_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    connection_made = Channel.connection_made
+
+    def counted(channel: Channel, transport: asyncio.BaseTransport) -> None:
+        counts.append(server.server.connection_count)
+        connection_made(channel, transport)
+        counts.append(server.server.connection_count)
+
+    monkeypatch.setattr(Channel, "connection_made", counted)
+    with running() as server, Client(server) as client:
+        assert client.ask(request(1)).opaque == 1
+        assert counts == [1, 1]
 
 
 def test_a_thousand_idle_connections_harm_nobody() -> None:

@@ -94,15 +94,15 @@ class _Fuzzed:
     def run(self, inputs: Iterator[bytes]) -> None:
         count = valid = 0
         stretch: list[bytes] = []
-        with _limits():
+        with _limits() as peak:
             for content in takewhile(lambda _: self._failed < _FAILURES_SHOWN, inputs):
                 count += 1
                 valid += self._try(content)
                 stretch.append(content)
                 if len(stretch) == _STRETCH or len(content) > self._decoder.max_bytes:
-                    self._check_memory(stretch)
+                    self._check_memory(peak, stretch)
                     stretch.clear()
-            self._check_memory(stretch)
+            self._check_memory(peak, stretch)
         self._outcome.trials += count
         self._outcome.figures[self._decoder.name] += count
         self._outcome.figures["inputs taken for valid"] += valid
@@ -133,10 +133,10 @@ class _Fuzzed:
             return type(error) is kind
         return False
 
-    def _check_memory(self, stretch: Sequence[bytes]) -> None:
+    def _check_memory(self, peak: _Peak, stretch: Sequence[bytes]) -> None:
         """Nothing of a stretch may have taken more than its greatest input allows."""
         greatest = max(map(len, stretch), default=0)
-        grown = _peak_growth_bytes()
+        grown = peak.growth_bytes()
         if grown > self._decoder.memory_bytes + _MEMORY_PER_BYTE * greatest:
             self._fail(
                 max(stretch, key=len),
@@ -150,7 +150,7 @@ class _Fuzzed:
 
 
 @contextmanager
-def _limits() -> Iterator[None]:
+def _limits() -> Iterator[_Peak]:
     """Processor time for one input, and address space; where the system lets us have them."""
 
     def hang(number: int, frame: FrameType | None) -> None:
@@ -160,10 +160,9 @@ def _limits() -> Iterator[None]:
     size = _status_bytes("VmSize")
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (size + _ADDRESS_SPACE_BYTES, hard))
-    _peak_growth_bytes()
     _rewind_clock()
     try:
-        yield
+        yield _Peak()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
@@ -174,12 +173,24 @@ def _rewind_clock() -> None:
     signal.setitimer(signal.ITIMER_PROF, _HANG_CPU_SECONDS)
 
 
-def _peak_growth_bytes() -> int:
-    """How far the process's memory has been above what it is now, since this was last asked. 0 where Linux does not tell."""
-    grown = _status_bytes("VmHWM") - _status_bytes("VmRSS")
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak begins anew
-    return grown
+class _Peak:
+    """The most memory that this process has held, from now on."""
+
+    def __init__(self) -> None:
+        self._before = 0
+        self.growth_bytes()
+
+    def growth_bytes(self) -> int:
+        """How far it has been above what it is now, or was when last asked if that is more. 0 where Linux does not tell.
+
+        The system may take back what had been read of files before: what it is now can be less than what it was.
+        """
+        now = _status_bytes("VmRSS")
+        grown = max(0, _status_bytes("VmHWM") - max(now, self._before))
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak begins anew
+        self._before = now
+        return grown
 
 
 def _status_bytes(name: str) -> int:
