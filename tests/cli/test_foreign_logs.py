@@ -13,6 +13,7 @@ from jobs import __path__ as job_paths
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names
 from storage.files.local_file_system import LocalFileSystem
+from tests.support.shares import one_in
 from tests.support.store_copies import make_store, picture, write_conf
 from tests.support.ways_in import GROUP, READING, WRITING
 
@@ -68,7 +69,7 @@ def nothing_and_a_log_on_another_disk(place: Path) -> Places:
 @pytest.mark.filterwarnings("ignore::storage.settings.load.ConfigurationWarning")
 @pytest.mark.parametrize(
     "arrange",
-    [nothing, an_empty_directory, queues_without_a_log, two_directories, nothing_and_a_log_on_another_disk],
+    one_in(3, [nothing, an_empty_directory, queues_without_a_log, two_directories, nothing_and_a_log_on_another_disk]),
 )
 def test_every_way_to_write_is_refused_and_changes_nothing(arrange: object, tmp_path: Path) -> None:
     assert callable(arrange)

@@ -332,6 +332,7 @@ def test_a_failed_batch_of_a_stream_is_written_once_when_the_cause_is_gone(
     assert texts(read_store(query.target, topic="Topic")) == sorted(sent)
 
 
+@pytest.mark.slow
 def test_a_bounded_query_writes_only_where_the_options_say(spark: SparkSession, target: Path) -> None:
     schema = StructType().add("body", "string")
     frame = spark.createDataFrame([Row(body="x")], schema)

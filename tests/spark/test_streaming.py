@@ -24,6 +24,7 @@ def store(tmp_path: Path) -> StoreBuilder:
     return StoreBuilder(tmp_path / "broker-a")
 
 
+@pytest.mark.slow
 def test_available_now_reads_in_limited_batches_and_a_restart_repeats_an_uncommitted_one(
     store: StoreBuilder, stream_store: StreamStore
 ) -> None:

@@ -105,7 +105,7 @@ def test_queues_and_index_are_built_from_the_log_alone(store: StoreBuilder) -> N
 
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize(
-    "lost", ["consumequeue", "index", "consumequeue/TopicA", "consumequeue/TopicA/1", "checkpoint"]
+    "lost", one_in(3, ["consumequeue", "index", "consumequeue/TopicA", "consumequeue/TopicA/1", "checkpoint"])
 )
 @pytest.mark.parametrize("checkpoint", ["honest", "missing", "zero", "short"])
 def test_what_is_lost_is_built_again(store: StoreBuilder, lost: str, abort: bool, checkpoint: str) -> None:
