@@ -14,16 +14,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 
 from jobs.run import JobReport, open_to_write, run_job
-from storage import MessageStore, open_store
+from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreNotWritableError
 from storage.files.disk_use import disk_used_percent
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.retention import ExpiryPlan, apply_expiry, plan_expiry, plan_occasion, written_directories
+from storage.retention import ExpiryPlan, apply_expiry, plan_run
 
 
 def delete_expired_files(
@@ -46,25 +45,10 @@ def delete_expired_files(
         raise StoreNotWritableError(path, "it does not lie on a local file system")
     if dry_run:
         with open_store(path, config=conf, clock=clock) as store:
-            return _plan(store, files, clock(), now, used_percent), 0
+            return plan_run(store, files, clock(), is_asked_for=now, used_percent=used_percent), 0
     with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
-        plan = _plan(store, files, clock(), now, used_percent)
+        plan = plan_run(store, files, clock(), is_asked_for=now, used_percent=used_percent)
         return plan, apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
-
-
-def _plan(
-    store: MessageStore, files: LocalFileSystem, at_ms: int, is_asked_for: bool, used_percent: Callable[[str], int]
-) -> ExpiryPlan:
-    settings = store.config.retention
-    directories = written_directories(store.log.directories, store.config.commit_log)
-    occasion = plan_occasion(
-        settings,
-        hour=datetime.fromtimestamp(at_ms / 1_000).hour,
-        log_used_percents=[used_percent(directory) for directory in directories],
-        queues_used_percent=used_percent(store.queues.directory),
-        is_asked_for=is_asked_for,
-    )
-    return plan_expiry(store, files, settings, occasion, now_ms=at_ms)
 
 
 def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -31,11 +32,13 @@ from storage.batch.commit import settle
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
+from storage.files.disk_use import disk_used_percent
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
 from storage.format.index import HEADER_SIZE, HEADER_STRUCT
 from storage.index.store import is_index_name
 from storage.log.commit_log import LogFile
+from storage.message_store import MessageStore
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.settings.nouns import CommitLogConfig, RetentionConfig
@@ -221,6 +224,27 @@ def _expired_ext_paths(
         return []
     position = ext_position(tags_code)
     return [f"{directory}/{entry.name}" for entry in found if int(entry.name) + entry.size_bytes < position]
+
+
+def plan_run(
+    store: MessageStore,
+    file_system: LocalFileSystem,
+    at_ms: int,
+    *,
+    is_asked_for: bool,
+    used_percent: Callable[[str], int] = disk_used_percent,
+) -> ExpiryPlan:
+    """What goes now, by the hour and by how full the disks are. `is_asked_for`: log files that have expired go in any case."""
+    config = store.config.retention
+    directories = written_directories(store.log.directories, store.config.commit_log)
+    occasion = plan_occasion(
+        config,
+        hour=datetime.fromtimestamp(at_ms / 1_000).hour,
+        log_used_percents=[used_percent(directory) for directory in directories],
+        queues_used_percent=used_percent(store.queues.directory),
+        is_asked_for=is_asked_for,
+    )
+    return plan_expiry(store, file_system, config, occasion, now_ms=at_ms)
 
 
 def _expired_index_paths(file_system: LocalFileSystem, directory: str, minimum: int) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from spark_mq.broker.admin_handlers import AdminHandlers
 from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import ClientHandlers
-from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics
+from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers
@@ -29,15 +29,20 @@ from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.pull_filters import heed_subscriptions
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.topic_handlers import TopicHandlers
+from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
 from storage.epoch_times import current_time_ms
-from storage.errors import StateFileError, StoreNotWritableError
+from storage.errors import PutRefusedError, StateFileError, StoreNotWritableError
+from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
+from storage.messages.half_messages import PRODUCER_GROUP, TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
+from storage.transaction.asking import Asking
+from storage.transaction.check import CheckReport, check_half_messages
 
 _LOG = logging.getLogger(__name__)
 EXPIRY_LOOK_MS = 10_000
@@ -204,6 +209,35 @@ class Broker:
             self.save_offsets()
         if parts.events:
             self._wake()
+
+    def check_transactions(self, now_ms: int) -> CheckReport:
+        """Ask a producer of its group about each half that is old enough; those nobody answers for are given up in time.
+
+        The answers are requests: END_TRANSACTION. Raises StorageError, OSError.
+        """
+        parts = self.parts
+        self._messages.ender.write_all(now_ms)
+        unasked = Asking(threads=1)
+        report = check_half_messages(
+            parts.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, asking=unasked
+        )
+        for place, _ in report.asked_again:
+            self._ask_producer(parts.service.message_by_commitlog_offset(place))
+        if parts.events:
+            self._wake()
+        return report
+
+    def _ask_producer(self, half: Message) -> None:
+        parts = self.parts
+        with parts.lock:
+            connection = parts.producers.any_of(half.properties.get(PRODUCER_GROUP, ""))
+        if connection is None:
+            _LOG.warning("no producer of group %s is there to be asked", half.properties.get(PRODUCER_GROUP))
+            return
+        try:
+            parts.events.append(Tell(connection, check_request(half, parts.broker_name, parts.encoding)))
+        except PutRefusedError as error:
+            _LOG.warning("nobody is asked: %s", error)
 
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""

@@ -141,9 +141,13 @@ class TransactionEnder:
         if is_due:
             self._write_ops(now_ms)
 
+    def write_all(self, now_ms: int) -> None:
+        """Write what waits, due or not: whoever checks transactions must see what has ended."""
+        self._write_ops(now_ms)
+
     def close(self, now_ms: int) -> None:
         """Write what waits, and the counts. The store stays open."""
-        self._write_ops(now_ms)
+        self.write_all(now_ms)
         with self._lock:
             counts, self._counts = self._counts, Counter()
         save_counts(store_of(self._store), counts, now_ms=now_ms)

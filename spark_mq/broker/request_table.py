@@ -64,6 +64,9 @@ class Action(Enum):
     LIST = "List"
 
 
+_CHANGES = frozenset((Action.CREATE, Action.UPDATE, Action.DELETE))
+
+
 class Need(NamedTuple):
     """A resource that must allow one of the actions. `field` names it: an attribute of the typed header, or a way into the body."""
 
@@ -80,6 +83,11 @@ class RequestRow(NamedTuple):
     needs: tuple[Need, ...]
     is_on_fast_port: bool = True
     """Whether the second listener takes it, which has no pulls."""
+
+    @property
+    def is_administrative(self) -> bool:
+        """Whether it asks for what operators do: of the whole broker, or changes that no client makes as it sends and consumes."""
+        return any(need.resource is Resource.CLUSTER or set(need.actions) <= _CHANGES for need in self.needs)
 
 
 def _topic(*actions: Action, field: str = "topic") -> Need:

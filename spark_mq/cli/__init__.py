@@ -7,6 +7,7 @@ import sys
 try:
     from spark_mq.cli import (
         binding,
+        broker,
         brokers,
         consume,
         demo,
@@ -31,6 +32,7 @@ except KeyboardInterrupt:  # the modules take a second to load
 __all__ = [
     "app",
     "binding",
+    "broker",
     "brokers",
     "consume",
     "demo",

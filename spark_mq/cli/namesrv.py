@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import sys
 from typing import Annotated
 
 import typer
 
 from spark_mq.cli.app import CommandError, app
+from spark_mq.cli.processes import log_to_stderr, run_until_stopped
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import IMPORTANT, Configuration, configuration_of, read_configuration
 from spark_mq.remoting_server.server import ListenError, raise_file_limit
@@ -47,10 +46,10 @@ def namesrv(
             if prints_all or name in IMPORTANT:
                 typer.echo(f"{name}={value}")
         return
-    _log_to_stderr(logging.INFO if verbose else logging.WARNING)
+    log_to_stderr(logging.INFO if verbose else logging.WARNING)
     raise_file_limit()
     try:
-        asyncio.run(_run(configuration))
+        asyncio.run(run_until_stopped(lambda: RunningNameServer.start(configuration), _words))
     except ListenError as error:
         raise CommandError(
             str(error), "another process may listen there: bindAddress and listenPort say where"
@@ -67,23 +66,6 @@ def _configuration(config_file: str | None) -> Configuration:
     return read_configuration(content, os.path.abspath(config_file), home)
 
 
-async def _run(configuration: Configuration) -> None:
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    running = await RunningNameServer.start(configuration)
+def _words(running: RunningNameServer) -> str:
     host, port = running.address
-    typer.echo(f"The Name Server boot success. serializeType=JSON, address {host}:{port}")
-    sys.stdout.flush()
-    await stopping.wait()
-    await running.close()
-
-
-def _log_to_stderr(level: int) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("spark_mq")
-    logger.addHandler(handler)
-    logger.setLevel(level)
-    logging.getLogger("spark_mq.watermark").setLevel(logging.WARNING)
+    return f"The Name Server boot success. serializeType=JSON, address {host}:{port}"

@@ -6,12 +6,12 @@ A name server of Apache's knows no access control. The signature is that of ACL 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import ACCESS_KEY, SIGNATURE, signed
 from spark_mq.remoting import RemotingCommand, RequestCode
+from spark_mq.remoting_server.peer import is_this_host
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 ADMIN_CODES = frozenset(
@@ -51,16 +51,6 @@ def administrator_of(text: str | None) -> Credentials | None:
     if not isinstance(name, str) or not isinstance(password, str) or not name or not password:
         raise ValueError('it must be {"username":"…","password":"…"}')
     return Credentials(name, password)
-
-
-def is_this_host(host: str) -> bool:
-    """Whether an IP address is a loopback one."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 def _check_signature(request: RemotingCommand, user: Credentials) -> None:

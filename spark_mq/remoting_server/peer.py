@@ -6,6 +6,7 @@ Java: Channel and its attributes (RemotingHelper, AttributeKeys).
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,6 +15,16 @@ from typing import Protocol
 
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.codes import LanguageCode
+
+
+def is_this_host(host: str) -> bool:
+    """Whether an IP address is a loopback one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 class Line(Protocol):

@@ -1,0 +1,10 @@
+"""A broker that runs: sockets, threads and clocks around `broker.Broker`, and its word to name servers.
+
+    settings.py       what a broker.conf says of the process: addresses, name servers, TLS
+    registration.py   what name servers are told of the broker and its topics
+    duties.py         what a broker does by itself: delays, transaction checks, retention, offsets onto the disk
+    server.py         listeners and pools; requests to `Broker`, its answers and events to connections
+
+Imports the broker, the server of the remoting protocol and the client (towards name servers). Begin with `server.py`.
+Java: BrokerController, BrokerOuterAPI.
+"""

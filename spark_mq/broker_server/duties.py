@@ -1,0 +1,97 @@
+"""What a broker does by itself, each duty in a thread of its own: the same runs as the jobs', on the store that is open.
+
+Java: ScheduleMessageService, TimerMessageStore, TransactionalMessageCheckService, DefaultMessageStore.addScheduleTask.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from spark_mq.broker.broker import Broker
+from storage.delay.schedule import deliver_due
+from storage.delay.timer_store import deliver_timed
+from storage.epoch_times import current_time_ms
+from storage.errors import StorageError
+from storage.files.local_file_system import LocalFileSystem
+from storage.retention import apply_expiry, plan_run
+from storage.service.put_service import PutService
+
+TICK_MS = 100
+LEVELS_MS = 200
+TIMER_MS = 500
+_LOG = logging.getLogger(__name__)
+
+
+class Duties:
+    """The duties of one broker, from `start` to `close`."""
+
+    def __init__(
+        self,
+        service: PutService,
+        broker: Broker,
+        *,
+        check_interval_ms: int,
+        clean_interval_ms: int,
+        clock: Callable[[], int] = current_time_ms,
+    ) -> None:
+        self._service = service
+        self._broker = broker
+        self._clock = clock
+        self._ending = threading.Event()
+        turns = {
+            "tick": (TICK_MS, self._tick),
+            "delay levels": (LEVELS_MS, self._deliver_levels),
+            "transaction check": (check_interval_ms, self._check_transactions),
+            "retention": (clean_interval_ms, self._expire),
+        }
+        if service.config.timer.timer_wheel_enable:
+            turns["timer"] = (TIMER_MS, self._deliver_timed)
+        self._threads = [
+            threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
+            for name, (interval_ms, turn) in turns.items()
+        ]
+
+    def start(self) -> None:
+        """Begins."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Ends when what runs is done."""
+        self._ending.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _work(self, name: str, interval_s: float, turn: Callable[[], None]) -> None:
+        while not self._ending.wait(interval_s):
+            try:
+                turn()
+            except (StorageError, OSError):
+                _LOG.exception("%s of %s failed; it is tried again", name, self._service.root)
+
+    def _tick(self) -> None:
+        self._broker.tick(self._clock())
+
+    def _deliver_levels(self) -> None:
+        with self._service.exclusive() as store:
+            deliver_due(store, self._clock())
+
+    def _deliver_timed(self) -> None:
+        with self._service.exclusive() as store:
+            deliver_timed(store, self._clock())
+
+    def _check_transactions(self) -> None:
+        self._broker.check_transactions(self._clock())
+
+    def _expire(self) -> None:
+        with self._service.exclusive() as store:
+            files = store.writer.file_system
+            assert isinstance(files, LocalFileSystem)
+            plan = plan_run(store, files, self._clock(), is_asked_for=False)
+            apply_expiry(store.writer, plan, store.config.retention, sleep=lambda seconds: None)
+        if not plan.is_empty:
+            self._broker.parts.served.list_files()

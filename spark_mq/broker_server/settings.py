@@ -1,0 +1,116 @@
+"""What a broker.conf says of a broker's process; of the store and its put path `storage/settings` reads it. Java: BrokerConfig.
+
+`-n` and the file say where name servers are; the file wins over nothing, the command line over it, as in Java's BrokerStartup.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_mq.remoting_server.settings import (
+    ServerSettings,
+    TlsServerSettings,
+    read_settings,
+    require,
+    setting,
+    setting_texts,
+)
+from storage.errors import ConfigurationError
+from storage.settings.java_properties import parse_properties
+from storage.settings.load import StoreConfig, parse_config
+
+DEFAULT_PORT = 10_911
+VIP_PORTS_BELOW = 2
+"""So far below listenPort lies the second listener, for clients with vipChannelEnabled."""
+IMPORTANT = (
+    "bindAddress",
+    "brokerClusterName",
+    "brokerIP1",
+    "brokerName",
+    "flushDiskType",
+    "listenPort",
+    "namesrvAddr",
+    "storePathRootDir",
+)
+"""What `-m` prints."""
+
+
+def _root() -> str:
+    return os.path.join(os.path.expanduser("~"), "store")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """Where the store lies, and which name servers hear of the broker."""
+
+    store_path_root_dir: str = setting("storePathRootDir", _root, "String")
+    name_servers: str = setting("namesrvAddr", "", "String")
+    """Addresses between semicolons; none = nobody is told, and clients name the broker's address."""
+    register_period_ms: int = setting("registerNameServerPeriod", 30_000, "int")
+    register_timeout_ms: int = setting("registerBrokerTimeoutMills", 24_000, "int")
+    broker_id: int = setting("brokerId", 0, "long")
+    check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
+    """Between two looks for half messages that nobody has ended."""
+    clean_interval_ms: int = setting("cleanResourceInterval", 10_000, "int")
+
+    def __post_init__(self) -> None:
+        require(self, "broker_id", "this broker is a master: 0", is_kept=self.broker_id == 0)
+        for name in ("register_timeout_ms", "check_interval_ms", "clean_interval_ms"):
+            require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the name servers, each once."""
+        return tuple(dict.fromkeys(filter(None, (part.strip() for part in self.name_servers.split(";")))))
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All settings of a broker process."""
+
+    store: StoreConfig = field(default_factory=StoreConfig)
+    process: ProcessSettings = field(default_factory=ProcessSettings)
+    server: ServerSettings = field(default_factory=lambda: ServerSettings(listen_port=DEFAULT_PORT))
+    tls: TlsServerSettings = field(default_factory=TlsServerSettings)
+
+    @property
+    def store_host(self) -> str | None:
+        """The address that clients are told, where the store does not say its own."""
+        if self.store.identity.broker_ip1 is not None:
+            return None
+        return f"{self.server.bind_address}:{self.server.listen_port}"
+
+    @property
+    def broker_name(self) -> str:
+        """As configured, else this machine's name."""
+        return self.store.identity.broker_name or socket.gethostname()
+
+    def texts(self) -> dict[str, str]:
+        """Java name → value of what the process goes by, sorted; nothing secret."""
+        identity = self.store.identity
+        found = {
+            **self.store.settings,
+            **setting_texts(self.process),
+            **setting_texts(self.server),
+            **setting_texts(self.tls),
+            "brokerName": self.broker_name,
+            "brokerClusterName": identity.broker_cluster_name,
+        }
+        return dict(sorted(found.items()))
+
+
+def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]) -> Configuration:
+    """The settings of a broker.conf; `told` are those of the command line, which win. Raises ConfigurationError."""
+    texts = {found.key: found.value for found in parse_properties(content, file)} | dict(told)
+    store = parse_config(content, file)
+    server = read_settings(ServerSettings, texts, file)
+    if "listenPort" not in texts:
+        server = replace(server, listen_port=DEFAULT_PORT)
+    if 0 < server.listen_port <= VIP_PORTS_BELOW:
+        raise ConfigurationError(file, None, "listenPort", f"clients use the port {VIP_PORTS_BELOW} below it, too")
+    return Configuration(
+        store, read_settings(ProcessSettings, texts, file), server, read_settings(TlsServerSettings, texts, file)
+    )
