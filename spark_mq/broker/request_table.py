@@ -24,7 +24,8 @@ _CPUS = os.cpu_count() or 1
 class Pool(Enum):
     """Who runs a request: threads and how many requests may wait for them. Java: BrokerController.initializeBrokerScheduledTasks."""
 
-    SEND = ("Send", min(_CPUS, 4), 10_000, 200)
+    SEND = ("Send", 32, 10_000, 200)
+    """Departure: Java has four. Here the sends of all threads that wait are one append (`storage/service/put_group.py`)."""
     PULL = ("Pull", 16 + 2 * _CPUS, 100_000, 5_000)
     LITE_PULL = ("Lite Pull", 16 + 2 * _CPUS, 100_000, 5_000)
     REPLY = ("Reply", 16 + 2 * _CPUS, 10_000, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +13,7 @@ _LEVEL = re.compile("[0-9]{1,10}[smhd]")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+@lru_cache(maxsize=8)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """The delays in milliseconds; level 1 is element 0.
 

@@ -129,6 +129,30 @@ class InnerMessages(NamedTuple):
             records.column("prepared_transaction_offset").astype(np.int64),
         )
 
+    @classmethod
+    def concat(cls, several: Sequence[InnerMessages]) -> InnerMessages:
+        """All of them, in order. All say where they were born, or none."""
+        columns = zip(*(each._widened() for each in several), strict=True)
+        return cls._make(
+            None
+            if parts[0] is None
+            else np.concatenate(parts)
+            if isinstance(parts[0], np.ndarray)
+            else pa.concat_arrays(parts)
+            for parts in columns
+        )
+
+    def _widened(self) -> InnerMessages:
+        """With hosts as wide as any."""
+        if self.born_hosts is None:
+            return self
+        is_wide = self.born_hosts.itemsize == _V6_HOST_SIZE
+        v6 = np.full(self.row_count, is_wide) if self.born_v6 is None else self.born_v6
+        rows = np.ascontiguousarray(self.born_hosts).view(np.uint8).reshape(self.row_count, -1)
+        wide = np.zeros((self.row_count, _V6_HOST_SIZE), np.uint8)
+        wide[:, : rows.shape[1]] = rows
+        return self._replace(born_hosts=wide.view(f"V{_V6_HOST_SIZE}")[:, 0], born_v6=v6)
+
     def message(self, row: int) -> InnerMessage:
         """One of them."""
         host = None

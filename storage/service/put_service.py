@@ -22,14 +22,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from storage.errors import StorageError, StoreNotWritableError
-from storage.format.properties import decode_property_maps
+from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.placement import Placement
@@ -39,7 +39,9 @@ from storage.put.options import PutOptions
 from storage.put.put import NO_RESULTS, InnerPut, Putter
 from storage.put_status import PutStatus
 from storage.service.flush_service import Duty, GroupCommit
+from storage.service.put_group import PATIENCE_SECONDS, PutGroup, append_together
 from storage.service.shared_store import SharedStore
+from storage.service.work import Work
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,10 +67,10 @@ class PutService(SharedStore):
         self._policy = self._writer.settings.flush
         self._putter = Putter(self._writer, self._append)
         self._group = GroupCommit()
+        self._joining = PutGroup()
+        self._work = Work(self._joining)
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
-        self._processor = threading.Lock()
-        self._at_work = threading.local()
         self._held_since_ms: int | None = None
         self._is_closed = False
         self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
@@ -134,36 +136,17 @@ class PutService(SharedStore):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What is computed in here is computed by one thread at a time; one that waits for the disk lets others go on.
-
-        Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
-        compute at once, each call wakes another one, and a message takes twice the processor. Not to be entered twice by a thread.
-        """
-        self._processor.acquire()
-        self._at_work.is_mine = True
+        """What is computed in here is computed by one thread at a time (`work.py`), and waited for by puts that go together."""
         try:
-            yield
+            with self._work.begun():
+                yield
         finally:
-            self._rest()
+            if self._joining.is_due:
+                self._append_joined()
 
-    @contextmanager
-    def off_work(self) -> Iterator[None]:
+    def off_work(self) -> AbstractContextManager[None]:
         """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
-        was_mine = self._rest()
-        try:
-            yield
-        finally:
-            if was_mine:
-                self._processor.acquire()
-                self._at_work.is_mine = True
-
-    def _rest(self) -> bool:
-        """Whether this thread was at work, which it is no more."""
-        was_mine = getattr(self._at_work, "is_mine", False)
-        if was_mine:
-            self._at_work.is_mine = False
-            self._processor.release()
-        return was_mine
+        return self._work.left()
 
     def _tell_of_failure(self) -> None:
         with self._lock:
@@ -183,16 +166,58 @@ class PutService(SharedStore):
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         if self._is_busy:
             return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
-        put = InnerPut(self._writer.settings, inner, self._store.config.delay.delays_ms)
         if waits is None:
             waits = waits_for_disk(inner.properties)
-        return self._answer(lambda: put.append_to(self._writer, self._append), waits)
+        joined = self._joining.join(inner, waits)
+        self._work.end()
+        while not joined.done.is_set():
+            if self._joining.is_due or not joined.done.wait(PATIENCE_SECONDS):
+                self._append_joined()
+        places = joined.places()
+        return PutReceipt(self._wait(joined.flush), places)
+
+    def _append_joined(self) -> None:
+        """Append those that have joined, if any still wait, as one; each is told."""
+        with self._work.processor, self._lock:
+            taken = self._joining.take()
+            try:
+                with self._holding():
+                    append_together(taken, self._append_inner)
+                for put in taken:
+                    put.flush = self._promised(put.is_stored and put.waits)
+            except (StorageError, OSError) as error:  # they stand in the log, and nobody can read them yet
+                for put in taken:
+                    put.fail(error)
+            finally:
+                for put in taken:
+                    put.done.set()
+        self._wake_duties()
+
+    def _promised(self, waits: bool) -> Future[None] | None:
+        """What was appended is to be synced, or can be read now, as the flush policy has it. Under the put lock."""
+        if isinstance(self._policy, SyncFlush):
+            return self._group.request(self._writer.log_end) if waits else None
+        if self._pool is None:
+            self._writer.dispatch()
+        return None
+
+    def _append_inner(self, messages: InnerMessages) -> pa.RecordBatch:
+        self._refuse_if_closed()
+        put = InnerPut(self._writer.settings, messages, self._store.config.delay.delays_ms)
+        return put.append_to(self._writer, self._append)
 
     def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutReceipt:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
         if self._is_busy:
             return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
-        return self._answer(self._putter.prepare(rows, PutOptions(**options)), waits)
+        append = self._putter.prepare(rows, PutOptions(**options))
+        with self._lock:
+            self._refuse_if_closed()
+            with self._holding():
+                places = append()
+            flush = self._promised(waits and places.num_rows > 0)
+        self._wake_duties()
+        return PutReceipt(self._wait(flush), places)
 
     @property
     def _is_busy(self) -> bool:
@@ -201,23 +226,10 @@ class PutService(SharedStore):
     def _append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         return self._writer.append_records(runs, index_lease_ms=index_lease_ms, hold=self._pool is not None)
 
-    def _answer(self, append: Callable[[], pa.RecordBatch], waits: bool) -> PutReceipt:
-        waiting: Future[None] | None = None
-        with self._lock:
-            self._refuse_if_closed()
-            with self._holding():
-                places = append()
-            if isinstance(self._policy, SyncFlush):
-                waiting = self._group.request(self._writer.log_end) if waits and places.num_rows else None
-            elif self._pool is None:
-                self._writer.dispatch()
-        self._wake_duties()
-        return PutReceipt(self._wait(waiting), places)
-
     def _wait(self, waiting: Future[None] | None) -> PutStatus:
         if waiting is None or not isinstance(self._policy, SyncFlush):
             return PutStatus.PUT_OK
-        self._rest()
+        self._work.end()
         try:
             error = waiting.exception(self._policy.timeout_ms / 1_000)
         except TimeoutError:
@@ -372,7 +384,10 @@ class PutService(SharedStore):
 
 def waits_for_disk(properties: pa.Array) -> bool:
     """Whether any of these encoded properties lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
-    texts = decode_property_maps(properties.cast(pa.binary())).values_of("WAIT").to_pylist()
+    if len(properties) == 1:  # as most are
+        texts = [decode_properties(properties[0].as_py()).get("WAIT")]
+    else:
+        texts = decode_property_maps(properties.cast(pa.binary())).values_of("WAIT").to_pylist()
     return any(text is None or text.lower() == "true" for text in texts)
 
 

@@ -27,6 +27,7 @@ from spark_mq.client.settings import ClientSettings
 from storage.errors import StateFileError
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
+from tests.support import own_servers
 from tests.support.places import PROJECT
 
 from .fixture_stores import golden_lines
@@ -238,7 +239,10 @@ class Oracle:
         directory = Path(tempfile.mkdtemp(prefix="namesrv-", dir=self._made(self.directory)))
         port = free_ports()
         try:
-            self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
+            if own_servers.are_ours():
+                own_servers.start_name_server(directory, port)
+            else:
+                self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
             yield f"127.0.0.1:{port}"
         finally:
             _end_what_runs_in(directory, signal.SIGKILL)  # it keeps nothing that a clean stop would save
@@ -286,7 +290,10 @@ class Oracle:
         )
         conf.write_text(text, "utf-8")
         try:
-            self._run("broker", str(directory), str(conf), timeout_seconds=120)
+            if own_servers.are_ours():
+                own_servers.start_broker(directory, conf)
+            else:
+                self._run("broker", str(directory), str(conf), timeout_seconds=120)
             pid = int((directory / "pid").read_text("ascii"))
             _await_registered(f"127.0.0.1:{port}", name_server)
             yield RunningBroker(directory, store, conf, f"127.0.0.1:{port}", name_server, pid)

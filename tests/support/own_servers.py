@@ -1,0 +1,55 @@
+"""Our name server and broker as processes, in the place of Apache's: with SPARK_MQ_TEST_SERVERS=own the tests of clients meet ours.
+
+    SPARK_MQ_TEST_SERVERS=own python -m pytest tests/interop/test_producer.py …
+
+A directory has what one of Apache's would have: pid, out.log with `boot success`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.places import PROJECT
+
+VARIABLE = "SPARK_MQ_TEST_SERVERS"
+_COMMAND = (sys.executable, "/tmp/bk/run_broker.py")
+_BOOT_SECONDS = 60
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept, as whoever ends them knows their process ids alone."""
+
+
+def are_ours() -> bool:
+    """Whether the tests are to meet our servers."""
+    return os.environ.get(VARIABLE) == "own"
+
+
+def start_name_server(directory: Path, port: int) -> None:
+    """Listens when this returns."""
+    lines = f"listenPort={port}\nkvConfigPath={directory}/kv.json\nconfigStorePath={directory}/namesrv.properties\n"
+    (directory / "namesrv.conf").write_text(lines, "utf-8")
+    _start(directory, ("namesrv", "-c", str(directory / "namesrv.conf"), "--verbose"))
+
+
+def start_broker(directory: Path, conf: Path) -> None:
+    """Listens, and is registered, when this returns."""
+    _start(directory, ("broker", "-c", str(conf), "--verbose"))
+
+
+def _start(directory: Path, words: Sequence[str]) -> None:
+    output = directory / "out.log"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [*_COMMAND, *words], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
+    _started.append(process)
+    (directory / "pid").write_text(str(process.pid), "ascii")
+    deadline = time.monotonic() + _BOOT_SECONDS
+    while b"boot success" not in output.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{' '.join(words)} did not start:\n{output.read_text('utf-8')}")
+        time.sleep(0.05)
