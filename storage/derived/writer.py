@@ -51,21 +51,29 @@ class DerivedWriter:
         ends.readable_ends = dict(ends.queue_ends)
         self.arrived: Arrived | None = None
         """Called in the writer's thread; it must be quick and raise nothing."""
+        self._unpublished: list[QueueName] = []
+        self._entered: list[QueueEntries] = []  # kept for who wants to hear of them
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
-        """Queue entries, then keys, of runs in log order."""
-        names: list[QueueName] = []
-        entered: list[QueueEntries] = []  # kept for who wants to hear of them
+        """Queue entries, then keys, of runs in log order. Nobody is told: that is `publish`."""
         for entries in queue_entries_of_runs(runs):
             self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
-            names.append((entries.topic, entries.queue_id))
+            self._unpublished.append((entries.topic, entries.queue_id))
             if self.arrived is not None:
-                entered.append(entries)
+                self._entered.append(entries)
         reach("after-queues")
         self.enter_keys(index_keys_of_runs(runs))
         reach("after-index")
+
+    def publish(self) -> None:
+        """What was entered can be read from now on, and who waits for it hears of it.
+
+        Whoever sees a queue's new end must see that the log goes so far: so that is said first, by the caller.
+        """
+        names, self._unpublished = self._unpublished, []
+        entered, self._entered = self._entered, []
         self._ends.readable_ends.update((name, self._queue_writers[name].end) for name in names)
-        if self.arrived is not None:
+        if entered and self.arrived is not None:
             self.arrived(entered)
 
     def forget(self, topic: str) -> None:

@@ -194,6 +194,7 @@ class StoreWriter:
                 self.derived.enter(runs)
                 self._dispatched_ms = runs[-1].store_time_ms
                 self.dispatched_end = runs[-1].placement.end
+                self.derived.publish()
         except BaseException as error:
             self.fail(error)
             raise

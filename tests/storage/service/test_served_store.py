@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
 from storage.get_result import GetStatus
+from storage.log.dispatch import QueueEntries
 from storage.service.put_service import PutService
 from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
@@ -130,3 +131,18 @@ def test_times_keys_and_places_are_found(service: PutService) -> None:
     assert served.is_in_memory("T", 0, 0, 1 << 30)
     assert not served.is_in_memory("T", 0, 0, 1)
     assert not served.is_in_memory("T", 1, 0, 1 << 30)
+
+
+def test_what_is_announced_can_be_read_at_once(service: PutService) -> None:
+    """Who reads when a queue's new end is seen must find the message: else a pull would pass over it for good."""
+    served = ServedStore(service.store)
+    seen: list[tuple[GetStatus, int]] = []
+
+    def look(entered: Sequence[QueueEntries]) -> None:
+        for entries in entered:
+            found = served.get("T", 0, int(entries.queue_offsets[0]), 32, LIMITS)
+            seen.append((found.status, found.message_count))
+
+    with service.listening(look), service.exclusive() as store:
+        put(store, COUNT, 3)
+    assert seen == [(GetStatus.FOUND, 1)] * 3
