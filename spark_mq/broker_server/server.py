@@ -33,7 +33,7 @@ from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.remoting import RemotingCommand, RemotingError, make_response
 from spark_mq.remoting_server.peer import Peer, is_this_host
-from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
+from spark_mq.remoting_server.pools import RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage import open_store
@@ -60,7 +60,7 @@ class RunningBroker:
         """What answers."""
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
-        self._pools = {pool: _request_pool(pool) for pool in Pool}
+        self._pools = {pool: RequestPool(configuration.pool(pool)) for pool in Pool}
         self.broker.parts.pool_load = lambda pool: (self._pools[pool].size, self._pools[pool].head_wait_ms())
         process = configuration.process
         self._duties = Duties(
@@ -219,10 +219,6 @@ class RunningBroker:
         if _WATERMARK_LOG.isEnabledFor(logging.INFO):
             _WATERMARK_LOG.info("%s", watermark(self._remoting.pools))
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)
-
-
-def _request_pool(pool: Pool) -> RequestPool:
-    return RequestPool(PoolSettings(pool.label, pool.capacity, pool.threads, pool.longest_wait_ms))
 
 
 def _opened(configuration: Configuration) -> PutService:

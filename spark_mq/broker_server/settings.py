@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_mq.broker.request_table import Pool
+from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
     ServerSettings,
     TlsServerSettings,
@@ -67,6 +69,28 @@ class ProcessSettings:
         return tuple(dict.fromkeys(filter(None, (part.strip() for part in self.name_servers.split(";")))))
 
 
+_CAPACITIES = {
+    Pool.SEND: "sendThreadPoolQueueCapacity",
+    Pool.PULL: "pullThreadPoolQueueCapacity",
+    Pool.LITE_PULL: "litePullThreadPoolQueueCapacity",
+    Pool.REPLY: "replyThreadPoolQueueCapacity",
+    Pool.QUERY: "queryThreadPoolQueueCapacity",
+    Pool.ADMIN: "adminBrokerThreadPoolQueueCapacity",
+    Pool.CLIENT_MANAGE: "clientManagerThreadPoolQueueCapacity",
+    Pool.CONSUMER_MANAGE: "consumerManagerThreadPoolQueueCapacity",
+    Pool.HEARTBEAT: "heartbeatThreadPoolQueueCapacity",
+    Pool.END_TRANSACTION: "endTransactionPoolQueueCapacity",
+}
+_WAITS = {
+    Pool.SEND: "waitTimeMillsInSendQueue",
+    Pool.PULL: "waitTimeMillsInPullQueue",
+    Pool.LITE_PULL: "waitTimeMillsInLitePullQueue",
+    Pool.ADMIN: "waitTimeMillsInAdminBrokerQueue",
+    Pool.HEARTBEAT: "waitTimeMillsInHeartbeatQueue",
+    Pool.END_TRANSACTION: "waitTimeMillsInTransactionQueue",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """All settings of a broker process."""
@@ -87,6 +111,14 @@ class Configuration:
     def broker_name(self) -> str:
         """As configured, else this machine's name."""
         return self.store.identity.broker_name or socket.gethostname()
+
+    def pool(self, pool: Pool) -> PoolSettings:
+        """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one."""
+        texts = self.store.settings
+        capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
+        waits = self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true" and pool in _WAITS
+        wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
+        return PoolSettings(pool.label, capacity, pool.threads, wait_ms)
 
     def texts(self) -> dict[str, str]:
         """Java name → value of what the process goes by, sorted; nothing secret."""

@@ -40,7 +40,9 @@ WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "recover", "repai
 
 def test_every_command_is_tried_here() -> None:
     of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
-    assert set(typer.main.get_command(app).commands) - {"demo", "doctor", "namesrv"} - of_clusters == set(CALLS)
+    assert set(typer.main.get_command(app).commands) - {"broker", "demo", "doctor", "namesrv"} - of_clusters == set(
+        CALLS
+    )
 
 
 @pytest.fixture(params=["missing", "file", "unknown scheme", "circle", "long name", "no store"])

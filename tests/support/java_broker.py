@@ -111,12 +111,20 @@ class JavaClient:
 class Oracle:
     """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings).
 
-    `java_properties` are given to every process, each as `-Dname=value`.
+    `java_properties` are given to every process, each as `-Dname=value`. With `is_ours` name server and broker are this package's,
+    and the clients Apache's still.
     """
 
     def __init__(
-        self, directory: Path, home: Path | None = None, version: str = "5.3.3", java_properties: Sequence[str] = ()
+        self,
+        directory: Path,
+        home: Path | None = None,
+        version: str = "5.3.3",
+        java_properties: Sequence[str] = (),
+        *,
+        is_ours: bool | None = None,
     ) -> None:
+        self.is_ours = own_servers.are_ours() if is_ours is None else is_ours
         self.directory = directory
         self.version = version
         self.java_properties = tuple(java_properties)
@@ -239,7 +247,7 @@ class Oracle:
         directory = Path(tempfile.mkdtemp(prefix="namesrv-", dir=self._made(self.directory)))
         port = free_ports()
         try:
-            if own_servers.are_ours():
+            if self.is_ours:
                 own_servers.start_name_server(directory, port)
             else:
                 self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
@@ -290,7 +298,7 @@ class Oracle:
         )
         conf.write_text(text, "utf-8")
         try:
-            if own_servers.are_ours():
+            if self.is_ours:
                 own_servers.start_broker(directory, conf)
             else:
                 self._run("broker", str(directory), str(conf), timeout_seconds=120)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.support.places import PROJECT
 
 VARIABLE = "SPARK_MQ_TEST_SERVERS"
-_COMMAND = (sys.executable, "/tmp/bk/run_broker.py")
+_COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 _BOOT_SECONDS = 60
 _started: list[subprocess.Popen[bytes]] = []
 """Kept, as whoever ends them knows their process ids alone."""
