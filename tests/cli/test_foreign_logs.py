@@ -18,7 +18,7 @@ from tests.support.store_copies import make_store, picture, write_conf
 from tests.support.ways_in import GROUP, READING, WRITING
 
 READ_ONLY_COMMANDS = {"demo", "doctor", "job", "quarantine"}
-CLUSTER_COMMANDS = {"brokers", "consume", "groups", "namesrv", "reset-offset"}
+CLUSTER_COMMANDS = {"broker", "brokers", "consume", "groups", "namesrv", "reset-offset"}
 """They take no path."""
 """They open no store that a configuration is given for; `demo` makes one of its own."""
 
