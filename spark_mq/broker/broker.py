@@ -239,6 +239,10 @@ class Broker:
         except PutRefusedError as error:
             _LOG.warning("nobody is asked: %s", error)
 
+    def set_writable(self, *, is_writable: bool) -> None:
+        """Whether there is room for messages: as the last look of the retention at the disks said."""
+        self._messages.set_writable(is_writable=is_writable)
+
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
         store, parts = self.parts.service.store, self.parts

@@ -5,6 +5,8 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
@@ -31,6 +33,11 @@ class MessageHandlers:
         self.sender.statistics = parts.statistics
         self.returner = SendBackHandler(service, parts.config, statistics=parts.statistics, clock=clock)
         self.ender = TransactionEnder(service, clock(), statistics=parts.statistics)
+
+    def set_writable(self, *, is_writable: bool) -> None:
+        """Whether messages are taken."""
+        for handler in (self.sender, self.returner, self.ender):
+            handler.state = replace(handler.state, is_writable=is_writable)
 
     def _holds_lock(self, group: str) -> bool:
         with self._parts.lock:

@@ -14,7 +14,6 @@ from spark_mq.broker.broker import Broker
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms
-from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.retention import apply_expiry, plan_run
 from storage.service.put_service import PutService
@@ -70,7 +69,7 @@ class Duties:
         while not self._ending.wait(interval_s):
             try:
                 turn()
-            except (StorageError, OSError):
+            except Exception:  # whatever it is, the next turn is made
                 _LOG.exception("%s of %s failed; it is tried again", name, self._service.root)
 
     def _tick(self) -> None:
@@ -93,5 +92,6 @@ class Duties:
             assert isinstance(files, LocalFileSystem)
             plan = plan_run(store, files, self._clock(), is_asked_for=False)
             apply_expiry(store.writer, plan, store.config.retention, sleep=lambda seconds: None)
+        self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
             self._broker.parts.served.list_files()

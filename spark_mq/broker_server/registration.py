@@ -19,6 +19,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting.route_bodies import KvTable, RegisterBrokerBody, TopicConfigTable
 from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerRequest
+from storage.errors import StorageError
 
 MASTER_ID = 0
 _PERIOD_LEAST_MS, _PERIOD_MOST_MS = 10_000, 60_000
@@ -73,6 +74,7 @@ class Registration:
         self._client = RemotingClient(ClientSettings(name_servers)) if name_servers else None
         self._due = threading.Event()
         self._is_closed = False
+        self._told: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self) -> None:
@@ -86,14 +88,14 @@ class Registration:
         self._due.set()
 
     def close(self) -> None:
-        """Tells name servers that the broker leaves."""
+        """Tells the name servers that know this broker that it leaves; no others, as they may know another one at its address."""
         self._is_closed = True
         self._due.set()
         if self._client is None:
             return
         if self._thread.ident is not None:
             self._thread.join()
-        for address in self._name_servers:
+        for address in sorted(self._told):
             self._ask(self._client, address, departure(self._parts), _LEAVING_MS)
         run(self._client.close())
 
@@ -106,11 +108,15 @@ class Registration:
 
     def _register(self) -> None:
         assert self._client is not None
-        command = registration(self._parts, self._ha_port)
         for address in self._name_servers:
-            answer = self._ask(self._client, address, command, self._timeout_ms)
-            if answer is not None and answer.body:
+            answer = self._ask(self._client, address, registration(self._parts, self._ha_port), self._timeout_ms)
+            if answer is None:
+                continue
+            self._told.add(address)
+            try:
                 self._heed_order(answer, address)
+            except (ClientError, StorageError, OSError):
+                _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
     def _ask(
         self, client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int
@@ -122,8 +128,11 @@ class Registration:
             return None
 
     def _heed_order(self, answer: RemotingCommand, address: str) -> None:
-        """Which topics are ordered is the name server's to say. Java: TopicConfigManager.updateOrderTopicConfig."""
+        """A topic that a name server calls ordered is ordered from now on. Java: TopicConfigManager.updateOrderTopicConfig."""
+        if not answer.body:
+            return
         ordered = read_answer_body(KvTable, answer, address, RequestCode.REGISTER_BROKER).table.keys()
-        for name, config in dict(self._parts.topics).items():
-            if config.order != (name in ordered):
-                self._parts.change_topic(name, order=name in ordered)
+        topics = self._parts.topics
+        for name in ordered & topics.keys():
+            if not topics[name].order:
+                self._parts.change_topic(name, order=True)

@@ -99,9 +99,8 @@ class RunningBroker:
     async def _begin(self) -> None:
         server = self._configuration.server
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
-        if server.listen_port:
-            port = server.listen_port - VIP_PORTS_BELOW
-            await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
+        port = server.listen_port - VIP_PORTS_BELOW
+        await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
         self._duties.start()
         await asyncio.to_thread(self._registration.start)
         self._print_watermark()
@@ -170,6 +169,8 @@ class RunningBroker:
         made = peer.attributes.setdefault(_CONNECTION, ClientConnection(host, peer.address))
         assert isinstance(made, ClientConnection)
         self._peers[made] = peer
+        if not peer.is_open:  # it has left before it was known
+            self._peers.pop(made, None)
         return made
 
     def _run_again(self, again: RunAgain, peer: Peer) -> None:

@@ -141,8 +141,13 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
     server = read_settings(ServerSettings, texts, file)
     if "listenPort" not in texts:
         server = replace(server, listen_port=DEFAULT_PORT)
-    if 0 < server.listen_port <= VIP_PORTS_BELOW:
-        raise ConfigurationError(file, None, "listenPort", f"clients use the port {VIP_PORTS_BELOW} below it, too")
+    if server.listen_port <= VIP_PORTS_BELOW:
+        raise ConfigurationError(
+            file, None, "listenPort", f"clients are told it, and use the port {VIP_PORTS_BELOW} below it, too"
+        )
+    if store.identity.broker_ip1 is None and server.bind_address in ("0.0.0.0", "::"):
+        rule = "it is missing: with bindAddress for all addresses it says which one clients are told"
+        raise ConfigurationError(file, None, "brokerIP1", rule)
     return Configuration(
         store, read_settings(ProcessSettings, texts, file), server, read_settings(TlsServerSettings, texts, file)
     )

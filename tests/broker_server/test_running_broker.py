@@ -1,0 +1,106 @@
+"""A broker that runs, on loopback: who may ask what, and what its end leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.broker_server.server import RunningBroker
+from spark_mq.broker_server.settings import read_configuration
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import ClientError
+from spark_mq.client.message import Message
+from spark_mq.client.producer import Producer
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting_server.server import ListenError
+from storage import open_store
+from storage.errors import StoreLockedError
+from tests.support.java_broker import free_ports, wait_until
+from tests.support.name_server import our_name_server
+
+
+class Loop:
+    """A thread that runs coroutines."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+@contextmanager
+def running(root: Path, port: int, name_server: str = "") -> Iterator[RunningBroker]:
+    loop = Loop()
+    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n"
+    try:
+        broker = loop.run(RunningBroker.start(read_configuration(text.encode(), None, {})))
+        try:
+            yield broker
+        finally:
+            loop.run(broker.close())
+    finally:
+        loop.close()
+
+
+def test_a_message_is_sent_served_and_stored_and_the_store_closed_cleanly(tmp_path: Path) -> None:
+    with our_name_server(tmp_path) as names:
+        settings = ClientSettings((names.address,))
+        with running(tmp_path / "store", free_ports(), names.address) as broker, Producer(settings, "G") as producer:
+            sent = producer.send(Message("Topic", b"body"))
+            with Admin(settings) as admin:
+                assert admin.max_offset(sent.queue) == sent.queue_offset + 1
+                assert [each.broker_addresses[0] for each in admin.cluster_info().broker_address_table.values()] == [
+                    "{}:{}".format(*broker.address)
+                ]
+        with Admin(settings) as admin:
+            wait_until(lambda: not admin.cluster_info().broker_address_table, "it has left the name server", 10)
+    with open_store(tmp_path / "store") as store:
+        assert [found.body for found in store.get("Topic", sent.queue.queue_id, 0, 8).messages] == [b"body"]
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_broker_that_cannot_listen_takes_nobodys_name_from_the_name_server(tmp_path: Path) -> None:
+    port = free_ports()
+    with our_name_server(tmp_path) as names:
+        with running(tmp_path / "one", port, names.address):
+            with pytest.raises(ListenError), running(tmp_path / "two", port, names.address):
+                raise AssertionError("it listens")
+            with Admin(ClientSettings((names.address,))) as admin:
+                assert admin.cluster_info().broker_address_table
+        open_store(tmp_path / "two", read_only=False).close()  # nobody holds it
+
+
+def test_one_store_has_one_broker(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "store", free_ports()),
+        pytest.raises(StoreLockedError),
+        running(tmp_path / "store", free_ports()),
+    ):
+        raise AssertionError("both run")
+
+
+def test_what_operators_ask_is_answered_to_this_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with our_name_server(tmp_path) as names:
+        settings = ClientSettings((names.address,))
+        with running(tmp_path / "store", free_ports(), names.address), Producer(settings, "G") as producer:
+            monkeypatch.setattr("spark_mq.broker_server.server.is_this_host", lambda host: False)
+            queue = producer.send(Message("Topic", b"body")).queue
+            with Admin(settings) as admin:
+                assert admin.max_offset(queue) == 1
+                with pytest.raises(ClientError, match="this host alone"):
+                    admin.delete_topic("Topic")
