@@ -1,7 +1,7 @@
 """Puts of many threads into one open store, as a broker process has them. Java: CommitLog.asyncPutMessage, DefaultMessageStore.
 
-    put: records encoded ─▶ put lock: appended ─▶ SYNC_FLUSH: waits ◀─ one sync for all that wait, then dispatched
-                                                  ASYNC_FLUSH: dispatched, acknowledged; synced in turns
+    put: joins others    ─▶ put lock: appended ─▶ SYNC_FLUSH: waits ◀─ one sync for all that wait, then dispatched
+         (put_group.py)                           ASYNC_FLUSH: dispatched, acknowledged; synced in turns
                                                   with a pool: acknowledged; written out and dispatched in turns, synced in turns
 
 Nothing is dispatched, and so readable, that the flush policy does not call readable (apache/rocketmq#8239): under SYNC_FLUSH nothing
