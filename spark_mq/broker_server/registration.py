@@ -64,14 +64,15 @@ class Registration:
     """Tells name servers, in a thread of its own. One that is not reached is told again at the next turn."""
 
     def __init__(
-        self, parts: BrokerParts, name_servers: tuple[str, ...], ha_port: int, period_ms: int, timeout_ms: int
+        self, parts: BrokerParts, client: ClientSettings | None, ha_port: int, period_ms: int, timeout_ms: int
     ) -> None:
+        """`client` says where name servers are, and how they are spoken to; None = there are none."""
         self._parts = parts
-        self._name_servers = name_servers
+        self._name_servers = () if client is None else client.name_servers
         self._ha_port = ha_port
         self._period_s = min(max(period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
         self._timeout_ms = timeout_ms
-        self._client = RemotingClient(ClientSettings(name_servers)) if name_servers else None
+        self._client = None if client is None else RemotingClient(client)
         self._due = threading.Event()
         self._is_closed = False
         self._told: set[str] = set()

@@ -71,7 +71,7 @@ class RunningBroker:
         )
         port = configuration.server.listen_port
         self._registration = Registration(
-            self.broker.parts, process.addresses, port + 1, process.register_period_ms, process.register_timeout_ms
+            self.broker.parts, configuration.client, port + 1, process.register_period_ms, process.register_timeout_ms
         )
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)

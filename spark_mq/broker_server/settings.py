@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_mq.broker.request_table import Pool
+from spark_mq.client.settings import ClientSettings, TlsSettings
 from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
     ServerSettings,
@@ -57,6 +58,10 @@ class ProcessSettings:
     check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
     """Between two looks for half messages that nobody has ended."""
     clean_interval_ms: int = setting("cleanResourceInterval", 10_000, "int")
+
+    verifies_servers: bool = setting("tls.client.authServer", False, "boolean")
+    trust_file: str | None = setting("tls.client.trustCertPath", None, "String")
+    """Whether name servers that speak TLS must show a certificate that one of these has signed."""
 
     def __post_init__(self) -> None:
         require(self, "broker_id", "this broker is a master: 0", is_kept=self.broker_id == 0)
@@ -106,6 +111,14 @@ class Configuration:
         if self.store.identity.broker_ip1 is not None:
             return None
         return f"{self.server.bind_address}:{self.server.listen_port}"
+
+    @property
+    def client(self) -> ClientSettings | None:
+        """How it speaks to name servers: by TLS where it speaks nothing else itself; None = there are none. Java: BrokerStartup."""
+        if not self.process.addresses:
+            return None
+        own = TlsSettings(verify=self.process.verifies_servers, ca_file=self.process.trust_file)
+        return ClientSettings(self.process.addresses, tls=own if self.tls.mode == "enforcing" else None)
 
     @property
     def broker_name(self) -> str:

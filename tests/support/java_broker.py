@@ -248,7 +248,7 @@ class Oracle:
         port = free_ports()
         try:
             if self.is_ours:
-                own_servers.start_name_server(directory, port)
+                own_servers.start_name_server(directory, port, self.java_properties)
             else:
                 self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
             yield f"127.0.0.1:{port}"
@@ -299,7 +299,7 @@ class Oracle:
         conf.write_text(text, "utf-8")
         try:
             if self.is_ours:
-                own_servers.start_broker(directory, conf)
+                own_servers.start_broker(directory, conf, self.java_properties)
             else:
                 self._run("broker", str(directory), str(conf), timeout_seconds=120)
             pid = int((directory / "pid").read_text("ascii"))

@@ -28,16 +28,27 @@ def are_ours() -> bool:
     return os.environ.get(VARIABLE) == "own"
 
 
-def start_name_server(directory: Path, port: int) -> None:
-    """Listens when this returns."""
+def start_name_server(directory: Path, port: int, java_properties: Sequence[str]) -> None:
+    """Listens when this returns. `java_properties` are those of a Java process, of which TLS takes some."""
     lines = f"listenPort={port}\nkvConfigPath={directory}/kv.json\nconfigStorePath={directory}/namesrv.properties\n"
-    (directory / "namesrv.conf").write_text(lines, "utf-8")
+    (directory / "namesrv.conf").write_text(lines + _tls(java_properties), "utf-8")
     _start(directory, ("namesrv", "-c", str(directory / "namesrv.conf"), "--verbose"))
 
 
-def start_broker(directory: Path, conf: Path) -> None:
+def start_broker(directory: Path, conf: Path, java_properties: Sequence[str]) -> None:
     """Listens, and is registered, when this returns."""
-    _start(directory, ("broker", "-c", str(conf), "--verbose"))
+    own = directory / "own.conf"
+    own.write_text(conf.read_text("utf-8") + "\n" + _tls(java_properties), "utf-8")
+    _start(directory, ("broker", "-c", str(own), "--verbose"))
+
+
+def _tls(java_properties: Sequence[str]) -> str:
+    """The lines for our configuration files of what is a system property in Java."""
+    given = dict(text.removeprefix("-D").split("=", 1) for text in java_properties)
+    lines = [f"{name}={value}" for name, value in given.items() if name.startswith("tls.server.")]
+    if file := given.get("tls.config.file"):
+        lines += Path(file).read_text("ascii").splitlines()
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _start(directory: Path, words: Sequence[str]) -> None:
