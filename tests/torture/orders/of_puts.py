@@ -18,6 +18,7 @@ _WRITER = "storage.put.store_writer:StoreWriter"
 _LOG = "storage.log.writer:CommitLogWriter"
 _AHEAD = "storage.log.next_file:NextFile"
 _SERVICE = "storage.service.put_service:PutService"
+_APPEND = f"{_SERVICE}._append_joined {_SERVICE}.put_batch"
 _PUT = "storage.put.put:_RowPut.append_to storage.put.put:InnerPut.append_to"
 
 
@@ -89,7 +90,7 @@ ORDERS = (
         "Putting by many threads (`put_service.py`, `flush.py`)",
         "",
         (
-            Step("records, in the put lock", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
+            Step("records, in the put lock", f"{_LOG}._write", within=_APPEND),
             Step(
                 "end of what is written noted",
                 f"{_WRITER}.begin_log_sync",
@@ -115,8 +116,8 @@ ORDERS = (
         "Putting by many threads (`put_service.py`, `flush.py`)",
         "",
         (
-            Step("records, in the put lock", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
-            Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._answer"),
+            Step("records, in the put lock", f"{_LOG}._write", within=_APPEND),
+            Step("their queue entries and index items", f"{_WRITER}.dispatch", within=_APPEND),
             Step("answer"),
             Step(
                 "log synced in turns (500 ms and 4 pages, a full file, or 10 s)",
@@ -171,7 +172,7 @@ ORDERS = (
             Step("synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_file),
             Step("directory synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_directory),
             Step("whoever waits for it told", "concurrent.futures:Future.set_result", within=f"{_AHEAD}.make"),
-            Step("first record", f"{_LOG}._write", within=f"{_SERVICE}._answer"),
+            Step("first record", f"{_LOG}._write", within=_APPEND),
         ),
         title="Order of the next log file",
         stories=("making the log's next file ahead",),

@@ -1,0 +1,112 @@
+"""Puts that arrive together become one append, and each is told what became of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from storage import open_store
+from storage.errors import MessageIllegalError
+from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.put_status import PutStatus
+from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, append_together
+from storage.service.put_service import PutReceipt, PutService
+from storage.settings.load import parse_config
+
+V4, V6 = bytes([127, 0, 0, 1, 0, 0, 40, 1]), bytes(range(16)) + bytes([0, 0, 40, 1])
+
+
+@pytest.fixture(params=["SYNC_FLUSH", "ASYNC_FLUSH"])
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PutService]:
+    config = parse_config(f"brokerName=b\nbrokerIP1=127.0.0.1\nflushDiskType={request.param}\n".encode())
+    with PutService(open_store(tmp_path / "store", config=config, read_only=False, create=True)) as service:
+        yield service
+
+
+def message(number: int, *, topic: str = "T", host: bytes | None = V4) -> InnerMessage:
+    return InnerMessage(
+        topic=topic,
+        queue_id=number % 3,
+        body=b"%d" % number,
+        properties={"KEYS": f"k{number}", "UNIQ_KEY": f"U{number}"},
+        flag=number,
+        born_time_ms=1_700_000_000_000 + number,
+        born_host=host,
+        reconsume_times=number % 2,
+    )
+
+
+def held_together(service: PutService, puts: list[Callable[[], PutReceipt]]) -> list[PutReceipt | BaseException]:
+    """What each put comes to, when all have been judged before one is appended."""
+    begun = threading.Barrier(len(puts))
+
+    def put(each: Callable[[], PutReceipt]) -> PutReceipt | BaseException:
+        begun.wait(30)
+        try:
+            with service.at_work():
+                return each()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(puts)) as pool:
+        with service.exclusive():
+            futures = [pool.submit(put, each) for each in puts]
+            while service._joining._on_the_way or len(service._joining._waiting) < len(puts):
+                time.sleep(0.001)
+        return [future.result(60) for future in futures]
+
+
+@pytest.mark.parametrize("hosts", [(V4, V4), (V6, V6), (V4, V6), (None, None)])
+def test_columns_put_together_are_those_of_all_messages(hosts: tuple[bytes | None, bytes | None]) -> None:
+    some = [message(number, host=hosts[0]) for number in range(3)]
+    more = [message(number, host=hosts[1]) for number in range(3, 5)]
+    together = InnerMessages.concat([InnerMessages.of(some), InnerMessages.of(more)])
+    assert [together.message(row) for row in range(5)] == [*some, *more]
+
+
+def test_each_gets_its_own_place(service: PutService) -> None:
+    got = held_together(service, [lambda number=number: service.put_inner([message(number)]) for number in range(12)])
+    places = [each.places.to_pylist()[0] for each in got if isinstance(each, PutReceipt)]
+    assert [place["unique_key"] for place in places] == [f"U{number}" for number in range(12)]
+    with service.exclusive() as store:
+        for number, place in enumerate(places):
+            (found,) = store.get("T", place["queue_id"], place["queue_offset"], 1).messages
+            assert (found.body, found.commitlog_offset) == (b"%d" % number, place["commitlog_offset"])
+
+
+def test_one_that_no_record_can_hold_is_refused_alone(service: PutService) -> None:
+    puts = [lambda number=number: service.put_inner([message(number)]) for number in range(4)]
+    puts.insert(2, lambda: service.put_inner([message(9, topic="T" * 300)]))
+    got = held_together(service, puts)
+    assert isinstance(got.pop(2), MessageIllegalError)
+    assert [each.status for each in got if isinstance(each, PutReceipt)] == [PutStatus.PUT_OK] * 4
+    with service.exclusive() as store:
+        assert sum(store.max_offset("T", queue_id) for queue_id in range(3)) == 4
+
+
+def test_where_nobody_knows_what_stands_nobody_is_told_that_it_does() -> None:
+    taken = [JoinedPut(InnerMessages.of([message(number)]), True) for number in range(3)]
+
+    def fails(messages: InnerMessages) -> pa.RecordBatch:
+        raise OSError(5, "the disk is gone")
+
+    append_together(taken, fails)
+    for put in taken:
+        assert not put.is_stored
+        with pytest.raises(OSError, match="the disk is gone"):
+            put.places()
+
+
+def test_a_group_has_a_limit_and_keeps_the_order() -> None:
+    group = PutGroup()
+    joined = [group.join(InnerMessages.of([message(number)]), True) for number in range(GROUP_MESSAGES + 3)]
+    first = group.take()
+    assert first == joined[:GROUP_MESSAGES]
+    assert group.take() == joined[GROUP_MESSAGES:]
+    assert group.take() == []
