@@ -65,9 +65,6 @@ class Action(Enum):
     LIST = "List"
 
 
-_CHANGES = frozenset((Action.CREATE, Action.UPDATE, Action.DELETE))
-
-
 class Need(NamedTuple):
     """A resource that must allow one of the actions. `field` names it: an attribute of the typed header, or a way into the body."""
 
@@ -84,11 +81,6 @@ class RequestRow(NamedTuple):
     needs: tuple[Need, ...]
     is_on_fast_port: bool = True
     """Whether the second listener takes it, which has no pulls."""
-
-    @property
-    def is_administrative(self) -> bool:
-        """Whether it asks for what operators do: of the whole broker, or changes that no client makes as it sends and consumes."""
-        return any(need.resource is Resource.CLUSTER or set(need.actions) <= _CHANGES for need in self.needs)
 
 
 def _topic(*actions: Action, field: str = "topic") -> Need:
@@ -181,3 +173,11 @@ REQUEST_TABLE: Mapping[int, RequestRow] = MappingProxyType(
     }
 )
 """By the code of the request."""
+
+_CHANGES = frozenset((Action.CREATE, Action.UPDATE, Action.DELETE))
+ADMINISTRATIVE = frozenset(
+    code
+    for code, row in REQUEST_TABLE.items()
+    if any(need.resource is Resource.CLUSTER or set(need.actions) <= _CHANGES for need in row.needs)
+)
+"""Codes of what operators ask for: of the whole broker, or changes that no client makes as it sends and consumes."""

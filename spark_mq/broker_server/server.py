@@ -27,7 +27,7 @@ from spark_mq.broker.connections import (
     Tell,
     Waiting,
 )
-from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
@@ -134,7 +134,7 @@ class RunningBroker:
         return Processors({code: Processor(self._answer, self._pools[row.pool]) for code, row in rows})
 
     def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        if REQUEST_TABLE[command.code].is_administrative and not is_this_host(peer.host):
+        if command.code in ADMINISTRATIVE and not is_this_host(peer.host):
             remark = f"request {command.code} is answered to this host alone"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         connection = self._connection(peer)

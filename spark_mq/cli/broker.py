@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 from functools import partial
 from typing import Annotated
@@ -12,10 +10,8 @@ import typer
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import IMPORTANT, Configuration, read_configuration
-from spark_mq.cli.app import CommandError, app
-from spark_mq.cli.processes import log_to_stderr, run_until_stopped
-from spark_mq.remoting_server.server import ListenError, raise_file_limit
-from storage.files.local_file_system import LocalFileSystem
+from spark_mq.cli.app import app
+from spark_mq.cli.processes import file_content, serve, tell_settings
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,28 +37,17 @@ def broker(
     for warning in configuration.store.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if prints_all or prints_important:
-        for name, value in configuration.texts().items():
-            if prints_all or name in IMPORTANT:
-                typer.echo(f"{name}={value}")
+        tell_settings(configuration.texts(), None if prints_all else IMPORTANT)
         return
-    log_to_stderr(logging.INFO if verbose else logging.WARNING)
-    raise_file_limit()
-    try:
-        addresses = ";".join(configuration.process.addresses)
-        start = partial(RunningBroker.start, configuration)
-        asyncio.run(run_until_stopped(start, lambda running: _words(running, addresses)))
-    except ListenError as error:
-        raise CommandError(
-            str(error), "another process may listen there: bindAddress and listenPort say where"
-        ) from None
+    addresses = ";".join(configuration.process.addresses)
+    start = partial(RunningBroker.start, configuration)
+    serve(start, lambda running: _words(running, addresses), verbose=verbose)
 
 
 def _configuration(config_file: str | None, told: dict[str, str]) -> Configuration:
     if config_file is None:
         return read_configuration(b"", None, told)
-    content = LocalFileSystem().read_file(config_file)
-    if content is None:
-        raise CommandError(f"{config_file}: there is no such file", "name a broker.conf, as mqbroker -c takes it")
+    content = file_content(config_file, "name a broker.conf, as mqbroker -c takes it")
     return read_configuration(content, os.path.abspath(config_file), told)
 
 

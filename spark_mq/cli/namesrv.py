@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import CommandError, app
-from spark_mq.cli.processes import log_to_stderr, run_until_stopped
+from spark_mq.cli.app import app
+from spark_mq.cli.processes import file_content, serve, tell_settings
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import IMPORTANT, Configuration, configuration_of, read_configuration
-from spark_mq.remoting_server.server import ListenError, raise_file_limit
-from storage.files.local_file_system import LocalFileSystem
 
 _HOME = "ROCKETMQ_HOME"
 
@@ -42,27 +38,16 @@ def namesrv(
     for warning in configuration.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if prints_all or prints_important:
-        for name, value in configuration.texts().items():
-            if prints_all or name in IMPORTANT:
-                typer.echo(f"{name}={value}")
+        tell_settings(configuration.texts(), None if prints_all else IMPORTANT)
         return
-    log_to_stderr(logging.INFO if verbose else logging.WARNING)
-    raise_file_limit()
-    try:
-        asyncio.run(run_until_stopped(lambda: RunningNameServer.start(configuration), _words))
-    except ListenError as error:
-        raise CommandError(
-            str(error), "another process may listen there: bindAddress and listenPort say where"
-        ) from None
+    serve(lambda: RunningNameServer.start(configuration), _words, verbose=verbose)
 
 
 def _configuration(config_file: str | None) -> Configuration:
     home = {"rocketmqHome": os.environ[_HOME]} if os.environ.get(_HOME) else {}
     if config_file is None:
         return configuration_of(home)
-    content = LocalFileSystem().read_file(config_file)
-    if content is None:
-        raise CommandError(f"{config_file}: there is no such file", "name a properties file, as mqnamesrv -c takes it")
+    content = file_content(config_file, "name a properties file, as mqnamesrv -c takes it")
     return read_configuration(content, os.path.abspath(config_file), home)
 
 
