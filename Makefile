@@ -26,7 +26,7 @@ test-rest: setup ## what make test leaves out, but for what takes an hour
 test-all: test test-rest ## both
 
 test-long: setup ## what takes an hour, or is one of many cases whose siblings the others run
-	@$(PYTEST) -m long $(ARGS)
+	@$(PYTEST) -m long -o faulthandler_timeout=0 $(ARGS)
 
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)

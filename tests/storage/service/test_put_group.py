@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from storage import open_store
 from storage.errors import MessageIllegalError
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put_status import PutStatus
+from storage.service import put_service
 from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, append_together
 from storage.service.put_service import PutReceipt, PutService
 from storage.settings.load import parse_config
@@ -44,21 +44,25 @@ def message(number: int, *, topic: str = "T", host: bytes | None = V4) -> InnerM
 
 def held_together(service: PutService, puts: list[Callable[[], PutReceipt]]) -> list[PutReceipt | BaseException]:
     """What each put comes to, when all have been judged before one is appended."""
-    begun = threading.Barrier(len(puts))
 
     def put(each: Callable[[], PutReceipt]) -> PutReceipt | BaseException:
-        begun.wait(30)
         try:
             with service.at_work():
                 return each()
         except Exception as error:
             return error
 
-    with ThreadPoolExecutor(len(puts)) as pool:
-        with service.exclusive():
-            futures = [pool.submit(put, each) for each in puts]
-            while service._joining._on_the_way or len(service._joining._waiting) < len(puts):
+    group = service._joining
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(len(puts)) as pool:
+        patched.setattr(put_service, "PATIENCE_SECONDS", 60)
+        group.come()  # the others wait for this one
+        futures = []
+        for number, each in enumerate(puts, start=1):
+            futures.append(pool.submit(put, each))
+            while len(group._waiting) < number:
                 time.sleep(0.001)
+        group.leave()
+        service._append_joined()
         return [future.result(60) for future in futures]
 
 
