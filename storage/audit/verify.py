@@ -31,7 +31,7 @@ from storage.format.checkpoint import Checkpoint
 from storage.format.record_batch import Records
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog
-from storage.log.dispatch import dispatch, index_keys, queue_entries
+from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
 from storage.put.put import INDEX_LEASE_MS
 from storage.queues.store import ConsumeQueueStore
 
@@ -137,7 +137,7 @@ class _LogAudit:
     def __iter__(self) -> Iterator[tuple[np.ndarray, Records]]:
         start = self._log.minimum
         while start < self._end:
-            walk = self._log.walk(start, check_crc=False)
+            walk = self._log.walk(start, check_crc=False, wanted=DISPATCHED)
             for offsets, records in walk:
                 if offsets[-1] >= self._end:
                     inside = offsets < self._end

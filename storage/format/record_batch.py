@@ -42,7 +42,7 @@ from storage.format.record import (
     host_text,
 )
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from storage.format.window_decoder import Decoded
+from storage.format.window_decoder import Decoded, NumberedTopics
 
 _LENGTH: dict[int, np.dtype] = {1: np.dtype(">i1"), 2: np.dtype(">i2")}
 _PLAIN_HEADER = HEADERS[0]
@@ -175,6 +175,13 @@ class Records:
         """Topics as stored, a binary array."""
         return gather_bytes(self.buffer, self._extent.topic_starts, self._extent.topic_ends)
 
+    def numbered_topics(self) -> NumberedTopics:
+        """The distinct topics, in the order of their first records, and which of them each record has."""
+        if self.decoded is not None and self.decoded.topics is not None:
+            return self.decoded.topics
+        topics = self.topics().dictionary_encode()
+        return NumberedTopics(tuple(topics.dictionary.to_pylist()), topics.indices.to_numpy())
+
     def agree(self, commitlog_offsets: np.ndarray, sizes: np.ndarray, topic: bytes, queue_id: int) -> np.ndarray:
         """Which rows are the records that a queue's entries claim: whole, of that place and size, topic and queue id."""
         return self._have_topic(topic, self._agree_but_for_topic(commitlog_offsets, sizes, queue_id))
@@ -211,6 +218,12 @@ class Records:
     def raw_properties(self) -> pa.Array:
         """Properties as stored, a binary array."""
         return gather_bytes(self.buffer, self._extent.topic_ends + 2, self.positions + self.column("size_bytes"))
+
+    def single_properties(self, names: frozenset[str]) -> PropertyMaps | RegularProperties | Decoded:
+        """Properties of which these are asked for by name."""
+        if self.decoded is not None and names <= self.decoded.properties.keys():
+            return self.decoded
+        return self.properties()
 
     def properties(self) -> PropertyMaps | RegularProperties:
         if self.decoded is not None and self.decoded.maps is not None:
@@ -367,34 +380,3 @@ def _crc_digits(buffer: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def _byte_rows(column: np.ndarray) -> np.ndarray:
     """A column of fixed-size bytes as a matrix."""
     return np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-
-
-def chain(starts: np.ndarray, sizes: np.ndarray, begin: int) -> tuple[np.ndarray, int]:
-    """Which candidate records follow each other without a gap from `begin`: their indices, and where the last ends.
-
-    `starts` ascend. Where every candidate's end is the next one's start, as nearly always, nothing is looped over;
-    the loop takes one turn for each candidate that is none (a magic number inside a body).
-    """
-    ends = starts + sizes
-    runs: list[np.ndarray] = []
-    position = begin
-    breaks = np.flatnonzero(ends[:-1] != starts[1:]) if len(starts) else np.empty(0, np.int64)
-    while True:
-        first = int(np.searchsorted(starts, position))
-        if first == len(starts) or starts[first] != position:
-            return (np.concatenate(runs) if runs else np.empty(0, np.int64)), position
-        after = int(np.searchsorted(breaks, first))
-        last = int(breaks[after]) if after < len(breaks) else len(starts) - 1
-        runs.append(np.arange(first, last + 1))
-        position = int(ends[last])
-
-
-def find_candidates(buffer: np.ndarray, start: int, end: int) -> np.ndarray:
-    """Positions in [start, end) where a record could begin: a record magic stands four bytes on. Ascending."""
-    if end - start < 1:
-        return np.empty(0, np.int64)
-    window = buffer[start + 4 : min(end + 7, len(buffer))]
-    first = np.flatnonzero(window[: max(0, len(window) - 3)] == MAGIC_V1 >> 24)
-    third = window[first + 3]
-    is_magic = (window[first + 1] == 0xA3) & (window[first + 2] == 0x20) & ((third == 0xA7) | (third == 0xAB))
-    return first[is_magic] + start

@@ -18,6 +18,8 @@ class Wanted:
     """Single ones, by name."""
     all_properties: bool = False
     message_ids: bool = False
+    topics: bool = False
+    """As numbers. Those of a queue's records are all the same, and not asked for."""
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
@@ -26,6 +28,7 @@ class Wanted:
             self.properties | other.properties,
             self.all_properties or other.all_properties,
             self.message_ids or other.message_ids,
+            self.topics or other.topics,
         )
 
     @staticmethod
@@ -34,3 +37,6 @@ class Wanted:
         for part in parts:
             whole |= part
         return whole
+
+
+NOTHING = Wanted()

@@ -14,23 +14,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from storage.compiler import FEW_ROWS
 from storage.format.kernels.compiled import DECODE, sealed
 from storage.format.layout import row_windows
 from storage.format.properties import PropertyMaps
-from storage.format.record import HEADERS
+from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
 from storage.format.wanted import Wanted
 
 WINDOW_BYTES = 768 << 10
 """Read and decoded at a time: small enough to stay in a core's cache, large enough that calls cost nothing."""
 MOST_BYTES = 64 << 20
 """Of records that are decoded together."""
+MOST_TOPICS = 64
+"""Of records that are decoded together: each record's is looked for among them."""
 _HEADER = HEADERS[0]
 _NOTHING = np.empty(0, np.int32)
 _NO_BYTES = np.empty(0, np.uint8)
 
 
+class NumberedTopics(NamedTuple):
+    """The topics of n records."""
+
+    names: tuple[bytes, ...]
+    """Distinct, in the order of their first records."""
+    codes: np.ndarray
+    """Which of them each record has, int32."""
+
+
 class Decoded(NamedTuple):
-    """What was decoded of n records, all of which agree with their entries; None where it was not wanted."""
+    """What was decoded of n records, all of which are regular and agree with their entries; None where it was not wanted."""
 
     columns: dict[str, np.ndarray]
     """Fields of the header in native byte order, hosts as V8."""
@@ -40,6 +52,11 @@ class Decoded(NamedTuple):
     """Single ones, string."""
     maps: PropertyMaps | None
     message_ids: pa.Array | None
+    topics: NumberedTopics | None
+
+    def values_of(self, name: str) -> pa.StringArray:
+        """The value of a property that was wanted, null where a message has none."""
+        return self.properties[name]
 
 
 class Claims(NamedTuple):
@@ -62,6 +79,10 @@ class Memory:
             kept = self._kept[name] = np.empty(size_bytes + size_bytes // 4, np.uint8)
         return kept[:size_bytes]
 
+    def longs(self, name: str, count: int) -> np.ndarray:
+        """The same as int64."""
+        return self.take(name, 8 * count).view(np.int64)
+
     def ints(self, name: str, *shape: int) -> np.ndarray:
         """The same as int32."""
         return self.take(name, 4 * int(np.prod(shape))).view(np.int32).reshape(shape)
@@ -73,16 +94,19 @@ class Decoding:
 
     kernels: Any
     """Compiled functions of `kernels/decode.py`, by name."""
-    claims: Claims
+    claims: Claims | None
+    """None of records that a walk has found."""
     wanted: Wanted
     memory: Memory
 
-    def decoder(self, places: np.ndarray, sizes: np.ndarray) -> WindowDecoder | None:
+    def decoder(
+        self, places: np.ndarray, sizes: np.ndarray, properties: np.ndarray | None = None
+    ) -> WindowDecoder | None:
         """For records that entries claim to lie at these places of the log (empty = at any), with these sizes, none of them negative.
 
         None for those that would take much memory: few do, and what an entry claims may be false.
         """
-        return WindowDecoder(self, places, sizes) if int(sizes.sum()) <= MOST_BYTES else None
+        return WindowDecoder(self, places, sizes, properties) if int(sizes.sum()) <= MOST_BYTES else None
 
 
 def decoding_of(rows: int, claims: Claims, wanted: Wanted | None, memory: Memory) -> Decoding | None:
@@ -102,23 +126,67 @@ def decode_rows(decoding: Decoding, buffer: np.ndarray, positions: np.ndarray, s
     return decoder.finish()
 
 
+class Walked(NamedTuple):
+    """Regular records that stand one behind the other in a buffer."""
+
+    positions: np.ndarray
+    decoded: Decoded | None
+
+
+class Walker:
+    """Finds records from a place of a buffer on, and decodes what is wanted of them."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._memory = Memory()
+        self._rows = 0
+
+    def walk(self, buffer: np.ndarray, *, begin: int = 0) -> Walked | None:
+        """Up to the first that is not regular. None where no kernels are there, or hardly one record is."""
+        kernels = DECODE.for_rows(self._rows)
+        room = len(buffer) // MINIMUM_RECORD_SIZE
+        if kernels is None:
+            self._rows = room // 8  # a record has some hundred bytes
+            return None
+        positions, sizes, properties = (self._memory.longs(name, room) for name in ("positions", "sizes", "properties"))
+        count = kernels.walk(sealed(buffer), begin, positions, sizes, properties)
+        if not count or (count < FEW_ROWS and _has_more(buffer, int(positions[count - 1] + sizes[count - 1]))):
+            return None
+        self._rows = count
+        positions, sizes, properties = (column[:count].copy() for column in (positions, sizes, properties))
+        decoding = Decoding(kernels, None, self._wanted, self._memory)
+        if (decoder := decoding.decoder(np.empty(0, np.int64), sizes, properties)) is None:
+            return Walked(positions, None)
+        decoder.add(buffer, positions, slice(0, count))
+        return Walked(positions, decoder.finish())
+
+
+def _has_more(buffer: np.ndarray, at: int) -> bool:
+    """Whether there is room for what is said to stand there."""
+    return 4 <= len(buffer) - at >= int.from_bytes(buffer[at : at + 4].tobytes(), "big")
+
+
 class WindowDecoder:
     """Decodes the rows of one buffer in their order, some at a time."""
 
-    def __init__(self, decoding: Decoding, places: np.ndarray, sizes: np.ndarray) -> None:
+    def __init__(
+        self, decoding: Decoding, places: np.ndarray, sizes: np.ndarray, properties: np.ndarray | None = None
+    ) -> None:
+        """`properties` says where those of each row begin, of rows that a walk has found."""
         kernels, wanted = decoding.kernels, decoding.wanted
         self._kernels = kernels
         self._claims = decoding.claims
-        self._topic = sealed(np.frombuffer(decoding.claims.topic, np.uint8))
+        self._topic = sealed(np.frombuffer(b"" if decoding.claims is None else decoding.claims.topic, np.uint8))
         self._places = sealed(places)
         self._sizes = sealed(sizes)
-        self._properties = np.empty(len(sizes), np.int64)
+        self._properties = np.empty(len(sizes), np.int64) if properties is None else properties
         self._done = 0
         self._is_regular = True
         count, room = len(sizes), int(sizes.sum())
         self._fields = _Fields(kernels, sorted(wanted.fields), count)
         self._bodies = _Bodies(kernels, count, room) if wanted.bodies else None
         self._ids = np.empty(32 * count, np.uint8) if wanted.message_ids else None
+        self._topics = _Topics(kernels, count) if wanted.topics else None
         names = sorted(wanted.properties)
         has_properties = bool(names) or wanted.all_properties
         self._texts = (
@@ -134,7 +202,7 @@ class WindowDecoder:
         self._is_regular = (
             first == self._done
             and last <= min(len(positions), len(self._sizes))
-            and kernels.check(given, first, last, self._topic, self._claims.queue_id)
+            and (self._claims is None or kernels.check(given, first, last, self._topic, self._claims.queue_id))
             and (self._texts is None or self._texts.add(given, first, last))
         )
         if not self._is_regular:
@@ -145,6 +213,8 @@ class WindowDecoder:
             self._bodies.add(given, first, last)
         if self._ids is not None:
             kernels.message_ids(given, first, last, self._ids)
+        if self._topics is not None:
+            self._is_regular = self._topics.add(given, first, last)
 
     def finish(self) -> Decoded | None:
         """What was wanted; None where a row is not regular, or was not given."""
@@ -158,6 +228,7 @@ class WindowDecoder:
             texts,
             maps,
             _ids_of(self._ids, count) if self._ids is not None else None,
+            self._topics.numbered if self._topics is not None else None,
         )
 
 
@@ -215,6 +286,25 @@ class _Bodies:
     def array(self, count: int) -> pa.Array:
         data = self._data.slice(0, int(self._offsets[count]))
         return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(self._offsets), data])
+
+
+class _Topics:
+    """Of rows that are added at once."""
+
+    def __init__(self, kernels: Any, count: int) -> None:
+        self._kernels = kernels
+        self._codes = np.empty(count, np.int32)
+        self.numbered: NumberedTopics | None = None
+
+    def add(self, given: Any, first: int, last: int) -> bool:
+        """Whether they are few."""
+        begins, ends = np.empty(MOST_TOPICS, np.int64), np.empty(MOST_TOPICS, np.int64)
+        count = self._kernels.number_topics(given, first, last, self._codes, begins, ends)
+        if count < 0 or (first, last) != (0, len(self._codes)):
+            return False
+        places = zip(begins[:count].tolist(), ends[:count].tolist(), strict=True)
+        self.numbered = NumberedTopics(tuple(given.buffer[begin:end].tobytes() for begin, end in places), self._codes)
+        return True
 
 
 class _Properties:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,21 @@ from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
 from storage.format.kernels.compiled import ENTER, as_int64
 from storage.format.message_keys import NO_KEY, message_keys
-from storage.format.properties import PropertyMaps, RegularProperties, decode_property_maps
+from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.format.unique_key import hashes_behind, index_hashes
+from storage.format.wanted import Wanted
+from storage.format.window_decoder import Decoded
 from storage.log.placement import sorted_by_code
+
+Properties: TypeAlias = PropertyMaps | RegularProperties | Decoded
+DISPATCHED = Wanted(
+    fields=frozenset({"queue_id", "queue_offset", "size_bytes", "store_time_ms", "sys_flag"}),
+    properties=frozenset({"TAGS", "DELAY", "UNIQ_KEY", "KEYS"}),
+    topics=True,
+)
+"""What queues and index take from records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class DispatchBatch:
     tags_codes: np.ndarray
     store_times_ms: np.ndarray
     sys_flags: np.ndarray
-    properties: PropertyMaps | RegularProperties
+    properties: Properties
 
     def __len__(self) -> int:
         return len(self.commitlog_offsets)
@@ -85,11 +95,10 @@ class IndexKeys(NamedTuple):
 
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
-    """The dispatch columns of whole records."""
-    topics = records.topics().dictionary_encode()
-    names = tuple(topic.decode(errors="replace") for topic in topics.dictionary.to_pylist())
-    codes = topics.indices.to_numpy()
-    properties = decode_property_maps(records.raw_properties())
+    """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
+    topics, codes = records.numbered_topics()
+    names = tuple(topic.decode(errors="replace") for topic in topics)
+    properties = records.single_properties(DISPATCHED.properties)
     store_times = records.column("store_time_ms")
     return DispatchBatch(
         names,
@@ -108,7 +117,7 @@ def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[i
 def tags_codes(
     topics: tuple[str, ...],
     topic_codes: np.ndarray,
-    properties: PropertyMaps | RegularProperties,
+    properties: Properties,
     store_times_ms: np.ndarray,
     delays_ms: tuple[int, ...],
 ) -> np.ndarray:
@@ -123,7 +132,7 @@ def tags_codes(
 def _set_deliver_times(
     tags_codes: np.ndarray,
     rows: np.ndarray,
-    properties: PropertyMaps | RegularProperties,
+    properties: Properties,
     store_times_ms: np.ndarray,
     delays_ms: tuple[int, ...],
 ) -> None:

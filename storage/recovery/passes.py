@@ -37,7 +37,7 @@ from storage.format.record import (
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.index.trust import load_index_trust
 from storage.log.commit_log import CommitLog, LogFile
-from storage.log.dispatch import DispatchBatch, dispatch
+from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch
 from storage.log.gaps import find_gaps
 from storage.log.intact_records import intact_records
 from storage.log.tail import RecordIdentity
@@ -340,7 +340,7 @@ def _batches(
     delays_ms: tuple[int, ...],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[DispatchBatch]:
-    for offsets, records in log.walk(start, check_crc=False) if start < end else ():
+    for offsets, records in log.walk(start, check_crc=False, wanted=DISPATCHED) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
         if on_progress is not None:
             on_progress(int(offsets[-1]) - start, end - start)

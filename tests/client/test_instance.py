@@ -50,11 +50,12 @@ class Cluster:
 
     def answer(self, peer: Peer, command: RemotingCommand) -> None:
         topic = (command.ext_fields or {})["topic"]
-        if topic not in self.topics:
+        queues = self.topics.get(topic)
+        if queues is None:
             peer.send(make_response(command, 17, f"No topic route info in name server for the topic: {topic}"))
             return
         brokers = (BrokerData(broker_name="b", broker_addresses={0: self.broker.address, 1: closed_port()}),)
-        route = TopicRouteData(queue_datas=(self.topics[topic],), broker_datas=brokers)
+        route = TopicRouteData(queue_datas=(queues,), broker_datas=brokers)
         peer.send(make_response(command, 0, None, None, write_body(route)))
 
 

@@ -24,7 +24,8 @@ from storage.format.record import (
     encode_record,
     host_text,
 )
-from storage.format.record_batch import Records, chain, find_candidates
+from storage.format.record_batch import Records
+from storage.format.record_search import chain, find_candidates
 from storage.format.sys_flag import COMPRESSED
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from storage.format.kernels.compiled import sealed
 from storage.format.properties import decode_property_maps
 from storage.format.record import HEADERS, HOST_FLAGS, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
@@ -131,3 +132,38 @@ def assert_equal(what: str, found: pa.Array | None, expected: pa.Array) -> None:
     found.validate(full=True)
     assert found.type == expected.type, what
     assert found.equals(expected), f"{what}: {found.to_pylist()} and not {expected.to_pylist()}"
+
+
+def assert_walked_as_exact(kernels: Any, content: np.ndarray, begin: int) -> int:
+    """A walk from there finds the regular records that follow each other, and their topics; how many records."""
+    room = len(content) // MINIMUM_RECORD_SIZE + 1
+    positions, sizes, properties = (np.full(room, -7, np.int64) for _ in range(3))
+    count = kernels.walk(sealed(content), begin, positions, sizes, properties)
+    assert positions[:count].tolist() == list(_walked(content, begin))
+    records = Records(content, positions[:count])
+    assert sizes[:count].tolist() == records.column("size_bytes").tolist()
+    raw_sizes = [len(raw) for raw in records.raw_properties().to_pylist()]
+    assert (positions + sizes - properties)[:count].tolist() == raw_sizes
+    rows = kernels.Rows(sealed(content), sealed(positions), sealed(sizes), sealed(np.empty(0, np.int64)), properties)
+    codes, begins, ends = np.empty(count, np.int32), np.empty(3, np.int64), np.empty(3, np.int64)
+    topics = kernels.number_topics(rows, 0, count, codes, begins, ends)
+    expected = records.numbered_topics()
+    assert topics == (len(expected.names) if len(expected.names) <= len(begins) else -1)
+    if topics >= 0:
+        found = [content[begin:end].tobytes() for begin, end in zip(begins[:topics], ends[:topics], strict=True)]
+        assert (found, codes.tolist()) == (list(expected.names), expected.codes.tolist())
+    return int(count)
+
+
+def _walked(content: np.ndarray, begin: int) -> Iterator[int]:
+    """The same, record by record."""
+    while 0 <= begin <= len(content) - MINIMUM_RECORD_SIZE:
+        record = Records(content, np.array([begin]))
+        if not record.is_whole[0] or record.column("sys_flag")[0] & HOST_FLAGS:
+            return
+        end = begin + int(record.column("size_bytes")[0])
+        raw = record.raw_properties()[0].as_py()
+        if not raw and content[end - 2 : end].any():  # a negative length
+            return
+        yield begin
+        begin = end

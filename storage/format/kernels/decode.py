@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from storage.format.kernels.blocks import be_i16, hex8, i8
+from storage.format.kernels.blocks import hex8
 from storage.format.kernels.ground import (
     READ,
     be_i32,
     be_i64,
-    be_u32,
     kernel,
     le_i64,
     le_u32,
@@ -27,17 +26,11 @@ from storage.format.kernels.ground import (
 )
 from storage.format.kernels.properties import MAX_ENTRIES, Maps, Sequence, Texts, new_sequence, properties
 from storage.format.kernels.rows import BYTES, INT_ROWS, LONG, LONG_ROWS, LONGS, ROWS, STRINGS, Rows, Strings
-from storage.format.record import (
-    HEADER_SIZE,
-    HEADERS,
-    HOST_FLAGS,
-    MAGIC_V1,
-    MAGIC_V2,
-    MINIMUM_RECORD_SIZE,
-    SYS_FLAG_POSITION,
-)
+from storage.format.kernels.walk import BODY_SIZE, HAS_CRC, crcs, number_topics, topic_of, walk
+from storage.format.record import HEADER_SIZE, HEADERS
 
 __all__ = [
+    "HAS_CRC",
     "MAX_ENTRIES",
     "Fields",
     "Maps",
@@ -47,10 +40,13 @@ __all__ = [
     "Texts",
     "bodies",
     "check",
+    "crcs",
     "fields",
     "message_ids",
     "new_sequence",
+    "number_topics",
     "properties",
+    "walk",
 ]
 
 
@@ -61,7 +57,6 @@ def _position_of(name: str) -> int:
 _QUEUE_ID = _position_of("queue_id")
 _PLACE = _position_of("commitlog_offset")
 _STORE_HOST = _position_of("store_host")
-_BODY_SIZE = _position_of("body_size_bytes")
 
 
 class Fields(NamedTuple):
@@ -84,29 +79,15 @@ _FIELDS = types.NamedTuple((LONGS, LONG_ROWS, LONGS, INT_ROWS, LONGS, LONG_ROWS)
 @kernel(types.boolean(ROWS, LONG, LONG, READ, LONG))
 def check(rows: Rows, first: int, last: int, topic: Any, queue_id: int) -> bool:
     """Whether each of rows [first, last) is a regular record that agrees with what is said of it: size, place, topic and queue id."""
-    end = np.int64(len(rows.buffer))
     topic_size = np.int64(len(topic))
     for row in range(first, last):
-        begin, size = rows.positions[row], rows.sizes[row]
-        if begin < 0 or size < MINIMUM_RECORD_SIZE or size > end - begin:
-            return False
-        if be_i32(rows.buffer, begin) != size or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id:
+        begin = rows.positions[row]
+        topic_begin, topic_end = topic_of(rows.buffer, begin, rows.sizes[row])
+        if topic_end < 0 or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id:
             return False
         if len(rows.places) and be_i64(rows.buffer, begin + _PLACE) != rows.places[row]:
             return False
-        magic = be_u32(rows.buffer, begin + 4)
-        body_size = be_i32(rows.buffer, begin + _BODY_SIZE)
-        if be_i32(rows.buffer, begin + SYS_FLAG_POSITION) & HOST_FLAGS or body_size < 0:
-            return False
-        body_end = begin + HEADER_SIZE + body_size
-        length_size = np.int64(2 if magic == MAGIC_V2 else 1)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or body_end + length_size + topic_size + 2 > begin + size:
-            return False
-        stored = be_i16(rows.buffer, body_end) if length_size == 2 else i8(rows.buffer, body_end)
-        topic_end = body_end + length_size + topic_size
-        if stored != topic_size or not same(rows.buffer, body_end + length_size, topic, np.int64(0), topic_size):
-            return False
-        if topic_end + 2 + be_i16(rows.buffer, topic_end) != begin + size:
+        if topic_end - topic_begin != topic_size or not same(rows.buffer, topic_begin, topic, np.int64(0), topic_size):
             return False
         rows.properties[row] = topic_end + 2
     return True
@@ -131,7 +112,7 @@ def bodies(rows: Rows, first: int, last: int, column: Strings) -> None:
     at = np.int64(column.offsets[first])
     for row in range(first, last):
         begin = rows.positions[row]
-        size = be_i32(rows.buffer, begin + _BODY_SIZE)
+        size = be_i32(rows.buffer, begin + BODY_SIZE)
         memcpy(column.data, at, rows.buffer, begin + HEADER_SIZE, size)
         at += size
         column.offsets[row + 1] = at

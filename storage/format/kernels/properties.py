@@ -164,7 +164,7 @@ def _separate(buffer: Any, begin: Any, end: Any, found: Any) -> Any:
     if end > begin and (count == 0 or found[count] != end - 1):  # the last separator is missing
         count += 1
         found[count] = end
-    if count & 1 or count > 2 * MAX_ENTRIES:
+    if count & 1:
         return np.int64(-1)
     wrong = np.int64(0)
     for i in range(0, count, 2):

@@ -30,7 +30,7 @@ from storage.format.kernels.compiled import DECODE
 from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
 from storage.format.texts import is_utf8
 from storage.format.wanted import Wanted
-from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, decode
+from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, assert_walked_as_exact, decode
 from tests.support.kernels import loaded
 from tests.support.message_builder import make_message
 from tests.support.places import PROJECT
@@ -170,6 +170,9 @@ def play(kernels: Any, seed: int, memory: window_decoder.Memory, bytes_of: Guard
             buffer = bytes_of.last(len(window.content))
             buffer[:] = np.frombuffer(window.content, np.uint8)
         found = decode(kernels, window, wanted, ends, memory=memory, buffer=buffer)
+        content = np.frombuffer(window.content, np.uint8) if buffer is None else buffer
+        for begin in window.positions[:2]:
+            assert_walked_as_exact(kernels, content, begin)
         done += found is not None
         if window.is_for_the_exact_path:
             assert_as_exact(window, wanted, found)

@@ -31,13 +31,15 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "the record's own size is not looked at": Fault("check", "be_i32(rows.buffer, begin) != size or ", ""),
     "another queue's record is taken": Fault("check", " or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id", ""),
     "a record of another place is taken": Fault("check", "!= rows.places[row]", "< 0"),
     "another topic of that length is taken": Fault("check", "topic, np.int64(0), topic_size)", "topic, np.int64(0), np.int64(0))"),
-    "IPv6 hosts are taken for IPv4": Fault("check", "& HOST_FLAGS", "& 0"),
-    "any magic number is taken": Fault("check", "magic != MAGIC_V1 and", "False and"),
-    "lengths need not add up": Fault("check", "!= begin + size:", "> begin + size:"),
+    "IPv6 hosts are taken for IPv4": Fault("walk", "& HOST_FLAGS", "& 0"),
+    "any magic number is taken": Fault("walk", "magic != MAGIC_V1 and", "False and"),
+    "lengths need not add up": Fault("walk", "!= begin + size:", "> begin + size:"),
+    "a walk goes on behind what is no record": Fault("walk", "if topic_end < 0:", "if size < 0:"),
+    "a walk's properties begin early": Fault("walk", "= topic_end + 2", "= topic_end + 1"),
+    "the last topic is each record's": Fault("number_topics", "if ends[code] - begins[code] == size and", "if True or"),
     "a body begins a byte late": Fault("bodies", "begin + HEADER_SIZE, size)", "begin + HEADER_SIZE + 1, size)"),
     "a field is of the row before": Fault("fields", "wanted.longs[i, row] =", "wanted.longs[i, first] ="),
     "of equal names the first wins": Fault(
@@ -50,7 +52,7 @@ FAULTS = {
     "an empty value is a value": Fault("properties", " | (found[i + 2] == equals + 1)", ""),
     "surrogates are text": Fault("properties", "0x9F if lead == 0xED", "0xBF if lead == 0xED"),
     "a missing property is an empty one": Fault("properties", "texts.valid[column, row] = 0", "texts.valid[column, row] = 1"),
-    "65 properties are taken": Fault("properties", "if count & 1 or count > 2 * MAX", "if count & 1 or count > 3 * MAX"),
+    "64 properties are too many": Fault("properties", "if count > 2 * MAX_ENTRIES:", "if count > 2 * MAX_ENTRIES - 2:"),
 }  # fmt: skip
 
 

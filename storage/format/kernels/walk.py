@@ -1,0 +1,120 @@
+"""Records that stand one behind the other, compiled: where each begins, which topics they have, and the sums of stretches.
+
+A regular record is a whole one of magic V1 or V2 with IPv4 hosts. Nothing in the bytes is trusted.
+Java: CommitLog.checkMessageAndReturnSize.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from storage.format.kernels import crc
+from storage.format.kernels.blocks import be_i16, i8
+from storage.format.kernels.ground import READ, READ_INT64, be_i32, be_u32, inline, kernel, same
+from storage.format.kernels.rows import INTS, LONG, LONGS, ROWS, Rows
+from storage.format.record import (
+    HEADER_SIZE,
+    HEADERS,
+    HOST_FLAGS,
+    MAGIC_V1,
+    MAGIC_V2,
+    MINIMUM_RECORD_SIZE,
+    SYS_FLAG_POSITION,
+)
+
+HAS_CRC = crc.IS_FAST
+"""Whether `crcs` is faster than one call of isal a stretch."""
+BODY_SIZE = HEADERS[0].fields["body_size_bytes"][1]  # type: ignore[index]
+_CRC_MASK = 0x7FFFFFFF
+
+
+@inline
+def topic_of(buffer: Any, begin: Any, size: Any) -> Any:
+    """Where the topic of a record begins and ends; (−1, −1) where no regular record of that size stands there."""
+    nowhere = np.int64(-1), np.int64(-1)
+    if size < MINIMUM_RECORD_SIZE or begin < 0 or size > np.int64(len(buffer)) - begin or be_i32(buffer, begin) != size:
+        return nowhere
+    magic = be_u32(buffer, begin + 4)
+    body_size = be_i32(buffer, begin + BODY_SIZE)
+    if be_i32(buffer, begin + SYS_FLAG_POSITION) & HOST_FLAGS or body_size < 0:
+        return nowhere
+    body_end = begin + HEADER_SIZE + body_size
+    length_size = np.int64(2 if magic == MAGIC_V2 else 1)
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or body_end + length_size + 2 > begin + size:
+        return nowhere
+    topic_size = be_i16(buffer, body_end) if length_size == 2 else i8(buffer, body_end)
+    topic_end = body_end + length_size + topic_size
+    if topic_size < 0 or topic_end + 2 > begin + size or topic_end + 2 + be_i16(buffer, topic_end) != begin + size:
+        return nowhere
+    return topic_end - topic_size, topic_end
+
+
+@kernel(types.int64(READ, LONG, LONGS, LONGS, LONGS))
+def walk(buffer: Any, begin: int, positions: Any, sizes: Any, properties: Any) -> Any:
+    """Regular records from `begin` on, none between two of them: where each begins, its size, and where its properties begin.
+
+    How many: up to the first that is another, or to the end of the buffer or of the arrays.
+    """
+    rows = np.int64(min(len(positions), len(sizes), len(properties)))
+    end = np.int64(len(buffer))
+    for row in range(rows):
+        if begin < 0 or begin > end - MINIMUM_RECORD_SIZE:
+            return row
+        size = be_i32(buffer, begin)
+        _, topic_end = topic_of(buffer, begin, size)
+        if topic_end < 0:
+            return row
+        positions[row] = begin
+        sizes[row] = size
+        properties[row] = topic_end + 2
+        begin += size
+    return rows
+
+
+@inline
+def _topic_begin(buffer, begin):
+    """Of a record that is checked."""
+    length_size = np.int64(2 if be_u32(buffer, begin + 4) == MAGIC_V2 else 1)
+    return begin + HEADER_SIZE + be_i32(buffer, begin + BODY_SIZE) + length_size
+
+
+@kernel(types.int64(ROWS, LONG, LONG, INTS, LONGS, LONGS))
+def number_topics(rows: Rows, first: int, last: int, codes: Any, begins: Any, ends: Any) -> Any:
+    """For each of rows [first, last), which are checked, the number of its topic; where each topic begins and ends in the buffer.
+
+    How many topics; −1 where there are more than `begins` and `ends` have room for.
+    """
+    count, code = np.int64(0), np.int64(0)
+    for row in range(first, last):
+        begin, end = _topic_begin(rows.buffer, rows.positions[row]), rows.properties[row] - 2
+        size, left = end - begin, count
+        while left:
+            if ends[code] - begins[code] == size and same(rows.buffer, begin, rows.buffer, begins[code], size):
+                break
+            code = code + 1 if code + 1 < count else np.int64(0)
+            left -= 1
+        if not left:
+            if count >= min(len(begins), len(ends)):
+                return np.int64(-1)
+            code = count
+            begins[code], ends[code] = begin, end
+            count += 1
+        codes[row] = code
+    return count
+
+
+@kernel(types.boolean(READ, READ_INT64, READ_INT64, LONGS))
+def crcs(data: Any, starts: Any, ends: Any, sums: Any) -> bool:
+    """As `java_hash.crcs_between`. False where a stretch does not lie in the data."""
+    count = len(sums)
+    if len(starts) != count or len(ends) != count:
+        return False
+    for row in range(count):
+        start, end = starts[row], ends[row]
+        if start < 0 or end < start or end > len(data):
+            return False
+        sums[row] = crc.crc32(data, start, end - start) & _CRC_MASK
+    return True

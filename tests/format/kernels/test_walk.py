@@ -1,0 +1,96 @@
+"""Kernels that walk over records, held against the exact path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import open_store
+from storage.format.java_hash import crcs_between
+from storage.format.kernels.compiled import DECODE, as_int64, sealed
+from storage.format.record import encode_record
+from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED
+from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
+from tests.format.kernels.test_decode import property_strings, records
+from tests.support.decoded_rows import assert_walked_as_exact
+from tests.support.fixture_stores import FIXTURE_NAMES, Fixture
+from tests.support.kernels import ON, both, kernels, loaded
+from tests.support.message_builder import make_message
+
+pytestmark = pytest.mark.slow  # they are compiled first, where they are not in the user's cache
+DELAYS = (1_000, 5_000)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> ModuleType:
+    return loaded(DECODE)
+
+
+topics = st.sampled_from(["A", "B", "TopicLonger", "TopicLonges", ""])
+
+
+@st.composite
+def record(draw: st.DrawFn) -> bytes:
+    topic, place = draw(topics), draw(st.integers(0, 2**40))
+    flags = draw(st.sampled_from([0, 0, 0, 0, 0, COMPRESSED, BORN_HOST_V6]))
+    return encode_record(make_message(topic, 0, place, body=draw(st.binary(max_size=9)), sys_flag=flags))
+
+
+windows = st.one_of(
+    st.lists(record(), max_size=12).map(b"".join),
+    st.lists(st.one_of(record(), records(property_strings), st.binary(max_size=99)), max_size=6).map(b"".join),
+)
+
+
+@given(content=windows, begin=st.integers(-2, 100), cut=st.integers(0, 120))
+@settings(max_examples=300)
+def test_walks_find_the_same_records_and_topics(compiled: ModuleType, content: bytes, begin: int, cut: int) -> None:
+    buffer = np.frombuffer(content[: len(content) - cut], np.uint8)
+    for at in {0, begin}:
+        assert_walked_as_exact(compiled, buffer, at)
+
+
+@given(st.binary(max_size=400), st.lists(st.tuples(st.integers(-1, 401), st.integers(-1, 401)), max_size=5))
+def test_sums_of_stretches_are_the_same(compiled: ModuleType, content: bytes, stretches: list[tuple[int, int]]) -> None:
+    data = np.frombuffer(content, np.uint8)
+    starts, ends = (np.array([pair[at] for pair in stretches], np.int64) for at in (0, 1))
+    sums = np.empty(len(stretches), np.int64)
+    are_inside = all(0 <= start <= end <= len(content) for start, end in stretches)
+    assert compiled.crcs(sealed(data), as_int64(starts), as_int64(ends), sums) == are_inside
+    if are_inside:
+        exact, again = both(lambda: crcs_between(data, starts, ends))
+        assert sums.tolist() == exact.tolist() == again.tolist()
+
+
+def dispatched(store: Path) -> list[object]:
+    """What queues and index are told of each record of a store's log."""
+    found: list[object] = []
+    with open_store(store) as opened:
+        for offsets, these in opened.log.walk(opened.log.minimum, wanted=DISPATCHED):
+            batch = dispatch(offsets, these, DELAYS)
+            for new in queue_entries(batch):
+                columns = (new.entries.tolist(), new.queue_offsets.tolist(), new.store_times_ms.tolist())
+                found.extend((new.topic, new.queue_id, *row) for row in zip(*columns, strict=True))
+            found.extend(zip(*(column.tolist() for column in index_keys(batch)), strict=True))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("name", FIXTURE_NAMES)
+def test_queues_and_index_are_told_the_same_of_a_golden_store(
+    name: str, pristine_store: Callable[[str], Fixture]
+) -> None:
+    store = pristine_store(name).root
+    exact, compiled = both(lambda: dispatched(store))
+    assert exact == compiled
+
+
+def test_a_walk_decodes_on_the_way(pristine_store: Callable[[str], Fixture]) -> None:
+    with kernels(ON), open_store(pristine_store("clean").root) as opened:
+        walked = [records for _, records in opened.log.walk(opened.log.minimum, wanted=DISPATCHED)]
+    assert [len(records) for records in walked if records.decoded is not None]
