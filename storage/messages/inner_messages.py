@@ -93,6 +93,15 @@ class InnerMessages(NamedTuple):
     prepared_transaction_offsets: np.ndarray
     """int64."""
 
+    @property
+    def wait_for_disk(self) -> bool:
+        """Whether any of them lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
+        if len(self.properties) == 1:  # as most are
+            texts = [decode_properties(self.properties[0].as_py()).get("WAIT")]
+        else:
+            texts = decode_property_maps(self.properties.cast(pa.binary())).values_of("WAIT").to_pylist()
+        return any(text is None or text.lower() == "true" for text in texts)
+
     @classmethod
     def of(cls, messages: Sequence[InnerMessage]) -> InnerMessages:
         """The columns of these."""

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from storage.errors import StorageError, StoreNotWritableError
-from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.placement import Placement
@@ -167,7 +166,7 @@ class PutService(SharedStore):
         if self._is_busy:
             return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
         if waits is None:
-            waits = waits_for_disk(inner.properties)
+            waits = inner.wait_for_disk
         joined = self._joining.join(inner, waits)
         self._work.end()
         while not joined.done.is_set():
@@ -185,7 +184,7 @@ class PutService(SharedStore):
                     append_together(taken, self._append_inner)
                 for put in taken:
                     put.flush = self._promised(put.is_stored and put.waits)
-            except (StorageError, OSError) as error:  # they stand in the log, and nobody can read them yet
+            except OSError as error:  # they stand in the log, and nobody can read them yet
                 for put in taken:
                     put.fail(error)
             finally:
@@ -194,11 +193,17 @@ class PutService(SharedStore):
         self._wake_duties()
 
     def _promised(self, waits: bool) -> Future[None] | None:
-        """What was appended is to be synced, or can be read now, as the flush policy has it. Under the put lock."""
+        """What was appended is to be synced, or can be read now, as the flush policy has it. Under the put lock.
+
+        Raises OSError where it cannot be made readable: it stands in the log, and nobody may be told that nothing was stored.
+        """
         if isinstance(self._policy, SyncFlush):
             return self._group.request(self._writer.log_end) if waits else None
         if self._pool is None:
-            self._writer.dispatch()
+            try:
+                self._writer.dispatch()
+            except StorageError as error:
+                raise OSError(errno.EIO, f"stored, and no consumer finds it yet ({error})", self._store.root) from error
         return None
 
     def _append_inner(self, messages: InnerMessages) -> pa.RecordBatch:
@@ -380,15 +385,6 @@ class PutService(SharedStore):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def waits_for_disk(properties: pa.Array) -> bool:
-    """Whether any of these encoded properties lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
-    if len(properties) == 1:  # as most are
-        texts = [decode_properties(properties[0].as_py()).get("WAIT")]
-    else:
-        texts = decode_property_maps(properties.cast(pa.binary())).values_of("WAIT").to_pylist()
-    return any(text is None or text.lower() == "true" for text in texts)
 
 
 def _error_of(act: Callable[[], None]) -> OSError | None:

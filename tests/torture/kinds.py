@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tests.torture import bit_flips, drivers, failed_io, fuzz, kills, power_loss, state_machine
+from tests.torture import bit_flips, drivers, failed_io, fuzz, kernels, kills, power_loss, state_machine
 from tests.torture.kind import Kind
 
 _ALL: tuple[Kind, ...] = (
@@ -13,6 +13,7 @@ _ALL: tuple[Kind, ...] = (
     failed_io.KIND,
     bit_flips.KIND,
     fuzz.KIND,
+    kernels.KIND,
     drivers.KIND,
     state_machine.KIND,
     kills.KIND,

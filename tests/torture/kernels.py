@@ -1,0 +1,83 @@
+"""Compiled kernels beside the exact path: random windows of random bytes, random rows, the same arrays, bytes and files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import Phase, settings
+
+from storage.format.kernels.compiled import DECODE
+from storage.format.window_decoder import Memory
+from tests.format.kernels import fuzz_decode, test_encode, test_enter, test_walk
+from tests.support.kernels import loaded, need_kernels
+from tests.torture.kind import Kind, Outcome
+
+SEEDS, EXAMPLES = 10, 100
+COMPARISONS: tuple[Callable[..., None], ...] = (
+    test_encode.test_records_are_the_same,
+    test_encode.test_property_strings_are_the_same,
+    test_encode.test_hashes_of_texts_are_the_same,
+    test_encode.test_keys_are_the_same,
+    test_encode.test_unique_keys_are_the_same,
+    test_encode.test_rows_become_the_same_records,
+    test_enter.test_records_get_the_same_stamps,
+    test_enter.test_records_get_the_same_sums,
+    test_enter.test_records_get_the_same_places,
+    test_enter.test_queues_get_the_same_entries,
+    test_enter.test_index_files_are_the_same,
+    test_walk.test_walks_find_the_same_records_and_topics,
+    test_walk.test_sums_of_stretches_are_the_same,
+)
+
+
+class _Places:
+    """Stands in for pytest's factory of directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+
+    def mktemp(self, name: str) -> Path:
+        self._count += 1
+        made = self._directory / f"{name}{self._count}"
+        made.mkdir(parents=True)
+        return made
+
+
+def play(random: Random, directory: Path, *, seeds: int = SEEDS, examples: int = EXAMPLES) -> Outcome:
+    """Some windows for the decoders, some examples for each other comparison."""
+    need_kernels()
+    decoders, outcome = loaded(DECODE), Outcome()
+    for _ in range(seeds):
+        seed = random.getrandbits(31)
+        try:
+            outcome.figures["windows decoded"] += fuzz_decode.play(decoders, seed, Memory())
+        except AssertionError as error:
+            outcome.failures.append(f"python -m tests.format.kernels.fuzz_decode --only --seed {seed}: {error}")
+        outcome.trials += fuzz_decode.WINDOWS_A_SEED
+    given = {"compiled": decoders, "tmp_path_factory": _Places(directory)}
+    for comparison in COMPARISONS:
+        _compare(comparison, random.getrandbits(31), examples, given)
+        outcome.trials += examples
+    return outcome
+
+
+def _compare(comparison: Any, seed: int, examples: int, given: dict[str, Any]) -> None:
+    """A property-based test with so many examples of a seed's."""
+    before = comparison._hypothesis_internal_use_settings, getattr(comparison, "_hypothesis_internal_use_seed", None)
+    comparison._hypothesis_internal_use_settings = settings(
+        before[0], max_examples=examples, phases=(Phase.generate, Phase.shrink), database=None, derandomize=False
+    )
+    comparison._hypothesis_internal_use_seed = seed
+    parameters = inspect.signature(comparison).parameters
+    try:
+        comparison(**{name: value for name, value in given.items() if name in parameters})
+    finally:
+        comparison._hypothesis_internal_use_settings, comparison._hypothesis_internal_use_seed = before
+
+
+KIND = Kind("kernels", "Kernels give the bytes and arrays of the code that they stand in for", "inputs", play)
