@@ -85,11 +85,13 @@ def _topic_begin(buffer, begin):
 def number_topics(rows: Rows, first: int, last: int, codes: Any, begins: Any, ends: Any) -> Any:
     """For each of rows [first, last), which are checked, the number of its topic; where each topic begins and ends in the buffer.
 
-    How many topics; −1 where there are more than `begins` and `ends` have room for.
+    How many topics; −1 where there are more than `begins` and `ends` have room for, or bytes have changed since they were checked.
     """
     count, code = np.int64(0), np.int64(0)
     for row in range(first, last):
         begin, end = _topic_begin(rows.buffer, rows.positions[row]), rows.properties[row] - 2
+        if begin < rows.positions[row] or begin > end:  # a file's map shows what its writer does
+            return np.int64(-1)
         size, left = end - begin, count
         while left:
             if ends[code] - begins[code] == size and same(rows.buffer, begin, rows.buffer, begins[code], size):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage import open_store
 from storage.format.java_hash import crcs_between
 from storage.format.kernels.compiled import DECODE, as_int64, sealed
-from storage.format.record import encode_record
+from storage.format.record import HEADERS, encode_record
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED
 from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
 from tests.format.kernels.test_decode import property_strings, records
@@ -54,6 +54,18 @@ def test_walks_find_the_same_records_and_topics(compiled: ModuleType, content: b
     buffer = np.frombuffer(content[: len(content) - cut], np.uint8)
     for at in {0, begin}:
         assert_walked_as_exact(compiled, buffer, at)
+
+
+@pytest.mark.parametrize("size", [1 << 30, -(1 << 31)])
+def test_a_length_that_changes_behind_the_check_is_noticed(compiled: ModuleType, size: int) -> None:
+    buffer = np.frombuffer(bytearray(encode_record(make_message("A", 0, 0, body=b"body"))), np.uint8)
+    positions, sizes, properties = (np.zeros(1, np.int64) for _ in range(3))
+    assert compiled.walk(sealed(buffer), 0, positions, sizes, properties) == 1
+    at = HEADERS[0].fields["body_size_bytes"][1]
+    buffer[at : at + 4] = np.frombuffer(size.to_bytes(4, "big", signed=True), np.uint8)
+    rows = compiled.Rows(sealed(buffer), sealed(positions), sealed(sizes), sealed(np.empty(0, np.int64)), properties)
+    found = compiled.number_topics(rows, 0, 1, np.empty(1, np.int32), np.empty(1, np.int64), np.empty(1, np.int64))
+    assert found == -1
 
 
 @given(st.binary(max_size=400), st.lists(st.tuples(st.integers(-1, 401), st.integers(-1, 401)), max_size=5))
