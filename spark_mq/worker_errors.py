@@ -7,8 +7,8 @@ A worker process ends when it has sent an error, so the variable that is set her
 
 An error without a name is a fault of ours, and keeps its traceback.
 
-A query that has rows enough, as `show(5)`, hangs up while a worker still writes. PySpark's daemon prints the traceback of that
-BrokenPipeError, though nothing is wrong; in a worker that has read for us it does not.
+A query that has rows enough, as `show(5)`, hangs up while a worker still writes, and a session that ends while workers are idle. PySpark's
+daemon prints the traceback of that BrokenPipeError, though nothing is wrong; in a worker that has worked for us it does not.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def named_for_spark() -> Iterator[None]:
     from storage.errors.base import DescribedError
     from storage.files.os_errors import from_os_error
 
+    expect_hang_up()
     try:
         yield
     except SparkMqError:
@@ -79,7 +80,7 @@ class TracebackOfDaemon:
 
 
 def expect_hang_up() -> None:
-    """Every task that reads calls this. It changes what this process, forked from the daemon, prints when it ends, and nothing else."""
+    """Changes what this process, forked from PySpark's daemon, prints when it ends, and nothing else."""
     main = sys.modules.get("__main__")
     if _is_spark_worker() and getattr(main, "traceback", None) is traceback:
         setattr(main, "traceback", TracebackOfDaemon())  # noqa: B010

@@ -11,7 +11,7 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import PullReader
 from spark_mq.source.pull_request import PullTerms
 from spark_mq.source.row_batches import RowRequest, to_batches
-from spark_mq.worker_errors import expect_hang_up, named_for_spark
+from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError
 
 
@@ -33,7 +33,6 @@ class PullSplit:
         tolerates that. A broker that cannot be reached is not: `SPARK_MQ_BROKER_UNREACHABLE`, after its slaves were tried and the
         time is over. A corrupt message is an error that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
         """
-        expect_hang_up()
         with named_for_spark():
             verify_crc = self.request.verify_crc and not self.request.permissive
             strict = self.request.fail_on_data_loss

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.row_batches import RowRequest, ShownAs, to_batches
 from spark_mq.source.split_proof import NO_PROOF, StoreProof, check_sight
-from spark_mq.worker_errors import expect_hang_up, named_for_spark
+from spark_mq.worker_errors import named_for_spark
 from storage.errors import (
     CorruptMessageError,
     OffsetOutOfRangeError,
@@ -57,7 +57,6 @@ class QueueSplit:
         that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
         """
         files = _SplitFiles(self)
-        expect_hang_up()
         with named_for_spark():
             try:
                 for start, end in self.ranges:
