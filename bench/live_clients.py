@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bench.client_peer import ClientPeer, Done
@@ -104,17 +104,15 @@ class ConsumerCase:
 
 def client_cases(
     broker: RunningBroker, peers: Mapping[Peer, ClientPeer], messages: int
-) -> list[tuple[int, list[Case]]]:
+) -> Iterator[tuple[int, list[Case]]]:
     """For each way how many messages it moves, and the cases that take turns.
 
-    The topic that is consumed is made here, by Java's producer.
+    The topic that is consumed is made by Java's producer behind the producers' rounds, which delete the broker's older log files.
     """
+    topic = FreshTopic(broker, peers["java"])
+    for way in producer_ways(messages):
+        yield way.messages, [ProducerCase(peer, client, way, topic) for peer, client in peers.items()]
     broker.make_topics([CONSUMED_TOPIC], QUEUES)
     peers["java"].run("batch", CONSUMED_TOPIC, messages, 1, BATCH_MESSAGES)
-    topic = FreshTopic(broker, peers["java"])
-    cases: list[tuple[int, list[Case]]] = []
-    for way in producer_ways(messages):
-        cases.append((way.messages, [ProducerCase(peer, client, way, topic) for peer, client in peers.items()]))
     for way in consumer_ways(messages):
-        cases.append((way.messages, [ConsumerCase(peer, client, way) for peer, client in peers.items()]))
-    return cases
+        yield way.messages, [ConsumerCase(peer, client, way) for peer, client in peers.items()]
