@@ -183,7 +183,8 @@ class PutService(SharedStore):
                 with self._holding():
                     append_together(taken, self._append_inner)
                 for put in taken:
-                    put.flush = self._promised(put.is_stored and put.waits)
+                    if put.is_stored:
+                        put.flush = self._promised(put.waits)
             except OSError as error:  # they stand in the log, and nobody can read them yet
                 for put in taken:
                     put.fail(error)
