@@ -98,7 +98,7 @@ def test_what_operators_ask_is_answered_to_this_host_alone(tmp_path: Path, monke
     with our_name_server(tmp_path) as names:
         settings = ClientSettings((names.address,))
         with running(tmp_path / "store", free_ports(), names.address), Producer(settings, "G") as producer:
-            monkeypatch.setattr("spark_mq.broker_server.server.is_this_host", lambda host: False)
+            monkeypatch.setattr("spark_mq.broker_server.gate.is_this_host", lambda host: False)
             queue = producer.send(Message("Topic", b"body")).queue
             with Admin(settings) as admin:
                 assert admin.max_offset(queue) == 1
