@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from spark_mq.access.refusals import refused
 from spark_mq.access.resources import Action, Resource, by_name, parse_resource
 from spark_mq.access.users import subject_of, user_name
 from spark_mq.remoting import BodyError, WireBody, read_body, write_body
 from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from storage.errors import StateFileError
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.response_codes import RequestRefusedError
 
 FILE_NAME = "acls.json"
 
@@ -182,8 +183,3 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | 
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
         return None
-
-
-def refused(remark: str) -> RequestRefusedError:
-    """A refusal by access control."""
-    return RequestRefusedError(ResponseCode.NO_PERMISSION, remark)

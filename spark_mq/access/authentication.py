@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_mq.access.acls import refused
+from spark_mq.access.refusals import refused
 from spark_mq.access.users import User, UserStatus, UserTable
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.signatures import ACCESS_KEY, is_signed_by

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
-from spark_mq.access.acls import Decision, Entry, Policies, PolicyType, parse_network, refused
+from spark_mq.access.acls import Decision, Entry, Policies, PolicyType, parse_network
+from spark_mq.access.refusals import refused
 from spark_mq.access.resources import Action, Demand, ResourceType
 
 

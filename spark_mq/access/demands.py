@@ -24,9 +24,9 @@ def demands_of(
     header: Header,
     body: WireBody | None,
     cluster: str,
-    message_topic: Callable[[], str | None],
+    message_topic: Callable[[], str],
 ) -> tuple[Demand, ...]:
-    """What must be allowed, each resource and action once. `message_topic` looks for the topic of the message that the header names."""
+    """What must be allowed, each resource and action once. `message_topic` gives that of the message that the header names, or raises."""
     found = {}
     for need in needs:
         for name in _names(need, header, body, cluster, message_topic):
@@ -36,17 +36,17 @@ def demands_of(
 
 
 def _names(
-    need: Need, header: Header, body: WireBody | None, cluster: str, message_topic: Callable[[], str | None]
+    need: Need, header: Header, body: WireBody | None, cluster: str, message_topic: Callable[[], str]
 ) -> Iterator[str | None]:
     if need.field is None:
         yield cluster
     elif need.field == BODY:
         yield from _IN_BODIES[type(body), need.type](body)
     elif need.field == MESSAGE:
-        yield message_topic() or getattr(header, "topic", None)
+        yield message_topic()
     else:
         name: str | None = getattr(header, need.field)
-        yield from (name or "").split(need.separator)
+        yield from [name] if need.separator is None else (name or "").split(need.separator)
 
 
 def _demand(need: Need, name: str) -> Demand:

@@ -83,9 +83,7 @@ def parse_resource(key: str | None) -> Resource | None:
     kind = by_name(ResourceType, type_name)
     if kind is None or not name or _ALL in name[:-1]:
         return None
-    if kind is ResourceType.ANY:
-        return Resource(kind, "", Pattern.ANY)
-    if name == _ALL:
+    if kind is ResourceType.ANY or name == _ALL:
         return Resource(kind, "", Pattern.ANY)
     return Resource(kind, name[:-1], Pattern.PREFIXED) if name.endswith(_ALL) else Resource(kind, name)
 
@@ -112,7 +110,7 @@ class Need(NamedTuple):
 BODY = "body"
 """The body names it, or several."""
 MESSAGE = "message"
-"""The topic of the message whose place in the log the header has; where there is none, the header's topic."""
+"""The message does whose place in the log the header has: the topic that it was sent to."""
 
 
 class Demand(NamedTuple):

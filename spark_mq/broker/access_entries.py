@@ -27,8 +27,12 @@ class AccessEntries:
         self.rules = rules
         self.users = service.state(USERS_FILE, UserTable.load) or UserTable()
         self.acls = service.state(ACLS_FILE, AclTable.load) or AclTable()
-        for user in rules.first_users:
-            self.change_users(lambda users, user=user: users if user.name in users.users else users.with_user(user))
+        self.change_users(self._with_first_users)
+
+    def _with_first_users(self, users: UserTable) -> UserTable:
+        for user in self.rules.first_users:
+            users = users if user.name in users.users else users.with_user(user)
+        return users
 
     def change_users(self, change: Callable[[UserTable], UserTable]) -> None:
         """Gives the table that `change` makes of it; what that raises comes out. Raises OSError."""

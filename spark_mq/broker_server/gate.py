@@ -3,19 +3,19 @@
     request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
     request ─▶ from this host, if it is an operator's? ─▶ broker       without
 
-Java: AuthenticationPipeline, AuthorizationPipeline. Departures: where requests must be allowed, one that names nothing is allowed to
-SUPER users alone, but for producers' heartbeats and farewells; one without a proven user is refused, whatever name it gives; and what
-operators ask is answered to this host alone while nobody must be allowed it.
+Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no message that is there, is for SUPER users, but for producers'
+heartbeats and farewells; one without a proven user is refused, whatever name it gives. Where they need not be: what operators ask is
+answered to this host alone.
 """
 
 from __future__ import annotations
 
 import logging
 
-from spark_mq.access.acls import refused
 from spark_mq.access.authentication import authenticate
 from spark_mq.access.authorization import check_allowed
 from spark_mq.access.demands import demands_of
+from spark_mq.access.refusals import refused
 from spark_mq.access.resources import BODY, Demand
 from spark_mq.access.users import User
 from spark_mq.broker.named_messages import named_topic
@@ -70,12 +70,13 @@ class Gate:
             raise refused("Authorization failed. Please verify your access rights and try again.")
         if user.is_super:
             return
-        demands = self._demands(command)
+        asked = f"{user.subject} has no permission for request {command.code} from {host}"
+        demands = self._demands(command, f"{asked}, the message that it names is not there.")
         if not demands and command.code not in _OF_PRODUCERS_TOO:
-            raise refused(f"{user.subject} has no permission for request {command.code} from {host}, it names nothing.")
+            raise refused(f"{asked}, it names nothing.")
         check_allowed(user.subject, self._parts.access.acls.acls.get(user.subject, {}), demands, host)
 
-    def _demands(self, command: RemotingCommand) -> tuple[Demand, ...]:
+    def _demands(self, command: RemotingCommand, no_message: str) -> tuple[Demand, ...]:
         row, parts = REQUEST_TABLE[command.code], self._parts
         try:
             header = read_header(row.header, command)
@@ -83,4 +84,11 @@ class Gate:
             body = read_body(REQUEST_BODIES[command.code], command.body) if is_in_body else None
         except (HeaderError, BodyError):
             raise refused("parse authorization context error.") from None
-        return demands_of(row.needs, header, body, parts.service.settings.cluster, lambda: named_topic(parts, header))
+
+        def message_topic() -> str:
+            topic = named_topic(parts, header)
+            if topic is None:
+                raise refused(no_message)
+            return topic
+
+        return demands_of(row.needs, header, body, parts.service.settings.cluster, message_topic)

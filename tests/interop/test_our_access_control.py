@@ -5,11 +5,12 @@ All tests of the client with access control run here too: SPARK_MQ_TEST_SERVERS=
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,6 +28,8 @@ OPERATOR = Credentials("operator", "operators-secret")
 ACL = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
     "initAuthenticationUser": f'{{"username":"{OPERATOR.access_key}","password":"{OPERATOR.secret_key}"}}',
 }
 
@@ -99,3 +102,34 @@ def test_mqadmin_makes_users_and_entries_and_java_and_our_client_go_by_them(guar
     assert "User:ann is disabled" in guarded.mqadmin(*create, user=ann)
     assert "delete user to" in guarded.mqadmin("deleteUser", *at, "-u", "ann")
     assert "User:ann is not found" in guarded.mqadmin(*create, user=ann)
+
+
+def test_a_java_producer_and_consumer_need_pub_and_sub_and_nothing_else(guarded: Guarded) -> None:
+    """Sends, transactions that are committed and checked, heartbeats, pulls, offsets, a message sent back and its retry topic."""
+    at = ("-b", guarded.broker.address)
+    bob = Credentials("bob", "bobs-secret")
+    guarded.mqadmin("createUser", *at, "-u", "bob", "-p", bob.secret_key)
+    guarded.mqadmin("updateTopic", *at, "-t", "guarded", "-r", "1", "-w", "1")
+    with Admin(settings(guarded, OPERATOR)) as admin:
+        wait_until(lambda: "guarded" in admin.topics(), "the topic is registered")
+    refused = run_java(guarded, bob, wait=5)
+    assert {line["refused"] for line in refused} == {16}
+    assert all("User:bob has no permission to access Topic:guarded from 127.0.0.1" in line["remark"] for line in refused)
+    stranger = run_java(guarded, Credentials("bob", "guessed"), wait=5)
+    assert {line["remark"] for line in stranger} == {"check signature failed."}
+    entries = ("-s", "User:bob", "-d", "Allow")
+    guarded.mqadmin("createAcl", *at, *entries, "-r", "Topic:guarded", "-a", "Pub,Sub")
+    guarded.mqadmin("createAcl", *at, *entries, "-r", "Group:GGuarded", "-a", "Sub")
+    lines = run_java(guarded, bob, wait=60)
+    assert [line["sent"] for line in lines if "sent" in line] == ["SEND_OK"] * 4
+    got = sorted((line["got"], line["times"]) for line in lines if "got" in line)
+    assert got == [("again", 0), ("again", 1), ("checked", 0), ("committed", 0), ("plain", 0)]
+
+
+def run_java(guarded: Guarded, user: Credentials, *, wait: int) -> list[dict[str, Any]]:
+    """The lines of tests/oracle/src/Guarded.java."""
+    out = guarded.oracle.directory / f"{user.access_key}-{user.secret_key}-{wait}.jsonl"
+    pairs = {"ns": guarded.broker.name_server, "topic": "guarded", "group": "GGuarded", "wait": wait}
+    pairs |= {"accessKey": user.access_key, "secretKey": user.secret_key}
+    guarded.oracle.java_said("Guarded", out, *(f"{name}={value}" for name, value in pairs.items()))
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
