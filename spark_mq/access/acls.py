@@ -63,8 +63,9 @@ class AclTable:
     @classmethod
     def load(cls, text: str, file: str | None = None) -> AclTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
+        raw = text.encode()
         try:
-            told = read_body(_AclList, text.encode()).acls
+            told = read_body(_AclList, raw, limit_bytes=len(raw)).acls
             return cls({subject: policies for subject, policies in map(read_acl, told) if policies})
         except (BodyError, RequestRefusedError) as error:
             raise StateFileError(file, 0, 0, str(error)) from None
@@ -131,7 +132,7 @@ def _info(entry: Entry) -> PolicyEntryInfo:
     return PolicyEntryInfo(
         resource=entry.resource.key,
         actions=tuple(action.value for action in Action if action in entry.actions),
-        source_ips=entry.source_ips,
+        source_ips=entry.source_ips or None,
         decision=entry.decision.value,
     )
 

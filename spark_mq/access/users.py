@@ -78,8 +78,9 @@ class UserTable:
     @classmethod
     def load(cls, text: str, file: str | None = None) -> UserTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
+        raw = text.encode()
         try:
-            told = read_body(_UserList, text.encode()).users
+            told = read_body(_UserList, raw, limit_bytes=len(raw)).users
         except BodyError as error:
             raise StateFileError(file, 0, 0, str(error)) from None
         users = {}
