@@ -1,7 +1,7 @@
 """What a subject may do from where, and its file `config/acls.json`. Java: Acl, Policy, PolicyEntry, AclConverter.
 
-    {"acls":[{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[
-        {"resource":"Topic:orders","actions":["Pub"],"sourceIps":["10.0.0.0/8"],"decision":"Allow"}]}]}]}
+{"acls":[{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[
+    {"resource":"Topic:orders","actions":["Pub"],"sourceIps":["10.0.0.0/8"],"decision":"Allow"}]}]}]}
 """
 
 from __future__ import annotations

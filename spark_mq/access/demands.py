@@ -26,8 +26,8 @@ def demands_of(
     cluster: str,
     message_topic: Callable[[], str],
 ) -> tuple[Demand, ...]:
-    """What must be allowed, each resource and action once. `message_topic` gives that of the message that the header names, or raises."""
-    found = {}
+    """What must be allowed, each once. `message_topic` gives that of the message that the header names, or raises."""
+    found: dict[Demand, None] = {}
     for need in needs:
         for name in _names(need, header, body, cluster, message_topic):
             if name and name.strip():

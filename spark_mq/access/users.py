@@ -87,7 +87,9 @@ class UserTable:
         for info in told:
             kind, status = by_name(UserType, info.user_type), by_name(UserStatus, info.user_status)
             if not info.username or not info.password or kind is None or status is None:
-                raise StateFileError(file, 0, 0, f"user {info.username!r}: its password, userType or userStatus is none")
+                raise StateFileError(
+                    file, 0, 0, f"user {info.username!r}: its password, userType or userStatus is none"
+                )
             users[info.username] = User(info.username, info.password, kind, status)
         return cls(users)
 
@@ -109,6 +111,4 @@ class UserTable:
 
 def user_info(user: User, *, password: str | None = None) -> UserInfo:
     """The user as requests and the file have him."""
-    return UserInfo(
-        username=user.name, password=password, user_type=user.type.value, user_status=user.status.value
-    )
+    return UserInfo(username=user.name, password=password, user_type=user.type.value, user_status=user.status.value)

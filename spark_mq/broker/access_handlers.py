@@ -1,7 +1,8 @@
 """Users and what they may do: made, changed, deleted and told.
 
-Java: AdminBrokerProcessor (3001 to 3010), AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl. Departures: passwords are
-not told. A SUPER user's rights are his own: where requests are signed, one without a signature that holds counts as anybody's.
+Java: AdminBrokerProcessor (3001 to 3010), AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl. Departures:
+passwords are not told. Where requests are signed, one whose signature does not hold is no SUPER user's. Java believes the name, and
+whoever has none.
 """
 
 from __future__ import annotations

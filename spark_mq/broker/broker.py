@@ -64,7 +64,7 @@ class Broker:
         access: AccessRules | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds;
-        `memory_bytes` is the machine's (None: ask it). `access` says which requests must be signed; whoever has the sockets asks for it.
+        `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; whoever has the sockets asks for it.
 
         Raises StateFileError where a table of the store cannot be read, OSError.
         """

@@ -22,6 +22,7 @@ _OF_ACCESS = SECRETS | {
 }
 """Settings of access control: of the file alone."""
 
+
 def settings_text(config: StoreConfig) -> str:
     """Every setting of a broker as `name=value` lines, sorted: what is configured, else what this broker goes by or Java's default;
     nothing secret.

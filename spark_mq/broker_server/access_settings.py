@@ -37,7 +37,9 @@ class AccessSettings:
         rule = "access control 1.0 is not there: use authenticationEnabled and authorizationEnabled"
         require(self, "acl_enable", rule, is_kept=not self.acl_enable)
         rule = "it needs authenticationEnabled: a name without a proof says nothing"
-        require(self, "authorization_enabled", rule, is_kept=self.authentication_enabled or not self.authorization_enabled)
+        require(
+            self, "authorization_enabled", rule, is_kept=self.authentication_enabled or not self.authorization_enabled
+        )
         _ = self.rules, self.credentials
 
     @property

@@ -3,9 +3,9 @@
     request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
     request ─▶ from this host, if it is an operator's? ─▶ broker       without
 
-Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no message that
-is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused, whatever name it gives.
-Where they need not be: what operators ask is answered to this host alone.
+Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no message
+that is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused, whatever name it
+gives. Where they need not be: what operators ask is answered to this host alone.
 """
 
 from __future__ import annotations

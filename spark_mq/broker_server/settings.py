@@ -121,7 +121,11 @@ class Configuration:
         if not self.process.addresses:
             return None
         own = TlsSettings(verify=self.process.verifies_servers, ca_file=self.process.trust_file)
-        return ClientSettings(self.process.addresses, tls=own if self.tls.mode == "enforcing" else None, credentials=self.access.credentials)
+        return ClientSettings(
+            self.process.addresses,
+            tls=own if self.tls.mode == "enforcing" else None,
+            credentials=self.access.credentials,
+        )
 
     @property
     def broker_name(self) -> str:

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Mapping
 
 from spark_mq.remoting.codes import ProtocolVersion
-from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand
+from spark_mq.remoting.command import Body, RemotingCommand
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"

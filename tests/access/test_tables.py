@@ -82,7 +82,9 @@ def test_entries_are_listed_by_texts_in_subject_and_resource() -> None:
     assert matching(acls, "bob", "orders") == ()
 
 
-@pytest.mark.parametrize("text", ["x", "[]", "{}", '{"username":"a"}', '{"username":"a","password":""}', '{"username":1,"password":2}'])
+@pytest.mark.parametrize(
+    "text", ["x", "[]", "{}", '{"username":"a"}', '{"username":"a","password":""}', '{"username":1,"password":2}']
+)
 def test_a_setting_names_a_user_and_a_password_or_is_refused(text: str) -> None:
     assert name_and_secret(None, "username", "password") is None
     assert name_and_secret('{"username":"a","password":"p"}', "username", "password") == ("a", "p")
