@@ -15,6 +15,7 @@ from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
 from spark_mq.remoting import make_request, read_body, read_body_list, write_body
 from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from storage import open_store
 from storage.errors import StateFileError
 from storage.service.put_service import PutService
@@ -207,3 +208,17 @@ def test_a_table_that_cannot_be_read_stops_the_start(tmp_path: Path, name: str) 
     (tmp_path / "store" / "config" / name).write_text('{"users":[{}],"acls":[{}]}')
     with pytest.raises(StateFileError), running(tmp_path / "store"):
         raise AssertionError("it runs")
+
+
+def test_a_client_is_not_told_the_operators_signature(tmp_path: Path) -> None:
+    """It could ask the broker the same."""
+    clock = FakeClock()
+    with running(tmp_path / "store") as broker:
+        peers = BrokerPeers(broker, clock)
+        consumer = ConsumerData(group_name="g", subscriptions=(SubscriptionData(topic="T"),))
+        peers.ask("client", 34, {}, write_body(HeartbeatData(client_id="c", consumers=(consumer,))))
+        request = make_request(307, {"consumerGroup": "g", "clientId": "c", "jstackEnable": "false"})
+        told = signed(request, Credentials(ROOT.name, ROOT.password)).ext_fields
+        assert peers.ask("operator", 307, told).code == 0
+        (asked,) = peers.asked["client"]
+        assert asked.ext_fields == request.ext_fields
