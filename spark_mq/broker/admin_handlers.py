@@ -27,6 +27,7 @@ from spark_mq.remoting.admin_bodies import HaClientInfo, HaRuntimeInfo
 from spark_mq.remoting.admin_headers import BrokerConfigAnswer
 from spark_mq.remoting.client_bodies import ConsumerStatus
 from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.remoting.command import CREDENTIALS
 from spark_mq.remoting.consumer_headers import ConsumerRunningInfoRequest, ConsumerStatusRequest
 from spark_mq.remoting.message_headers import ConsumeDirectlyRequest
 from spark_mq.remoting.route_bodies import KvTable
@@ -136,9 +137,10 @@ class AdminHandlers:
             )
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
         command = asked.command
+        told = command.ext_fields if fields is None else fields
         question = make_request(
             command.code,
-            command.ext_fields if fields is None else fields,
+            told and {name: text for name, text in told.items() if name not in CREDENTIALS},
             command.body if body is None else body,
             encoding=self._parts.encoding,
         )

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+from spark_mq.access.rules import AccessRules
+from spark_mq.broker.access_handlers import AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers
 from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import ClientHandlers
@@ -36,7 +38,7 @@ from storage.errors import PutRefusedError, StateFileError, StoreNotWritableErro
 from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
 from storage.messages.half_messages import PRODUCER_GROUP, TransactionState
-from storage.rules.response_codes import ResponseCode
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -59,15 +61,16 @@ class Broker:
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = current_time_ms,
         memory_bytes: int | None = None,
+        access: AccessRules | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds;
-        `memory_bytes` is the machine's (None: ask it).
+        `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; whoever has the sockets asks for it.
 
-        Raises StateFileError where a table of the store cannot be read.
+        Raises StateFileError where a table of the store cannot be read, OSError.
         """
         settings = service.settings
         statistics = PutStatistics(settings.broker_name, settings.cluster)
-        self.parts = BrokerParts(service, statistics=statistics, memory_bytes=memory_bytes, clock=clock)
+        self.parts = BrokerParts(service, statistics=statistics, memory_bytes=memory_bytes, clock=clock, access=access)
         self._wake = wake
         self._messages = MessageHandlers(self.parts)
         self._pulls = PullHandler(self.parts)
@@ -110,6 +113,7 @@ class Broker:
             **GroupHandlers(parts).table(),
             **ProgressHandlers(parts).table(),
             **AdminHandlers(parts).table(),
+            **AccessHandlers(parts).table(),
         }
 
     # Requests
@@ -132,6 +136,8 @@ class Broker:
             outcome = handler(Asked(connection, command, header, now_ms))
         except (HeaderError, BodyError) as error:
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except RequestRefusedError as refused:
+            outcome = make_response(command, refused.code, refused.remark)
         except StoreNotWritableError as error:
             outcome = make_response(command, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
         except Exception as error:  # whatever it is, the client is answered and the others go on

@@ -15,9 +15,18 @@ from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import NOUNS
 
+SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+"""Settings that nobody is told."""
+_OF_ACCESS = SECRETS | {
+    *("authenticationEnabled", "authenticationWhitelist", "authorizationEnabled", "authorizationWhitelist", "aclEnable")
+}
+"""Settings of access control: of the file alone."""
+
 
 def settings_text(config: StoreConfig) -> str:
-    """Every setting of a broker as `name=value` lines, sorted: what is configured, else what this broker goes by or Java's default."""
+    """Every setting of a broker as `name=value` lines, sorted: what is configured, else what this broker goes by or Java's default;
+    nothing secret.
+    """
     followed: dict[str, str] = {}
     for noun in (getattr(config, item.name) for item in fields(config)):
         if isinstance(noun, NOUNS):
@@ -27,7 +36,7 @@ def settings_text(config: StoreConfig) -> str:
                     followed[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
     defaults = {name: setting.default for name, setting in JAVA_SETTINGS.items() if setting.default is not None}
     values = defaults | followed | dict(config.settings)
-    return "".join(f"{name}={values[name]}\n" for name in sorted(values))
+    return "".join(f"{name}={values[name]}\n" for name in sorted(values.keys() - SECRETS))
 
 
 def told_settings(text: bytes) -> dict[str, str]:
@@ -37,7 +46,7 @@ def told_settings(text: bytes) -> dict[str, str]:
 
 def is_barred(config: StoreConfig, told: Mapping[str, str]) -> bool:
     """Whether one of the settings may not be changed by request."""
-    barred = {"brokerConfigPath", "rocketmqHome", "configBlackList"}
+    barred = {"brokerConfigPath", "rocketmqHome", "configBlackList", *_OF_ACCESS}
     barred |= {name.strip() for name in config.clients.config_black_list.split(";")}
     return not barred.isdisjoint(told)
 

@@ -11,6 +11,7 @@ from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
+from spark_mq.broker.named_messages import message_in
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.send import SendMessageHandler
@@ -196,13 +197,17 @@ class MessageHandlers:
         return None if response is None else asked.answer(response.code, response.remark)
 
     def query(self, asked: Asked) -> RemotingCommand:
-        """12: messages by key, or by unique key as the extFields say. The client compares the keys."""
+        """12: messages by key, or by unique key as the extFields say. The client compares the keys.
+
+        Departure: those of other topics, whose keys have the same hash, are left out. Java leaves that to the client, too.
+        """
         header: wire.QueryMessageRequest = asked.header
         most = min(header.max_messages, _MOST_QUERIED)
         if (asked.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
             most = self._parts.config.pull.default_query_max_num
         served = self._parts.served
-        records = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
+        found = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
+        records = [record for record in found if message_in(record).topic == header.topic]
         time_ms, place = served.index_end() if records else (0, 0)
         answer = wire.QueryMessageAnswer(index_last_update_time_ms=time_ms, index_last_update_commitlog_offset=place)
         if not records:

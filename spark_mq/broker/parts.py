@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
+from spark_mq.access.rules import AccessRules
+from spark_mq.broker.access_entries import AccessEntries
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.consumer_table import Change, ConsumerTable
@@ -69,6 +71,7 @@ class BrokerParts:
         encoding: HeaderEncoding = HeaderEncoding.JSON,
         memory_bytes: int | None = None,
         clock: Callable[[], int],
+        access: AccessRules | None = None,
     ) -> None:
         config, settings = service.config, service.settings
         pull, clients = config.pull, config.clients
@@ -92,6 +95,7 @@ class BrokerParts:
         self.held = HeldPulls(look_ms)
         self.held_lock = threading.Lock()
         """Guards `held` alone, and nothing else is taken within it: puts wait for it."""
+        self.access = AccessEntries(service, access or AccessRules())
         self.offsets = GroupOffsets(
             service.state(OFFSETS_FILE, ConsumerOffsets.load),
             version_step=clients.consumer_offset_update_version_step,

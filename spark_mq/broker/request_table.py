@@ -3,8 +3,11 @@
     code ─▶ row: header class · pool · needs        who answers it: `Broker`
 
 A code without a row is answered REQUEST_CODE_NOT_SUPPORTED. Names of pools, and how many threads and waiting requests they have, are
-Java's (BrokerController.registerProcessor). A need says: of these resources each must allow one of these actions. Java derives needs
-from annotations, and so asks for none where a header has no annotated field; here such codes have needs too.
+Java's (BrokerController.registerProcessor).
+
+Departures: Java derives needs from annotations, and so asks for none where a header has no annotated field; here such codes have needs
+too. A message that a request names by its place in the log is judged by the topic that it was sent to: Java goes by what the request
+says of it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from spark_mq.access.resources import BODY, MESSAGE, Action, Need, ResourceType
 from spark_mq.remoting import REQUEST_HEADERS, Header, RequestCode
 from spark_mq.remoting.header_fields import RpcHeader
 
@@ -45,34 +49,6 @@ class Pool(Enum):
         """A request that has waited longer is answered TIMEOUT_CLEAN_QUEUE; None = never. Java: BrokerFastFailure."""
 
 
-class Resource(Enum):
-    """What a request touches. Java: ResourceType."""
-
-    TOPIC = "Topic"
-    GROUP = "Group"
-    CLUSTER = "Cluster"
-
-
-class Action(Enum):
-    """What it does there. Java: Action."""
-
-    PUB = "Pub"
-    SUB = "Sub"
-    CREATE = "Create"
-    UPDATE = "Update"
-    DELETE = "Delete"
-    GET = "Get"
-    LIST = "List"
-
-
-class Need(NamedTuple):
-    """A resource that must allow one of the actions. `field` names it: an attribute of the typed header, or a way into the body."""
-
-    resource: Resource
-    field: str | None
-    actions: tuple[Action, ...]
-
-
 class RequestRow(NamedTuple):
     """What is known of a request before it is answered."""
 
@@ -83,55 +59,59 @@ class RequestRow(NamedTuple):
     """Whether the second listener takes it, which has no pulls."""
 
 
-def _topic(*actions: Action, field: str = "topic") -> Need:
-    return Need(Resource.TOPIC, field, actions)
+def _topic(*actions: Action, field: str = "topic", separator: str | None = None) -> Need:
+    return Need(ResourceType.TOPIC, field, actions, separator)
 
 
-def _group(*actions: Action, field: str = "consumer_group") -> Need:
-    return Need(Resource.GROUP, field, actions)
+def _group(*actions: Action, field: str = "consumer_group", separator: str | None = None) -> Need:
+    return Need(ResourceType.GROUP, field, actions, separator)
 
 
 def _cluster(*actions: Action) -> Need:
-    return Need(Resource.CLUSTER, None, actions)
+    return Need(ResourceType.CLUSTER, None, actions)
 
 
 _PULL = (_topic(Action.SUB), _group(Action.SUB))
-_BODY = "body"
 _C, _P, _A = RequestCode, Pool, Action
+_CHANGES_OF_ACCESS = (
+    *(_C.AUTH_CREATE_USER, _C.AUTH_UPDATE_USER, _C.AUTH_DELETE_USER),
+    *(_C.AUTH_CREATE_ACL, _C.AUTH_UPDATE_ACL, _C.AUTH_DELETE_ACL),
+)
+_LOOKS_AT_ACCESS = (_C.AUTH_GET_USER, _C.AUTH_LIST_USER, _C.AUTH_GET_ACL, _C.AUTH_LIST_ACL)
 _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.SEND_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
     _C.SEND_MESSAGE_V2: (_P.SEND, (_topic(_A.PUB),)),
     _C.SEND_BATCH_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
-    _C.CONSUMER_SEND_MSG_BACK: (_P.SEND, (_group(_A.SUB, field="group"),)),
+    _C.CONSUMER_SEND_MSG_BACK: (_P.SEND, (_group(_A.SUB, field="group"), _topic(_A.SUB, field=MESSAGE))),
     _C.SEND_REPLY_MESSAGE: (_P.REPLY, (_topic(_A.PUB),)),
     _C.SEND_REPLY_MESSAGE_V2: (_P.REPLY, (_topic(_A.PUB),)),
     _C.RECALL_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
     _C.PULL_MESSAGE: (_P.PULL, _PULL),
     _C.LITE_PULL_MESSAGE: (_P.LITE_PULL, _PULL),
     _C.QUERY_MESSAGE: (_P.QUERY, (_topic(_A.SUB, _A.GET),)),
-    _C.VIEW_MESSAGE_BY_ID: (_P.QUERY, (_topic(_A.GET),)),
+    _C.VIEW_MESSAGE_BY_ID: (_P.QUERY, (_topic(_A.GET, field=MESSAGE),)),
     _C.QUERY_CONSUMER_OFFSET: (_P.CONSUMER_MANAGE, (_topic(_A.SUB, _A.GET), _group(_A.SUB, _A.GET))),
     _C.UPDATE_CONSUMER_OFFSET: (_P.CONSUMER_MANAGE, (_topic(_A.SUB, _A.UPDATE), _group(_A.SUB, _A.UPDATE))),
     _C.GET_CONSUMER_LIST_BY_GROUP: (_P.CONSUMER_MANAGE, (_group(_A.SUB, _A.GET),)),
-    _C.HEART_BEAT: (_P.HEARTBEAT, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
+    _C.HEART_BEAT: (_P.HEARTBEAT, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),
     _C.UNREGISTER_CLIENT: (_P.CLIENT_MANAGE, (_group(_A.SUB),)),
-    _C.CHECK_CLIENT_CONFIG: (_P.CLIENT_MANAGE, (_group(_A.SUB, field=_BODY),)),
-    _C.END_TRANSACTION: (_P.END_TRANSACTION, (_topic(_A.PUB),)),
-    _C.LOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
-    _C.UNLOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=_BODY), _topic(_A.SUB, field=_BODY))),
+    _C.CHECK_CLIENT_CONFIG: (_P.CLIENT_MANAGE, (_group(_A.SUB, field=BODY),)),
+    _C.END_TRANSACTION: (_P.END_TRANSACTION, (_topic(_A.PUB, field=MESSAGE),)),
+    _C.LOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),
+    _C.UNLOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),
     _C.SEARCH_OFFSET_BY_TIMESTAMP: (_P.ADMIN, (_topic(_A.GET),)),
     _C.GET_MAX_OFFSET: (_P.ADMIN, (_topic(_A.GET),)),
     _C.GET_MIN_OFFSET: (_P.ADMIN, (_topic(_A.GET),)),
     _C.GET_EARLIEST_MSG_STORETIME: (_P.ADMIN, (_topic(_A.GET),)),
     _C.UPDATE_AND_CREATE_TOPIC: (_P.ADMIN, (_topic(_A.CREATE),)),
-    _C.UPDATE_AND_CREATE_TOPIC_LIST: (_P.ADMIN, (_topic(_A.CREATE, field=_BODY),)),
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: (_P.ADMIN, (_topic(_A.CREATE, field=BODY),)),
     _C.GET_ALL_TOPIC_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
     _C.UPDATE_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.GET_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.GET_BROKER_RUNTIME_INFO: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.GET_ALL_CONSUMER_OFFSET: (_P.ADMIN, (_cluster(_A.GET),)),
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.CREATE, field=_BODY),)),
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (_P.ADMIN, (_group(_A.CREATE, field=_BODY),)),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.CREATE, field=BODY),)),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (_P.ADMIN, (_group(_A.CREATE, field=BODY),)),
     _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
     _C.GET_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_group(_A.GET, field="group"),)),
     _C.DELETE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.DELETE, field="group_name"),)),
@@ -143,9 +123,15 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.QUERY_TOPICS_BY_CONSUMER: (_P.ADMIN, (_group(_A.GET, field="group"),)),
     _C.QUERY_SUBSCRIPTION_BY_CONSUMER: (_P.ADMIN, (_group(_A.GET, field="group"), _topic(_A.GET))),
     _C.QUERY_CONSUME_TIME_SPAN: (_P.ADMIN, (_group(_A.GET, field="group"), _topic(_A.GET))),
-    _C.QUERY_CORRECTION_OFFSET: (_P.ADMIN, (_group(_A.GET, field="compare_group"), _topic(_A.GET))),
+    _C.QUERY_CORRECTION_OFFSET: (
+        _P.ADMIN,
+        (_group(_A.GET, field="compare_group"), _group(_A.GET, field="filter_groups", separator=","), _topic(_A.GET)),
+    ),
     _C.QUERY_CONSUME_QUEUE: (_P.ADMIN, (_group(_A.GET), _topic(_A.GET))),
-    _C.GET_CONSUME_STATS: (_P.ADMIN, (_group(_A.GET), _topic(_A.GET))),
+    _C.GET_CONSUME_STATS: (
+        _P.ADMIN,
+        (_group(_A.GET), _topic(_A.GET), _topic(_A.GET, field="topic_list", separator=";")),
+    ),
     _C.GET_BROKER_CONSUME_STATS: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.VIEW_BROKER_STATS_DATA: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.GET_CONSUMER_CONNECTION_LIST: (_P.ADMIN, (_group(_A.GET),)),
@@ -158,11 +144,13 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
         (_group(_A.UPDATE, field="source_group"), _group(_A.UPDATE, field="destination_group"), _topic(_A.UPDATE)),
     ),
     _C.GET_CONSUMER_RUNNING_INFO: (_P.ADMIN, (_group(_A.GET),)),
-    _C.CONSUME_MESSAGE_DIRECTLY: (_P.ADMIN, (_group(_A.SUB), _topic(_A.SUB))),
+    _C.CONSUME_MESSAGE_DIRECTLY: (_P.ADMIN, (_group(_A.SUB), _topic(_A.SUB, field=MESSAGE))),
     _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.CLEAN_EXPIRED_CONSUMEQUEUE: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.CLEAN_UNUSED_TOPIC: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.GET_BROKER_HA_STATUS: (_P.ADMIN, (_cluster(_A.GET),)),
+    **dict.fromkeys(_CHANGES_OF_ACCESS, (_P.ADMIN, (_cluster(_A.UPDATE),))),
+    **dict.fromkeys(_LOOKS_AT_ACCESS, (_P.ADMIN, (_cluster(_A.GET),))),
 }
 _NOT_ON_FAST_PORT = frozenset((_C.PULL_MESSAGE, _C.LITE_PULL_MESSAGE))
 
@@ -178,6 +166,6 @@ _CHANGES = frozenset((Action.CREATE, Action.UPDATE, Action.DELETE))
 ADMINISTRATIVE = frozenset(
     code
     for code, row in REQUEST_TABLE.items()
-    if any(need.resource is Resource.CLUSTER or set(need.actions) <= _CHANGES for need in row.needs)
+    if any(need.type is ResourceType.CLUSTER or set(need.actions) <= _CHANGES for need in row.needs)
 )
 """Codes of what operators ask for: of the whole broker, or changes that no client makes as it sends and consumes."""

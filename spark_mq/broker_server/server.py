@@ -27,18 +27,19 @@ from spark_mq.broker.connections import (
     Tell,
     Waiting,
 )
-from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, Pool
+from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
+from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.remoting import RemotingCommand, RemotingError, make_response
-from spark_mq.remoting_server.peer import Peer, is_this_host
+from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage import open_store
 from storage.epoch_times import current_time_ms
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 
 _CONNECTION = "connection"
@@ -56,8 +57,9 @@ class RunningBroker:
         self._configuration = configuration
         self._service = service
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
-        self.broker = Broker(service, wake=self._wake)
+        self.broker = Broker(service, wake=self._wake, access=configuration.access.rules)
         """What answers."""
+        self._gate = Gate(self.broker.parts)
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
         self._pools = {pool: RequestPool(configuration.pool(pool)) for pool in Pool}
@@ -134,9 +136,7 @@ class RunningBroker:
         return Processors({code: Processor(self._answer, self._pools[row.pool]) for code, row in rows})
 
     def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        if command.code in ADMINISTRATIVE and not is_this_host(peer.host):
-            remark = f"request {command.code} is answered to this host alone"
-            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+        self._gate.check(command, peer.host)
         connection = self._connection(peer)
         return self._settled(self.broker.answer(connection, command, current_time_ms()), command)
 

@@ -10,7 +10,9 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
+from spark_mq.broker_server.access_settings import AccessSettings
 from spark_mq.client.settings import ClientSettings, TlsSettings
 from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
@@ -104,6 +106,7 @@ class Configuration:
     process: ProcessSettings = field(default_factory=ProcessSettings)
     server: ServerSettings = field(default_factory=lambda: ServerSettings(listen_port=DEFAULT_PORT))
     tls: TlsServerSettings = field(default_factory=TlsServerSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
     @property
     def store_host(self) -> str | None:
@@ -118,7 +121,11 @@ class Configuration:
         if not self.process.addresses:
             return None
         own = TlsSettings(verify=self.process.verifies_servers, ca_file=self.process.trust_file)
-        return ClientSettings(self.process.addresses, tls=own if self.tls.mode == "enforcing" else None)
+        return ClientSettings(
+            self.process.addresses,
+            tls=own if self.tls.mode == "enforcing" else None,
+            credentials=self.access.credentials,
+        )
 
     @property
     def broker_name(self) -> str:
@@ -141,10 +148,11 @@ class Configuration:
             **setting_texts(self.process),
             **setting_texts(self.server),
             **setting_texts(self.tls),
+            **setting_texts(self.access),
             "brokerName": self.broker_name,
             "brokerClusterName": identity.broker_cluster_name,
         }
-        return dict(sorted(found.items()))
+        return {name: found[name] for name in sorted(found.keys() - SECRETS)}
 
 
 def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]) -> Configuration:
@@ -162,5 +170,9 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
         rule = "it is missing: with bindAddress for all addresses it says which one clients are told"
         raise ConfigurationError(file, None, "brokerIP1", rule)
     return Configuration(
-        store, read_settings(ProcessSettings, texts, file), server, read_settings(TlsServerSettings, texts, file)
+        store,
+        read_settings(ProcessSettings, texts, file),
+        server,
+        read_settings(TlsServerSettings, texts, file),
+        read_settings(AccessSettings, texts, file),
     )

@@ -10,10 +10,10 @@ from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import MalformedResponseError, request_text
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
-from spark_mq.client.signing import UNIQUE_KEY_QUERY
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
+from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
 from storage.errors import CorruptRecordError
 from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record

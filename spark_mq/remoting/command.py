@@ -13,7 +13,8 @@ Body: TypeAlias = bytes | memoryview
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
-_CREDENTIALS = frozenset({"AccessKey", "Signature", "SecurityToken"})
+CREDENTIALS = frozenset({"AccessKey", "Signature", "SecurityToken"})
+"""extFields by which access control goes."""
 
 
 class HeaderEncoding(IntEnum):
@@ -43,7 +44,7 @@ class RemotingCommand(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the body and without what access control goes by."""
-        fields = self.ext_fields and {n: "…" if n in _CREDENTIALS else text for n, text in self.ext_fields.items()}
+        fields = self.ext_fields and {n: "…" if n in CREDENTIALS else text for n, text in self.ext_fields.items()}
         return (
             f"RemotingCommand(code={self.code}, opaque={self.opaque}, flag={self.flag}, ext_fields={fields}, remark={self.remark!r}, "
             f"language={self.language.name}, version={self.version}, encoding={self.encoding.name}, body of {len(self.body)} bytes)"

@@ -17,7 +17,7 @@ from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting_server.server import ListenError
 from storage import open_store
 from storage.errors import StoreLockedError
@@ -44,9 +44,9 @@ class Loop:
 
 
 @contextmanager
-def running(root: Path, port: int, name_server: str = "") -> Iterator[RunningBroker]:
+def running(root: Path, port: int, name_server: str = "", more: str = "") -> Iterator[RunningBroker]:
     loop = Loop()
-    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n"
+    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n{more}"
     try:
         broker = loop.run(RunningBroker.start(read_configuration(text.encode(), None, {})))
         try:
@@ -98,9 +98,39 @@ def test_what_operators_ask_is_answered_to_this_host_alone(tmp_path: Path, monke
     with our_name_server(tmp_path) as names:
         settings = ClientSettings((names.address,))
         with running(tmp_path / "store", free_ports(), names.address), Producer(settings, "G") as producer:
-            monkeypatch.setattr("spark_mq.broker_server.server.is_this_host", lambda host: False)
+            monkeypatch.setattr("spark_mq.broker_server.gate.is_this_host", lambda host: False)
             queue = producer.send(Message("Topic", b"body")).queue
             with Admin(settings) as admin:
                 assert admin.max_offset(queue) == 1
                 with pytest.raises(ClientError, match="this host alone"):
                     admin.delete_topic("Topic")
+
+
+@pytest.mark.parametrize("is_fast", [False, True], ids=["main port", "fast port"])
+def test_with_access_control_operators_come_from_elsewhere_and_nobody_without_a_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fast: bool
+) -> None:
+    """At both listeners; what nobody is allowed to say changes nothing."""
+    monkeypatch.setattr("spark_mq.broker_server.gate.is_this_host", lambda host: False)
+    more = (
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        'initAuthenticationUser={"username":"root","password":"roots"}\n'
+    )
+    with our_name_server(tmp_path) as names, running(tmp_path / "store", free_ports(), names.address, more) as broker:
+        root = ClientSettings(
+            (names.address,),
+            credentials=Credentials("root", "roots"),
+            vip_channel_enabled=is_fast,
+            instance_name="root",
+        )
+        nobody = ClientSettings((names.address,), vip_channel_enabled=is_fast, instance_name="nobody")
+        with Admin(root) as admin, Producer(root, "G") as producer, Producer(nobody, "N") as stranger:
+            queue = producer.send(Message("Topic", b"body")).queue
+            with pytest.raises(ClientError, match="username cannot be null"):
+                stranger.send(Message("Topic", b"stranger's"))
+            assert admin.max_offset(queue) == 1
+            with Admin(nobody) as unsigned, pytest.raises(ClientError, match="username cannot be null"):
+                unsigned.delete_topic("Topic")
+            assert "Topic" in broker.broker.parts.topics
+            admin.delete_topic("Topic")
+            assert "Topic" not in broker.broker.parts.topics

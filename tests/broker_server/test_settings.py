@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from spark_mq.access.rules import AccessRules
+from spark_mq.access.users import User, UserType
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker_server.settings import read_configuration
+from spark_mq.client.settings import Credentials
 from storage.errors import ConfigurationError
 
 
@@ -41,3 +44,37 @@ def test_pools_are_as_large_and_as_patient_as_configured() -> None:
     found = read_configuration(text, None, {}).pool(Pool.SEND)
     assert (found.capacity, found.wait_limit_ms) == (7, 60_000)
     assert read_configuration(b"brokerFastFailureEnable=false\n", None, {}).pool(Pool.SEND).wait_limit_ms is None
+
+
+def test_access_control_is_as_configured_and_its_secrets_are_not_told() -> None:
+    assert read_configuration(b"", None, {}).access.rules == AccessRules()
+    text = (
+        b"authenticationEnabled=true\nauthorizationEnabled=true\nauthenticationWhitelist=10, 34\nauthorizationWhitelist=11\n"
+        b'initAuthenticationUser={"username":"root","password":"roots"}\nnamesrvAddr=a:1\n'
+        b'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"inners"}\n'
+    )
+    found = read_configuration(text, None, {})
+    users = User("root", "roots", UserType.SUPER), User("inner", "inners", UserType.SUPER)
+    assert found.access.rules == AccessRules(True, True, frozenset({10, 34}), frozenset({11}), users)
+    assert found.client is not None
+    assert found.client.credentials == Credentials("inner", "inners")
+    assert "roots" not in f"{found.texts()}{found.access!r}{found.access.rules!r}"
+    assert "inners" not in f"{found.texts()}{found.access!r}{found.client!r}"
+    assert found.texts()["authenticationEnabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (b"aclEnable=true\n", "aclEnable"),
+        (b"authorizationEnabled=true\n", "authorizationEnabled"),
+        (b"initAuthenticationUser=root\n", "initAuthenticationUser"),
+        (b'innerClientAuthenticationCredentials={"accessKey":"a"}\n', "innerClientAuthenticationCredentials"),
+        (b"authenticationWhitelist=SEND\n", "authenticationWhitelist"),
+        (b"authorizationWhitelist=-1\n", "authorizationWhitelist"),
+    ],
+)
+def test_access_control_that_would_guard_nothing_is_refused_by_its_name(text: bytes, key: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read_configuration(text, "broker.conf", {})
+    assert (raised.value.key, raised.value.file) == (key, "broker.conf")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signature, signed
+from spark_mq.client.signing import signed
 from spark_mq.remoting import HeaderEncoding, make_request
 from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.remoting.signatures import is_signed_by, signature
 
 
 def test_a_signature_is_what_apaches_class_makes_of_the_same_request() -> None:
@@ -46,3 +47,17 @@ def test_an_old_request_is_signed_without_the_mark_of_a_unique_key() -> None:
     assert old["Signature"] == plain["Signature"]
     assert old["_UNIQUE_KEY_QUERY"] == "true"
     assert (signed(marked, credentials).ext_fields or {})["Signature"] != plain["Signature"]
+
+
+def test_a_server_takes_what_this_client_and_javas_sign_and_nothing_else() -> None:
+    """Java's client signs the values that it sends; of one without a value a server reads nothing in the ROCKETMQ encoding."""
+    credentials = Credentials("ak", "secret")
+    request = signed(make_request(17, {"a": "1", "e": ""}, b"body", encoding=HeaderEncoding.ROCKETMQ), credentials)
+    assert is_signed_by(request, "secret")
+    javas = request._replace(ext_fields={"e": "", **(request.ext_fields or {})})
+    assert is_signed_by(javas, "secret")
+    assert not is_signed_by(request, "Secret")
+    assert not is_signed_by(request._replace(body=b"bodY"), "secret")
+    assert not is_signed_by(request._replace(ext_fields={**(request.ext_fields or {}), "a": "2"}), "secret")
+    assert not is_signed_by(make_request(17, {"AccessKey": "ak"}), "secret")
+    assert not is_signed_by(make_request(17), "")

@@ -190,6 +190,12 @@ class Oracle:
         """
         return self._run("java", class_name, *map(str, arguments), timeout_seconds=timeout_seconds)
 
+    def java_said(self, class_name: str, *arguments: str | int | Path) -> str:
+        """The same, however it ends: output and errors."""
+        texts = map(str, arguments)
+        done = self._start("java", class_name, *texts, workspace=self._made(self.directory), timeout_seconds=300)
+        return done.stdout + done.stderr
+
     @contextmanager
     def java_running(self, class_name: str, *arguments: str | int | Path) -> Iterator[subprocess.Popen[str]]:
         """The same beside the test: a process that is ended, if it still runs, with the context."""

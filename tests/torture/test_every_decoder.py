@@ -22,7 +22,7 @@ from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.wire_decoders import WIRE_DECODERS
 
-ROOMS = ("remoting", "client", "source", "sink")
+ROOMS = ("remoting", "access", "client", "source", "sink")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
@@ -34,10 +34,11 @@ READING = frozenset(
 
 _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
 NOT_FOREIGN = {
+    "access/rules.py name_and_secret": "the operator's setting",
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
-    "client/signing.py signature": "text of its own",
+    "remoting/signatures.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
     "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",

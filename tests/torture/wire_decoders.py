@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
+from spark_mq.access.acls import AclTable
+from spark_mq.access.users import UserTable
 from spark_mq.remoting import (
     ANSWER_BODIES,
     ANSWER_HEADERS,
@@ -35,6 +37,7 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.registration_body import read_compressed, write_compressed
 from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigData, TopicConfigTable, TopicQueueMappingInfo
+from storage.errors import StateFileError
 from tests.support.captures import captured_frames, captured_streams
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder, nested
 from tests.torture.mutations import JSON_WORDS
@@ -172,6 +175,26 @@ def _body_bombs() -> Sequence[bytes]:
     return [number + bomb for bomb in (*JSON_BOMBS, *towers, keys, *begun)]
 
 
+# Users and what they may do
+
+
+def _read_access(content: bytes, directory: Path) -> bool:
+    """Both tables of one text; what was read is read again from what it is written as."""
+    text = content.decode("utf-8", "replace")
+    users, acls = UserTable.load(text), AclTable.load(text)
+    if "\\ud" not in text.lower():
+        assert UserTable.load(users.to_text()) == users
+        assert AclTable.load(acls.to_text()) == acls
+    return True
+
+
+def _access(samples: Samples) -> list[bytes]:
+    user = b'{"username":"ann","password":"p","userType":"Normal","userStatus":"enable"}'
+    entries = b'[{"resource":"Topic:o*","actions":["Pub","All"],"sourceIps":["10.0.0.0/8","::1"],"decision":"Deny"}]'
+    acl = b'{"subject":"User:ann","policies":[{"policyType":"Custom","entries":%s},{"policyType":"Default","entries":%s}]}'
+    return [b'{"users":[%s],"acls":[%s]}' % (user, acl % (entries, entries)), b"{}"]
+
+
 # Registrations
 
 
@@ -208,4 +231,5 @@ WIRE_DECODERS: tuple[Decoder, ...] = (
     Decoder("remoting headers", _frames, _read_headers, words=_WORDS, inputs=700),
     Decoder("remoting bodies", _bodies, _read_body, (RemotingError,), words=_WORDS, inputs=1_500, bombs=_body_bombs),
     Decoder("registrations", _registrations, _read_registration, (RemotingError,), words=_WORDS, inputs=500),
+    Decoder("users and rights", _access, _read_access, (StateFileError,), words=_WORDS, inputs=300),
 )

@@ -1,0 +1,114 @@
+"""Users, and their file `config/users.json`. Java: User, LocalAuthenticationMetadataProvider (which keeps them in RocksDB).
+
+    {"users":[{"username":"ann","password":"…","userType":"Normal","userStatus":"enable"}]}
+
+The password is the key that requests are signed with, so it stands there as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_mq.access.resources import by_name
+from spark_mq.remoting import BodyError, WireBody, read_body, write_body
+from spark_mq.remoting.access_bodies import UserInfo
+from storage.errors import StateFileError
+
+FILE_NAME = "users.json"
+_SUBJECT = "User:"
+
+
+class UserType(Enum):
+    """Whether a user may do everything."""
+
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+class UserStatus(Enum):
+    """Whether he is let in."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who signs requests. `repr` does not show the password."""
+
+    name: str
+    password: str = field(repr=False)
+    type: UserType = UserType.NORMAL
+    status: UserStatus = UserStatus.ENABLE
+
+    @property
+    def is_super(self) -> bool:
+        """Whether he may do everything."""
+        return self.type is UserType.SUPER
+
+    @property
+    def subject(self) -> str:
+        """As ACLs name him."""
+        return subject_of(self.name)
+
+
+def subject_of(name: str) -> str:
+    """The subject of a user of that name."""
+    return _SUBJECT + name
+
+
+def user_name(subject: str | None) -> str | None:
+    """Whom a subject names, None if it names no user. Java: Subject.of."""
+    kind, _, name = (subject or "").partition(":")
+    return name if name and f"{kind}:".lower() == _SUBJECT.lower() else None
+
+
+class _UserList(WireBody):
+    users: tuple[UserInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserTable:
+    """All users by name. Every change gives a new table."""
+
+    users: Mapping[str, User] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> UserTable:
+        """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
+        raw = text.encode()
+        try:
+            told = read_body(_UserList, raw, limit_bytes=len(raw)).users
+        except BodyError as error:
+            raise StateFileError(file, 0, 0, str(error)) from None
+        users = {}
+        for info in told:
+            kind, status = by_name(UserType, info.user_type), by_name(UserStatus, info.user_status)
+            if not info.username or not info.password or kind is None or status is None:
+                raise StateFileError(
+                    file, 0, 0, f"user {info.username!r}: its password, userType or userStatus is none"
+                )
+            users[info.username] = User(info.username, info.password, kind, status)
+        return cls(users)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        told = (user_info(user, password=user.password) for user in self.users.values())
+        return write_body(_UserList(users=tuple(told))).decode()
+
+    def with_user(self, user: User) -> UserTable:
+        """The table with that user, new or in place of the one of his name."""
+        return UserTable(dict(sorted({**self.users, user.name: user}.items())))
+
+    def without_user(self, name: str) -> UserTable:
+        """The table without him; itself if he is not there."""
+        if name not in self.users:
+            return self
+        return UserTable({known: user for known, user in self.users.items() if known != name})
+
+
+def user_info(user: User, *, password: str | None = None) -> UserInfo:
+    """The user as requests and the file have him."""
+    return UserInfo(username=user.name, password=password, user_type=user.type.value, user_status=user.status.value)

@@ -1,0 +1,203 @@
+"""Users and what they may do: made, changed, deleted and told.
+
+Java: AdminBrokerProcessor (3001 to 3010), AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl. Departures:
+passwords are not told. Where requests are signed, one whose signature does not hold is no SUPER user's. Java believes the name, and
+whoever has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spark_mq.access.acls import AclTable, PolicyType, acl_info, matching, read_acl
+from spark_mq.access.refusals import refused
+from spark_mq.access.resources import by_name, parse_resource
+from spark_mq.access.users import User, UserStatus, UserTable, UserType, subject_of, user_info, user_name
+from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
+from spark_mq.remoting.access_bodies import AclInfo, UserInfo
+from spark_mq.remoting.admin_headers import (
+    AclFilterRequest,
+    AclRequest,
+    DeleteAclRequest,
+    UserFilterRequest,
+    UserRequest,
+)
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+
+_BLANK = "The username is blank"
+
+
+class AccessHandlers:
+    """Answers what operators ask of users and their rights."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._access = parts.access
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.AUTH_CREATE_USER: self.create_user,
+            code.AUTH_UPDATE_USER: self.update_user,
+            code.AUTH_DELETE_USER: self.delete_user,
+            code.AUTH_GET_USER: self.user,
+            code.AUTH_LIST_USER: self.users,
+            code.AUTH_CREATE_ACL: self.update_acl,
+            code.AUTH_UPDATE_ACL: self.update_acl,
+            code.AUTH_DELETE_ACL: self.delete_acl,
+            code.AUTH_GET_ACL: self.acl,
+            code.AUTH_LIST_ACL: self.acls,
+        }
+
+    # Users
+
+    def create_user(self, asked: Asked) -> RemotingCommand:
+        """3001."""
+        name, told, kind = self._told_user(asked, "create")
+        if not (told.password or "").strip():
+            raise refused("password can not be blank")
+        status = by_name(UserStatus, told.user_status) or UserStatus.ENABLE
+        user = User(name, told.password or "", kind or UserType.NORMAL, status)
+
+        def create(users: UserTable) -> UserTable:
+            if name in users.users:
+                raise refused("The user is existed")
+            return users.with_user(user)
+
+        self._access.change_users(create)
+        return asked.answer()
+
+    def update_user(self, asked: Asked) -> RemotingCommand:
+        """3002; what is not told stays."""
+        name, told, kind = self._told_user(asked, "update")
+        status = by_name(UserStatus, told.user_status)
+
+        def update(users: UserTable) -> UserTable:
+            user = users.users.get(name)
+            if user is None:
+                raise refused("The user is not exist")
+            self._refuse_others(asked, user)
+            password = told.password if (told.password or "").strip() else None
+            return users.with_user(
+                replace(user, password=password or user.password, type=kind or user.type, status=status or user.status)
+            )
+
+        self._access.change_users(update)
+        return asked.answer()
+
+    def _told_user(self, asked: Asked, verb: str) -> tuple[str, UserInfo, UserType | None]:
+        header: UserRequest = asked.header
+        if not header.username:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _BLANK)
+        told = read_body(UserInfo, asked.body)
+        kind = by_name(UserType, told.user_type)
+        if kind is UserType.SUPER and not self._access.is_by_super_user(asked.command):
+            remark = f"The super user can only be {verb} by super user"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        if not header.username.strip():
+            raise refused("username can not be blank")
+        return header.username, told, kind
+
+    def _refuse_others(self, asked: Asked, user: User) -> None:
+        if user.is_super and not self._access.is_by_super_user(asked.command):
+            raise refused("The super user can only be update by super user")
+
+    def delete_user(self, asked: Asked) -> RemotingCommand:
+        """3003, with what he may do; nothing to delete is no error."""
+        header: UserRequest = asked.header
+        name = header.username or ""
+        if not name.strip():
+            raise refused("username can not be blank")
+
+        def delete(users: UserTable) -> UserTable:
+            user = users.users.get(name)
+            if user is None:
+                return users
+            self._refuse_others(asked, user)
+            self._access.change_acls(lambda acls: acls.without_subject(subject_of(name)))
+            return users.without_user(name)
+
+        self._access.change_users(delete)
+        return asked.answer()
+
+    def user(self, asked: Asked) -> RemotingCommand:
+        """3004; no body where there is none of that name."""
+        header: UserRequest = asked.header
+        name = header.username or ""
+        if not name.strip():
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _BLANK)
+        user = self._access.users.users.get(name)
+        return asked.answer() if user is None else asked.answer(body=user_info(user))
+
+    def users(self, asked: Asked) -> RemotingCommand:
+        """3005."""
+        header: UserFilterRequest = asked.header
+        wanted = (header.filter or "").strip()
+        found = [user_info(user) for name, user in self._access.users.users.items() if wanted in name]
+        return asked.answer(body=write_body_list(found) if found else b"")
+
+    # What they may do
+
+    def update_acl(self, asked: Asked) -> RemotingCommand:
+        """3006, 3007: entries are made, and replace those of their resources."""
+        header: AclRequest = asked.header
+        told = read_body(AclInfo, asked.body) if asked.body else AclInfo()
+        if not told.policies:
+            raise refused("The body of acl is null")
+        subject, policies = read_acl(told, header.subject)
+
+        def update(acls: AclTable) -> AclTable:
+            if user_name(subject) not in self._access.users.users:
+                raise refused(f"The subject of {subject} is not exist.")
+            return acls.with_entries(subject, policies)
+
+        self._access.change_acls(update)
+        return asked.answer()
+
+    def delete_acl(self, asked: Asked) -> RemotingCommand:
+        """3008: one resource's entry, or all that the subject has.
+
+        Departure: a resource that is none is refused. Java deletes everything then.
+        """
+        header: DeleteAclRequest = asked.header
+        subject = self._known_subject(header.subject)
+        kind = by_name(PolicyType, header.policy_type) or PolicyType.CUSTOM
+        resource = parse_resource(header.resource)
+        if resource is None and (header.resource or "").strip():
+            raise refused("The resource is null.")
+
+        def delete(acls: AclTable) -> AclTable:
+            if subject not in acls.acls:
+                raise refused("The acl is not exist.")
+            if resource is None:
+                return acls.without_subject(subject)
+            return acls.without_entry(subject, kind, resource)
+
+        self._access.change_acls(delete)
+        return asked.answer()
+
+    def acl(self, asked: Asked) -> RemotingCommand:
+        """3009; no body where the user may do nothing."""
+        header: AclRequest = asked.header
+        subject = self._known_subject(header.subject)
+        policies = self._access.acls.acls.get(subject)
+        return asked.answer() if policies is None else asked.answer(body=acl_info(subject, policies))
+
+    def _known_subject(self, told: str | None) -> str:
+        name = user_name(told)
+        if name is None:
+            raise refused("The subject is null.")
+        if name not in self._access.users.users:
+            raise refused("The subject is not exist.")
+        return subject_of(name)
+
+    def acls(self, asked: Asked) -> RemotingCommand:
+        """3010."""
+        header: AclFilterRequest = asked.header
+        found = matching(
+            self._access.acls, (header.subject_filter or "").strip(), (header.resource_filter or "").strip()
+        )
+        return asked.answer(body=write_body_list(found) if found else b"")
