@@ -45,15 +45,17 @@ ROOMS = {
     "service": "words format settings log queues index tables ends derived messages put facade",
     "delay": "words format files log queues tables messages facade",
     "transaction": "words format files settings queues tables messages facade",
+    "hand_over": "words files place tables batch rules facade transaction",
     "remoting": "words format",
     "client": "words format messages rules remoting",
     "remoting_server": "words settings rules remoting",
     "namesrv": "words files settings tables rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting",
-    "broker_server": "words files settings delay rules facade service broker remoting client remoting_server",
+    "broker_server": "words format files settings put batch delay rules facade service hand_over broker "
+    "remoting client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
-    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction "
+    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "
     "remoting client conditions broker source",
     "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",

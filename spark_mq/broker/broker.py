@@ -142,6 +142,12 @@ class Broker:
             self._wake()
         return outcome
 
+    def heed_batch(self) -> None:
+        """A sink's batch was appended, beside all requests: it may have made topics."""
+        self._note_topics()
+        if self.parts.events:
+            self._wake()
+
     def _note_topics(self) -> None:
         """Name servers hear of topics that a request has made or changed."""
         seen, table = self._topics_seen, self.parts.service.settings.topics

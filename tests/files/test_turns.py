@@ -245,7 +245,7 @@ def test_a_broker_is_not_waited_for_by_one_that_yields_to_it(
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(StoreLockedError), FILES.locked(path, 100, yields_to_broker=True):
+        with pytest.raises(StoreLockedError), FILES.locked(path, 100, holder="job"):
             pass
     assert (_LOCK_INTERVAL_S in slept) == (kind == "ours")  # other threads of the process may sleep too
 
