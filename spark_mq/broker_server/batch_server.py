@@ -30,10 +30,11 @@ from spark_mq.hand_over.messages import (
 )
 from spark_mq.hand_over.staged_commit import commit_staged
 from storage.batch.commit import CommitOutcome
+from storage.batch.staged_segment import staged_directory
 from storage.errors import ConfigurationError, StorageError, StoreLockedError, StoreServedError
 from storage.format.record import host_text
 from storage.message_store import MessageStore
-from storage.put.settings import parse_host
+from storage.put.settings import RECORD_HEAD_BYTES, record_host
 from storage.service.put_service import PutService
 
 MOST_CONNECTIONS = 64
@@ -63,7 +64,7 @@ class BatchServer:
     def start(self) -> None:
         """Listens. Where no socket can be made a warning says so: the broker runs, and sinks are told that they do not reach it."""
         try:
-            self._listener = local_socket.listen(self._service.root)
+            self._listener = local_socket.listen(self._service.root, host_text(self._service.settings.host))
         except (OSError, StorageError) as error:
             _LOG.warning("sinks on this machine cannot write %s while the broker runs: %s", self._service.root, error)
             return
@@ -169,14 +170,19 @@ class BatchServer:
                 wait([commit])
 
     def _refuse_others(self, request: HandOver) -> None:
-        """Raises StoreServedError for a batch that was staged for another directory, ConfigurationError for another host's."""
-        root = self._service.root
+        """Raises StoreServedError for a batch that was staged in another directory, ConfigurationError for another broker's rows."""
+        service = self._service
+        root, files, own = service.root, service.store.writer.file_system, service.settings.host
         if local_socket.directory_identity(root) != request.directory:
             raise StoreServedError(root, f"the batch is staged in another directory than the broker's {root}")
-        own = self._service.settings.host
-        if request.store_host is not None and parse_host(request.store_host, "storeHost") != own:
-            rule = f"the store is {host_text(own)}'s, as its broker says; leave the option away"
-            raise ConfigurationError(self._service.config.file, None, "storeHost", rule)
+        for segment in request.commit.staged.segments:
+            with suppress(FileNotFoundError):  # the commit says whether it needs it
+                file = files.open_file(f"{staged_directory(root)}/{segment.path}")
+                host = record_host(file.view(0, RECORD_HEAD_BYTES).tobytes())
+                file.close()
+                if host is not None and host != own:
+                    rule = f"the rows are staged for {host_text(host)}, and the broker is {host_text(own)}: give the option storeHost"
+                    raise ConfigurationError(service.config.file, None, "storeHost", rule)
 
     # The commit
 

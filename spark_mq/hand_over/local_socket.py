@@ -50,13 +50,15 @@ class BrokerNote(NamedTuple):
     boot_id: str
     """Of the machine, since it was started: another one's socket cannot be reached."""
     pid: int
+    store_host: str
+    """Where its clients reach it, address:port: what rows that are staged say of a store that holds no record yet."""
 
 
 # The broker's side
 
 
-def listen(root: str) -> socket.socket:
-    """The broker's socket, at which it listens. The caller holds the store's lock.
+def listen(root: str, store_host: str) -> socket.socket:
+    """The broker's socket, at which it listens; its note says `store_host`. The caller holds the store's lock.
 
     Raises OSError where no socket can be made there: PermissionError where the directory is another user's.
     """
@@ -73,7 +75,7 @@ def listen(root: str) -> socket.socket:
             listener.bind(_through(descriptor))
             os.chmod(SOCKET_NAME, SOCKET_MODE, dir_fd=descriptor)
         listener.listen(_BACKLOG)
-        note = BrokerNote(host_name(), files.boot_id(), os.getpid())
+        note = BrokerNote(host_name(), files.boot_id(), os.getpid(), store_host)
         save_loose(files, f"{directory}/{_NOTE_NAME}", json.dumps(note._asdict()).encode())
     except BaseException:
         listener.close()
@@ -121,7 +123,7 @@ def broker_note(root: str) -> BrokerNote | None:
     with suppress(OSError, ValueError, TypeError, RecursionError):
         content = load_loose(LocalFileSystem(), f"{own_directory(root)}/{_NOTE_NAME}")
         note = None if content is None else BrokerNote(**json.loads(content))
-        if note is not None and [type(value) for value in note] == [str, str, int]:
+        if note is not None and [type(value) for value in note] == [str, str, int, str]:
             return note
     return None
 

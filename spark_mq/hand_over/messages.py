@@ -42,8 +42,6 @@ class HandOver:
     """Device and inode of the ROOT that the sink has staged under."""
     patience_ms: int
     """How long it may wait for other batches."""
-    store_host: str | None = None
-    """As the sink's option says; the broker's own is refused by no other name."""
     is_sync: bool = False
     """Whether the log is to be on the disk before the answer, whatever the broker's flush policy is."""
 
@@ -54,7 +52,6 @@ def request_document(request: HandOver) -> dict[str, Any]:
         "version": VERSION,
         "directory": list(request.directory),
         "patienceMs": request.patience_ms,
-        "storeHost": request.store_host,
         "sync": request.is_sync,
         "batch": list(staged.batch),
         "segments": [list(segment) for segment in staged.segments],
@@ -93,14 +90,13 @@ def read_request(document: dict[str, Any]) -> HandOver:
             _of(document["takeover"], bool),
             _of(document["mirrored"], bool),
             _counts(document["unresolved"]),
-            _maybe(document["begunAt"], int),
+            _place(document["begunAt"]),
         )
         device, inode = _tuple(document["directory"], int, int)
         return HandOver(
             commit,
             (device, inode),
             _of(document["patienceMs"], int),
-            _maybe(document["storeHost"], str),
             _of(document["sync"], bool),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -187,6 +183,12 @@ def _counts(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or any(type(count) is not int for count in value.values()):
         raise ValueError(f"names with numbers are expected, found {value!r:.80}")
     return value
+
+
+def _place(value: Any) -> int | None:
+    if (place := _maybe(value, int)) is not None and place < 0:
+        raise ValueError(f"no log ends at {place}")
+    return place
 
 
 def _wish(value: Any) -> RowWish:

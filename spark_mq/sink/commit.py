@@ -132,7 +132,6 @@ def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> Ha
         commit,
         directory_identity(options.root),
         patience_ms,
-        options.store_host,
         is_sync=options.flush_disk_type == "SYNC_FLUSH",
     )
 
