@@ -43,7 +43,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def server(words: Sequence[str], log: Path) -> Iterator[int]:
     """One of our servers, by its process id, until the end of the context."""
     with log.open("wb") as output:
-        process = subprocess.Popen([*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
     try:
         deadline = time.monotonic() + BOOT_SECONDS
         while b"boot success" not in log.read_bytes():
@@ -125,7 +127,8 @@ def _measure(given: argparse.Namespace, home: Path) -> None:
                 sends.append((began, time.monotonic()))
 
         options = SinkOptions.parse(
-            {"path": f"{home}/store", "conf": str(home / "broker.conf"), "topic": "Rows", "sinkId": "bench"}, "streaming"
+            {"path": f"{home}/store", "conf": str(home / "broker.conf"), "topic": "Rows", "sinkId": "bench"},
+            "streaming",
         )
         staged = [staged_rows(options, given.rows, given.body, number) for number in range(given.batches)]
         sending = threading.Thread(target=send)
@@ -154,7 +157,9 @@ def _measure(given: argparse.Namespace, home: Path) -> None:
     phases["between and after"] = took[(times[:, 0] >= first) & ~is_beside]
     shown(console, f"{given.flush}, {given.batches} batches of {given.rows:,} rows of {given.body:,} bytes", phases)
     for (began, ended), busy in zip(commits, spent, strict=True):
-        console.print(f"commit {ended - began:.2f} s, of the broker's processor {busy:.2f} s (sends alone {idle:.2f} a second)")
+        console.print(
+            f"commit {ended - began:.2f} s, of the broker's processor {busy:.2f} s (sends alone {idle:.2f} a second)"
+        )
 
 
 if __name__ == "__main__":

@@ -253,7 +253,9 @@ class Broker:
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
         store, parts = self.parts.service.store, self.parts
-        with parts.lock:  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
+        with (
+            parts.lock
+        ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
             if not parts.offsets.take_change():
                 return
             known = parts.offsets.table()

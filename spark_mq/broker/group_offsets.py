@@ -153,6 +153,4 @@ def _table(
         f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
         for (topic, group), queues in sorted(found.items())
     }
-    return ConsumerOffsets(
-        version, found, {**kept, "dataVersion": version.to_document(), "offsetTable": entries}
-    )
+    return ConsumerOffsets(version, found, {**kept, "dataVersion": version.to_document(), "offsetTable": entries})

@@ -151,10 +151,10 @@ class BatchServer:
             if not self._is_ending:  # else it hangs up, and the sink looks who has the store then
                 sink.tell(error_document(StoreLockedError(self._service.root, request.patience_ms, "its broker")))
             return
-        error = commit.exception()
-        if isinstance(error, _SinkGoneError):
-            raise error
-        sink.tell(outcome_document(commit.result()) if error is None else error_document(error))
+        failure = commit.exception()
+        if isinstance(failure, _SinkGoneError):
+            raise failure
+        sink.tell(outcome_document(commit.result()) if failure is None else error_document(failure))
 
     def _wait(self, commit: Future[CommitOutcome], sink: _Sink, deadline_s: float) -> None:
         """Until it is done, or given up before it has begun. The sink hears that its broker lives."""
@@ -223,4 +223,6 @@ class _Sink:
 
 
 def _refusal(root: str, error: Exception) -> Exception:
-    return error if isinstance(error, StorageError | OSError) else StoreServedError(root, f"its batch is refused: {error}")
+    return (
+        error if isinstance(error, StorageError | OSError) else StoreServedError(root, f"its batch is refused: {error}")
+    )

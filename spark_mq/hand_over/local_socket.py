@@ -3,10 +3,10 @@
     0        4
     | length | JSON object, UTF-8 |   big-endian; either side bounds the length before it takes the bytes
 
-The directory is opened, and the socket reached through it (/proc/self/fd/N/broker.sock): so a path longer than a socket's address allows
-(108 bytes) does too. It has mode 0600, and each side asks the kernel who the other one is (SO_PEERCRED, unix(7)): a batch is
-handed over between processes of one user alone. broker.json beside it says whose socket it is; nothing is decided by that but a
-text. Both are the broker's that has the store's lock, so what another one has left is deleted.
+The directory is opened, and the socket reached through it (/proc/self/fd/N/broker.sock): so ROOT may be longer than a
+socket's address (108 bytes). It has mode 0600, and each side asks the kernel who the other one is (SO_PEERCRED, unix(7)): a batch is
+handed over between processes of one user alone. broker.json beside it says whose socket it is, for texts, and where
+clients reach the broker. Both are the broker's that has the store's lock, so what another one has left is deleted.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, SupportsIndex, TypeVar
 
 from spark_mq.hand_over.staged_commit import StagedCommit
 from storage import errors
@@ -80,7 +80,10 @@ def read_request(document: dict[str, Any]) -> HandOver:
             tuple(StagedSegment.from_json(values) for values in _list(document["segments"])),
             _counts(document["topics"]),
             _counts(document["grown"]),
-            {(topic, queue_id) for topic, queue_id in (_tuple(one, str, int) for one in _list(document["destinations"]))},
+            {
+                (topic, queue_id)
+                for topic, queue_id in (_tuple(one, str, int) for one in _list(document["destinations"]))
+            },
             [DeadLetterFile.from_json(values, *batch) for values in _list(document["deadLetters"])],
         )
         wish = document["wish"]
@@ -121,13 +124,16 @@ def error_document(error: BaseException) -> dict[str, Any]:
     """An error by its class, values and text."""
     if isinstance(error, OSError) and error.errno is not None:
         return {"error": {"errno": error.errno, "reason": error.strerror, "file": _name(error.filename)}}
-    values = [value if isinstance(value, str | int | float | bool | None) else str(value) for value in error.args]
+    values = [_plain(value) for value in error.args]
     text = str(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
     return {"error": {"kind": type(error).__name__, "values": values, "text": text}}
 
 
 def read_answer(document: Mapping[str, Any]) -> CommitOutcome | StorageError | OSError | None:
-    """How the commit ended: its outcome, or the error that the sink would have had of its own; None = it goes on. ValueError for else."""
+    """How the commit ended: its outcome, or the error that a commit of the sink's own would raise; None = it goes on.
+
+    Raises ValueError for what is no answer.
+    """
     if "state" in document:
         return None
     if "done" in document:
@@ -155,6 +161,12 @@ def _storage_error(said: Mapping[str, Any]) -> StorageError:
     return StorageError(text[:_MOST_TEXT])
 
 
+def _plain(value: object) -> object:
+    if isinstance(value, str | int | float | None):
+        return value
+    return int(value) if isinstance(value, SupportsIndex) else str(value)
+
+
 def _name(path: object) -> str | None:
     return path if isinstance(path, str) else None
 
@@ -162,7 +174,7 @@ def _name(path: object) -> str | None:
 def _of(value: Any, kind: type[_T]) -> _T:
     if type(value) is not kind:
         raise ValueError(f"{kind.__name__} is expected, found {value!r:.80}")
-    return cast("_T", value)
+    return value
 
 
 def _maybe(value: Any, kind: type[_T]) -> _T | None:

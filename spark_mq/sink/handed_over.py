@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import NamedTuple
 
 from spark_mq.hand_over import local_socket
@@ -73,10 +74,8 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
 
 
 def _send(connection: socket.socket, request: HandOver) -> None:
-    try:
+    with suppress(ConnectionError):  # it may have said why
         local_socket.send_frame(connection, request_document(request), REQUEST_BYTES_MOST)
-    except BrokenPipeError:
-        pass  # it may have said why
 
 
 def _of_here(root: str, error: Exception) -> Exception:

@@ -84,7 +84,9 @@ def test_a_batch_goes_into_the_store_that_the_broker_has_open(tmp_path: Path, ro
         port = broker.address[1]
     with open_store(root) as store:
         hosts = {message.store_host for queue_id in range(8) for message in store.get("T", queue_id, 0, 8).messages}
-    assert hosts == {parse_host(f"127.0.0.1:{port}", "storeHost")}, "so staged, though the store held no record that says it"
+    assert hosts == {parse_host(f"127.0.0.1:{port}", "storeHost")}, (
+        "so staged, though the store held no record that says it"
+    )
     assert not (root / "abort").exists()
     assert not (root / "spark_mq" / SOCKET_NAME).exists()
     commit(options, stage(options, bodies("d"), batch_id=1), batch_id=1)
@@ -329,7 +331,7 @@ def test_a_broker_without_a_socket_serves_its_clients(
 ) -> None:
     (root / "spark_mq").mkdir(parents=True)
     (root / "spark_mq" / SOCKET_NAME).write_text("no socket")
-    options = options_of(str(root), lockTimeout="0s")
+    options = options_of(str(root), lockTimeout="1ms")
     with broker_and_producer(tmp_path, root) as (_, producer):
         assert "is no socket, and is left as it is" in caplog.text
         producer.send(Message("T", b"a"))

@@ -53,7 +53,9 @@ class Broker:
 
     def start(self, failpoint: str | None = None, pause: Path | None = None) -> None:
         """Listens when this returns. At the failpoint it dies, or with `pause` waits."""
-        environment = {name: value for name, value in os.environ.items() if name not in (ENVIRONMENT, ENVIRONMENT_PAUSE)}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in (ENVIRONMENT, ENVIRONMENT_PAUSE)
+        }
         if failpoint is not None:
             environment[ENVIRONMENT] = failpoint
         if pause is not None:
