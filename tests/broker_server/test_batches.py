@@ -355,3 +355,14 @@ def test_a_job_steps_back_at_once(root: Path, capsys: pytest.CaptureFixture[str]
     with running(root, free_ports()):
         assert jobs.delete_expired_files.main([str(root), "--lock-timeout", "1h"]) == 0
     assert "nothing done: store " in capsys.readouterr().out
+
+
+def test_a_sink_that_asks_for_the_disk_is_answered_when_the_log_is_there(tmp_path: Path, root: Path) -> None:
+    options = options_of(str(root), flushDiskType="SYNC_FLUSH")
+    with broker_and_producer(tmp_path, root, "flushDiskType=ASYNC_FLUSH\nflushIntervalCommitLog=60000\n") as (
+        broker,
+        _,
+    ):
+        commit(options, stage(options, bodies("a")))
+        writer = broker.broker.parts.service.store.writer
+        assert writer.synced_end == writer.log_end > 0
