@@ -41,7 +41,7 @@ def rebuild_queues(path: str, *, conf: str | None = None, lock_timeout_ms: int =
     """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
     path = plain_path(path)
     root, file_system = Path(path), LocalFileSystem()
-    with open_store(path, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, yields_to_broker=True):
+    with open_store(path, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, holder="job"):
         file_system.make_directories(str(root / "spark_mq"))
     with file_system.locked(str(root / "spark_mq" / "rebuild.lock")):
         return _rebuild(path, root, conf, file_system)

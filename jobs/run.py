@@ -110,7 +110,7 @@ def open_to_write(
     opening on. Raises StoreLockedError where another writer has the store.
     """
     with open_store(
-        path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms, yields_to_broker=True
+        path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms, holder="job"
     ) as store:
         if put is not None:
             store.writer.statistics = put

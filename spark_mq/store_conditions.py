@@ -53,6 +53,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "SPARK_MQ_STORE_LOCKED",
         "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
     ),
+    errors.StoreServedError: ("SPARK_MQ_STORE_SERVED", None),
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
     errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),

@@ -35,6 +35,7 @@ from storage.errors import (
     StoreNotSharedError,
     StoreNotWritableError,
     StoreRefusedError,
+    StoreServedError,
     TopicChangedError,
     TopicNotFoundError,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "StoreNotSharedError",
     "StoreNotWritableError",
     "StoreRefusedError",
+    "StoreServedError",
     "TopicChangedError",
     "TopicNotFoundError",
     "open_store",

@@ -27,6 +27,7 @@ from storage.failpoints import reach
 from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.lock_holder import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
@@ -56,7 +57,7 @@ def open_store(
     truncate_damage: bool = False,
     create: bool = False,
     lock_timeout_ms: int = 0,
-    yields_to_broker: bool = False,
+    holder: Holder = "writer",
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
@@ -70,8 +71,8 @@ def open_store(
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
     not configured are found from the files. `clock` gives milliseconds.
 
-    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms` (in the order of those that wait; not at all for a
-    broker, with `yields_to_broker`), recovers the store (`recovery/passes.py`)
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms` (in the order of those that wait; `holder` says
+    for whom not at all), recovers the store (`recovery/passes.py`)
     and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
     log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
     `store_host` (address:port) is for a store
@@ -100,7 +101,7 @@ def open_store(
         on_progress=on_progress,
         create=create,
         lock_timeout_ms=lock_timeout_ms,
-        yields_to_broker=yields_to_broker,
+        holder=holder,
         store_host=store_host,
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
@@ -123,7 +124,7 @@ class OpenOptions:
     on_progress: Callable[[int, int], None] | None
     create: bool
     lock_timeout_ms: int
-    yields_to_broker: bool
+    holder: Holder
     store_host: str | None
     broker_name: str | None
     flush_disk_type: str | None
@@ -219,7 +220,7 @@ class MessageStore(FollowedStore):
 
     def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> None:
         lock, turns = f"{self.root}/lock", f"{self.root}/spark_mq/turns"
-        taken = files.locked(lock, options.lock_timeout_ms, turns=turns, yields_to_broker=options.yields_to_broker)
+        taken = files.locked(lock, options.lock_timeout_ms, turns=turns, holder=options.holder)
         self._resources.enter_context(taken)
         files.write(lock, 0, b"lock")
 

@@ -45,6 +45,7 @@ ROOMS = {
     "service": "words format settings log queues index tables ends derived messages put facade",
     "delay": "words format files log queues tables messages facade",
     "transaction": "words format files settings queues tables messages facade",
+    "hand_over": "words files place tables batch rules facade transaction",
     "remoting": "words format",
     "access": "words rules remoting",
     "client": "words format messages rules remoting",
@@ -52,9 +53,10 @@ ROOMS = {
     "namesrv": "words files settings tables rules remoting access client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
-    "broker_server": "words files settings delay rules facade service broker remoting access client remoting_server",
+    "broker_server": "words format files settings put batch delay rules facade service hand_over broker "
+    "remoting access client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
-    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction "
+    "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "
     "remoting client conditions broker source",
     "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",

@@ -23,6 +23,7 @@ from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import ClientHandlers
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
+from spark_mq.broker.group_offsets import with_own_groups
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers
 from spark_mq.broker.parts import BrokerParts
@@ -148,6 +149,12 @@ class Broker:
             self._wake()
         return outcome
 
+    def heed_batch(self) -> None:
+        """A sink's batch was appended, beside all requests: it may have made topics."""
+        self._note_topics()
+        if self.parts.events:
+            self._wake()
+
     def _note_topics(self) -> None:
         """Name servers hear of topics that a request has made or changed."""
         seen, table = self._topics_seen, self.parts.service.settings.topics
@@ -252,16 +259,18 @@ class Broker:
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
         store, parts = self.parts.service.store, self.parts
+        with (
+            parts.lock
+        ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
+            if not parts.offsets.take_change():
+                return
+            known = parts.offsets.table()
         with store.tables_lock:
             try:
                 on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
             except StateFileError:
                 on_disk = None
-            with parts.lock:
-                if not parts.offsets.take_change():
-                    return
-                text = parts.offsets.table(on_disk).to_text()
-            store.save_state(OFFSETS_FILE, text)
+            store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
 
     def close(self, now_ms: int) -> None:
         """Save what is in memory. The service stays open. Raises OSError."""

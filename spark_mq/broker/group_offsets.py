@@ -8,6 +8,7 @@ in the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from storage.names import is_system_group
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -124,20 +125,32 @@ class GroupOffsets:
 
     # The file
 
-    def table(self, on_disk: ConsumerOffsets | None = None) -> ConsumerOffsets:
-        """The table as the file is to hold it; the broker's own groups as they stand `on_disk`."""
-        offsets = {key: queues for key, queues in self._offsets.items() if queues and not is_system_group(key[1])}
-        own = on_disk.offsets if on_disk is not None else self._offsets
-        offsets |= {key: dict(queues) for key, queues in own.items() if is_system_group(key[1])}
-        entries = {
-            f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
-            for (topic, group), queues in sorted(offsets.items())
-        }
-        kept = {name: value for name, value in self._document.items() if name != "groupTopicMap"}
-        document = {**kept, "dataVersion": self.version.to_document(), "offsetTable": entries}
-        return ConsumerOffsets(self.version, {key: dict(queues) for key, queues in offsets.items()}, document)
+    def table(self) -> ConsumerOffsets:
+        """The table as it is in memory."""
+        return _table(self._offsets, self.version, self._document)
 
     def take_change(self) -> bool:
         """Whether anything has changed since this was asked before."""
         was_changed, self._is_changed = self._is_changed, False
         return was_changed
+
+
+def with_own_groups(table: ConsumerOffsets, on_disk: ConsumerOffsets | None) -> ConsumerOffsets:
+    """The table as the file is to hold it: the broker's own groups as they stand `on_disk`; as in the table where nobody can tell."""
+    if on_disk is None:
+        return table
+    offsets = {key: queues for key, queues in table.offsets.items() if not is_system_group(key[1])}
+    offsets |= {key: queues for key, queues in on_disk.offsets.items() if is_system_group(key[1])}
+    return _table(offsets, table.version, table.document)
+
+
+def _table(
+    offsets: Mapping[Key, Mapping[int, int]], version: DataVersion, document: Mapping[str, Any]
+) -> ConsumerOffsets:
+    kept = {name: value for name, value in document.items() if name != "groupTopicMap"}
+    found = {key: dict(queues) for key, queues in offsets.items() if queues or is_system_group(key[1])}
+    entries = {
+        f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
+        for (topic, group), queues in sorted(found.items())
+    }
+    return ConsumerOffsets(version, found, {**kept, "dataVersion": version.to_document(), "offsetTable": entries})

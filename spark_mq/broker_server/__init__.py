@@ -2,6 +2,7 @@
 
     settings.py       what a broker.conf says of the process: addresses, name servers, TLS
     registration.py   what name servers are told of the broker and its topics
+    batch_server.py   batches that Spark's sink hands over on this machine, beside the requests
     duties.py         what a broker does by itself: delays, transaction checks, retention, offsets onto the disk
     server.py         listeners and pools; requests to `Broker`, its answers and events to connections
 

@@ -28,6 +28,7 @@ from spark_mq.broker.connections import (
     Waiting,
 )
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
@@ -44,6 +45,7 @@ from storage.service.put_service import PutService
 
 _CONNECTION = "connection"
 _WATERMARK_SECONDS = 1
+_LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
 _LOG = logging.getLogger(__name__)
 _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 
@@ -71,6 +73,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
         )
+        self._batches = BatchServer(service, committed=self.broker.heed_batch)
         port = configuration.server.listen_port
         self._registration = Registration(
             self.broker.parts, configuration.client, port + 1, process.register_period_ms, process.register_timeout_ms
@@ -104,6 +107,7 @@ class RunningBroker:
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
         self._duties.start()
+        await asyncio.to_thread(self._batches.start)
         await asyncio.to_thread(self._registration.start)
         self._print_watermark()
 
@@ -119,6 +123,7 @@ class RunningBroker:
 
     def _close_store(self) -> None:
         try:
+            self._batches.close()
             self._duties.close()
             self.broker.close(current_time_ms())
         finally:
@@ -228,6 +233,8 @@ def _opened(configuration: Configuration) -> PutService:
         config=configuration.store,
         read_only=False,
         create=True,
+        lock_timeout_ms=_LOCK_TIMEOUT_MS,
+        holder="broker",
         store_host=configuration.store_host,
         broker_name=configuration.broker_name,
     )

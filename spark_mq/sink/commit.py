@@ -12,34 +12,33 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError
+from spark_mq.hand_over.local_socket import directory_identity
+from spark_mq.hand_over.messages import HandOver
+from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
 from spark_mq.sink.dead_letters import discard_staged
+from spark_mq.sink.handed_over import hand_over
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows
 from spark_mq.sink.place import not_shared
 from spark_mq.store_conditions import writing_conditions
 from storage import open_store
-from storage.batch.commit import abort_batch, commit_batch
-from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.batch.ledger import Batch
+from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
-from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError
+from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError, StoreServedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
-from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.recovery.creation import find_log
 from storage.rules.row_topics import RowWish
 from storage.settings.load import load_config
-from storage.tables.batch_notes import BatchNote, add_batch_note
-from storage.tables.put_statistics import PutStatistics
-from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.transaction.progress import save_counts
 
 _LOG = logging.getLogger("spark_mq.sink")
+_PAUSE_SECONDS = 0.1
 
 
 def commit_rows(
@@ -59,65 +58,82 @@ def commit_rows(
         raise WriteFailedError(
             f"the tasks' rows are those of {sorted({rows.batch for rows in staged})}, not of batch {batch_id}"
         )
-    topics = _most(rows.topics for rows in staged)
-    asked_s = time.monotonic()
-    with (
-        writing_conditions(options.root),
-        _naming_tasks(options, staged),
-        open_store(
-            options.root,
-            config=options.conf,
-            read_only=False,
-            create=not options.send_back,  # what failed was read from a store that is there
-            lock_timeout_ms=options.lock_timeout,
-            store_host=options.store_host,
-            broker_name=options.broker_name,
-            flush_disk_type=options.flush_disk_type,
-            rocketmq_version=options.rocketmq_version,
-        ) as store,
-    ):
-        opened_s, store.writer.statistics = time.monotonic(), PutStatistics()
-        _ensure_groups(store, topics)
-        outcome = commit_batch(
-            store.writer,
-            StagedBatch(
-                batch,
-                segments,
-                topics,
-                grown=_most(rows.grown for rows in staged),
-                destinations={queue for rows in staged for queue in rows.destinations},
-                dead_letters=dead_letters,
-            ),
-            wish=None if options.send_back else RowWish(options.create_topic, options.queue_num),
-            takeover=options.sink_takeover,
-            mirrored=mirrored,
-        )
-        if outcome.already_done:
-            discard_staged(LocalFileSystem(), options.root, dead_letters)
-        elif unresolved := sum((rows.unresolved for rows in staged), Counter[str]()):
-            save_counts(store, unresolved, now_ms=store.writer.clock())
-        if outcome.row_count:
-            _note(store, batch, outcome.row_count, waited_s=opened_s - asked_s, took_s=time.monotonic() - opened_s)
-        store.release()
-
-
-def _note(store: MessageStore, batch: Batch, row_count: int, *, waited_s: float, took_s: float) -> None:
-    """Remember what the batch was, for `spark-mq sink-status`. The batch is there already, so an error is logged and no more."""
-    writer = store.writer
-    topics = {name: found for name, found in writer.statistics.topics.items() if name != LEDGER_TOPIC}
-    note = BatchNote(
-        batch.query_id,
-        batch.batch_id,
-        writer.clock(),
-        row_count,
-        round(waited_s * 1_000),
-        round(took_s * 1_000),
-        topics,
+    commit = StagedCommit(
+        StagedBatch(
+            batch,
+            segments,
+            _most(rows.topics for rows in staged),
+            grown=_most(rows.grown for rows in staged),
+            destinations={queue for rows in staged for queue in rows.destinations},
+            dead_letters=dead_letters,
+        ),
+        wish=None if options.send_back else RowWish(options.create_topic, options.queue_num),
+        takeover=options.sink_takeover,
+        mirrored=mirrored,
+        unresolved=sum((rows.unresolved for rows in staged), Counter[str]()),
     )
-    try:
-        add_batch_note(writer.file_system, store.root, batch.sink_id, note)
-    except OSError as error:
-        _LOG.warning("batch %d of sink %s is stored; the note of it is not: %s", batch.batch_id, batch.sink_id, error)
+    with writing_conditions(options.root), _naming_tasks(options, staged):
+        _commit(options, commit)
+
+
+def _commit(options: SinkOptions, commit: StagedCommit) -> None:
+    """By the broker of ours that serves the store, where one does; else under the store's lock.
+
+    Where a broker ends without an answer, whoever has the store then goes on with what the disk says, this process too.
+    """
+    batch, asked_s = commit.staged.batch, time.monotonic()
+    end_s = asked_s + options.lock_timeout / 1_000
+    said = ""
+    while True:
+        left_ms = max(0, round((end_s - time.monotonic()) * 1_000))
+        try:
+            with _opened(options, left_ms) as store:
+                outcome = commit_staged(store, commit, waited_s=time.monotonic() - asked_s)
+                if outcome.already_done:
+                    discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
+                store.release()
+                return
+        except StoreServedError as served:
+            holder = served.holder
+        answer = hand_over(options.root, _request(options, commit, left_ms), holder)
+        if isinstance(answer, CommitOutcome):
+            if answer.already_done:
+                discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
+            return
+        if answer.begun_at is not None:
+            commit = replace(commit, begun_at=answer.begun_at if commit.begun_at is None else commit.begun_at)
+            end_s = time.monotonic() + options.lock_timeout / 1_000
+        elif time.monotonic() >= end_s:
+            raise StoreServedError(options.root, answer.reason, holder)
+        if answer.reason != said:
+            said = answer.reason
+            _LOG.warning("batch %d of sink %s waits for a broker: %s", batch.batch_id, batch.sink_id, said)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _opened(options: SinkOptions, lock_timeout_ms: int) -> MessageStore:
+    """Raises StoreServedError where a broker of ours has it."""
+    return open_store(
+        options.root,
+        config=options.conf,
+        read_only=False,
+        create=not options.send_back,  # what failed was read from a store that is there
+        lock_timeout_ms=lock_timeout_ms,
+        holder="sink",
+        store_host=options.store_host,
+        broker_name=options.broker_name,
+        flush_disk_type=options.flush_disk_type,
+        rocketmq_version=options.rocketmq_version,
+    )
+
+
+def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> HandOver:
+    return HandOver(
+        commit,
+        directory_identity(options.root),
+        patience_ms,
+        is_sync=options.flush_disk_type == "SYNC_FLUSH",
+    )
 
 
 @contextmanager
@@ -188,18 +204,6 @@ def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for one in counts:
         most |= Counter(one)
     return dict(most)
-
-
-def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
-    """Groups whose retry or dead-letter topics these are have their entries. Java: SubscriptionGroupManager."""
-    of_groups = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
-    if not of_groups:
-        return
-    store.writer.ensure_topics(of_groups)
-    for topic in of_groups:
-        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
-        if group not in store.groups:
-            store.save_group(SubscriptionGroupConfig(group))
 
 
 def _staged(message: WriterCommitMessage | None) -> StagedRows:

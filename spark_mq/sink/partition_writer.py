@@ -8,12 +8,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import InvalidRowError, WriteFailedError
+from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import DeadLetterWriter
 from spark_mq.sink.options import SinkOptions
@@ -26,7 +27,7 @@ from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_dige
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
-from storage.put.settings import PutSettings, put_settings, refuse_before_start
+from storage.put.settings import DEFAULT_STORE_HOST, PutSettings, parse_host, put_settings, refuse_before_start
 from storage.settings.load import StoreConfig, load_config
 
 _REJECTIONS_SHOWN = 5
@@ -195,5 +196,11 @@ class _PartitionWriter:
 
 
 def settings_of(options: SinkOptions, config: StoreConfig, files: LocalFileSystem) -> PutSettings:
-    """What the store says of itself now, with what the options add."""
-    return put_settings(options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type)
+    """What the store says of itself now, with what the options add; where it says nothing of its host, as a running broker says."""
+    settings = put_settings(
+        options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type
+    )
+    if options.store_host is None and settings.host == parse_host(DEFAULT_STORE_HOST, "storeHost"):
+        note = broker_note(options.root)
+        return settings if note is None else replace(settings, host=parse_host(note.store_host, "storeHost"))
+    return settings

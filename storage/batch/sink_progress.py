@@ -26,6 +26,7 @@ from storage.batch.ledger import (
     BatchLedger,
     LedgerMessage,
 )
+from storage.batch.staged_segment import StagedSegment
 from storage.errors import SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.put.store_writer import StoreWriter
@@ -77,11 +78,9 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
 
     Raises StoreNotWritableError where it may have expired and only the mirror says so.
     """
-    last_key = intent.segments[-1].last_unique_key
-    for message in messages_of(writer, intent.batch, intent.lower_bound, (END,)):
-        is_it = message.row_count == intent.row_count
-        if is_it and message.last is not None and message.last[1] == last_key:
-            return message.commitlog_offset
+    end_place = end_behind(writer, intent.batch, intent.segments, intent.lower_bound)
+    if end_place is not None:
+        return end_place
     if not intent.mirrored or not _has_expired(writer, intent) or messages_of(writer, intent.batch, intent.lower_bound):
         return None  # no END expires before its SLICEs
     note = notes_of(writer).expired(intent.sink_id, writer.log.minimum)
@@ -96,6 +95,15 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
             f"delete {intent_path(writer.root, intent)} if the rows of the batch were in the store; if not, delete the entry of that "
             f"group in {_offsets_path(writer)}, and the next opening writes them",
         )
+    return None
+
+
+def end_behind(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment], start: int) -> int | None:
+    """Where the END of the batch, with the rows of these very segments, stands behind a place in the log; None = nowhere."""
+    last_key, row_count = segments[-1].last_unique_key, sum(segment.rows for segment in segments)
+    for message in messages_of(writer, batch, start, (END,)):
+        if message.row_count == row_count and message.last is not None and message.last[1] == last_key:
+            return message.commitlog_offset
     return None
 
 

@@ -11,6 +11,7 @@
         IndexGeometryUnknownError(path, found)      key look-ups need broker.conf
         ForeignLogError(path, log, reason, hint)    its log may be another store's, and is not written
       StoreLockedError(path)                        another writer has it; retriable
+        StoreServedError(path, reason)              a broker of ours has it, and has not taken a batch
       FileFailedError(path, host, reason)           the operating system cannot read or write a file
         AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
         FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
@@ -78,6 +79,7 @@ from storage.errors.of_stores import (
     StoreNotSharedError,
     StoreNotWritableError,
     StoreRefusedError,
+    StoreServedError,
 )
 
 __all__ = [
@@ -110,6 +112,7 @@ __all__ = [
     "StoreNotSharedError",
     "StoreNotWritableError",
     "StoreRefusedError",
+    "StoreServedError",
     "TopicChangedError",
     "TopicNotFoundError",
 ]

@@ -156,6 +156,24 @@ class StoreLockedError(StorageError):
         return f"store {self.path} is locked by {by}{waited}".rstrip(",")
 
 
+class StoreServedError(StoreLockedError):
+    """A broker of this package serves the store: it takes a sink's batches, and `reason` says why it has not taken this one."""
+
+    hint = (
+        "run the query on the broker's machine, as the broker's user; or send to the broker as to any other (option nameServer); "
+        "reading needs no lock"
+    )
+
+    def __init__(self, path: str, reason: str, holder: str | None = None) -> None:
+        super().__init__(path, 0, holder)
+        self.args = (path, reason, holder)
+        self.reason = reason
+
+    def describe(self) -> str:
+        by = "a broker of this package" if self.holder is None else f"a broker of this package, {self.holder}"
+        return f"store {self.path} is served by {by}: {self.reason}"
+
+
 class FileFailedError(StorageError):
     """The operating system of `host` could not read, write or find `path`."""
 

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from storage.errors import StoreLockedError
+from storage.errors import StoreLockedError, StoreServedError
 from storage.failpoints import reach
 from storage.files.disk_use import is_memory
 from storage.files.file_system import (
@@ -31,7 +31,7 @@ from storage.files.local_files import (
     LocalSmallReads,
     LocalWriter,
 )
-from storage.files.lock_holder import is_held_by_broker, lock_holder
+from storage.files.lock_holder import BROKER_BYTE, Holder, is_held_by_broker, is_held_by_own_broker, lock_holder
 from storage.files.turns import PATIENCE_S, Turn, lock_byte
 
 _CHUNK = 1 << 20
@@ -276,20 +276,20 @@ class LocalFileSystem:
 
     @contextmanager
     def locked(
-        self, path: str, timeout_ms: int = 0, *, turns: str | None = None, yields_to_broker: bool = False
+        self, path: str, timeout_ms: int = 0, *, turns: str | None = None, holder: Holder = "writer"
     ) -> Iterator[None]:
         """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
 
         An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
         waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once. `turns` is the file of a queue
-        (`Turn`): those that name it get the lock in the order in which they began to wait. With `yields_to_broker` a lock that a
-        broker has is not waited for.
+        (`Turn`): those that name it get the lock in the order in which they began to wait. `holder` says whom it does not wait
+        for; a sink gets StoreServedError where a broker of ours has the lock.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
         outer = self._locked.get(device)
         try:
-            _take(descriptor, path, timeout_ms, turns, yields_to_broker)
+            _take(descriptor, path, timeout_ms, turns, holder)
             if REPORTS_ALL_ERRORS:
                 self._locked[device] = descriptor
             yield
@@ -301,23 +301,27 @@ class LocalFileSystem:
             os.close(descriptor)
 
 
-def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, yields_to_broker: bool) -> None:
+def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder: Holder) -> None:
     """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError."""
     start, said = time.monotonic(), False
     patience_s = min(PATIENCE_S, timeout_ms / 2_000)
     with Turn(turns, mode=FILE_MODE, patience_s=patience_s) if turns and timeout_ms else nullcontext() as turn:
         while True:
             if (turn is None or turn.has_come(descriptor)) and _lock(descriptor):
+                if holder == "broker":
+                    lock_byte(descriptor, BROKER_BYTE)
                 return
+            if holder == "sink" and is_held_by_own_broker(descriptor):
+                raise StoreServedError(path, "it takes batches", lock_holder(descriptor))
             now = time.monotonic()
-            if now >= start + timeout_ms / 1_000 or (yields_to_broker and is_held_by_broker(descriptor)):
+            if now >= start + timeout_ms / 1_000 or (holder in ("job", "broker") and is_held_by_broker(descriptor)):
                 raise StoreLockedError(path, timeout_ms, lock_holder(descriptor))
             if turn is not None:
                 turn.queue_up()
             if not said and now >= start + _UNSAID_WAIT_S:
                 said = True
-                holder = lock_holder(descriptor) or "a process that is not seen from here"
-                _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, holder)
+                by = lock_holder(descriptor) or "a process that is not seen from here"
+                _LOG.warning("waiting for %s, up to %d s: %s has it", path, timeout_ms // 1_000, by)
             time.sleep(_LOCK_INTERVAL_S)
 
 

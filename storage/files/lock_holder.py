@@ -13,7 +13,14 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Literal
 
+Holder = Literal["writer", "sink", "job", "broker"]
+"""Who asks for a store's lock, and so whom it waits for: a writer for everybody, a sink for all but a broker of ours (which takes its
+batches), a job and a broker for no broker.
+"""
+BROKER_BYTE = 1
+"""Of ROOT/lock: a broker of ours holds it beside byte 0. Java's locks byte 0 alone."""
 _FLOCK = struct.Struct("hhqqi4x")
 _COMMAND_SHOWN = 80
 _OPEN_FILE = -1
@@ -27,18 +34,25 @@ def lock_holder(descriptor: int) -> str | None:
 
 
 def is_held_by_broker(descriptor: int) -> bool:
-    """Whether byte 0 of the open file is locked as Java locks it: by a process, and not by an open file as we do."""
-    kind, pid = _byte_0(descriptor)
-    return kind != fcntl.F_UNLCK and pid != _OPEN_FILE
+    """Whether a broker has byte 0 of the open file: Java locks it for a process, we do for an open file; ours has byte 1 besides."""
+    kind, pid = _lock_of(descriptor, 0)
+    return kind != fcntl.F_UNLCK and (pid != _OPEN_FILE or is_held_by_own_broker(descriptor))
+
+
+def is_held_by_own_broker(descriptor: int) -> bool:
+    """Whether a broker of this package has the open file locked."""
+    kind, _ = _lock_of(descriptor, BROKER_BYTE)
+    return kind != fcntl.F_UNLCK
 
 
 def _of_kernel(descriptor: int) -> int | None:
-    kind, pid = _byte_0(descriptor)
+    kind, pid = _lock_of(descriptor, 0)
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-def _byte_0(descriptor: int) -> tuple[int, int]:
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+def _lock_of(descriptor: int, byte: int) -> tuple[int, int]:
+    """Kind and process of another's lock of a byte."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
     return kind, pid
 

@@ -38,6 +38,7 @@ from storage.tables.topics import TopicTable
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30
 _STORE_HOST = 11  # of a record's fixed fields
+RECORD_HEAD_BYTES = HEADER_STRUCTS[HOST_FLAGS].size
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,17 @@ def put_settings(
     )
 
 
+def record_host(head: bytes) -> bytes | None:
+    """The store host of the record that begins with these `RECORD_HEAD_BYTES`; None where none does."""
+    if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+        return None
+    layout = HEADER_STRUCTS[int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big") & HOST_FLAGS]
+    if len(head) < layout.size:
+        return None
+    host: bytes = layout.unpack_from(head)[_STORE_HOST]
+    return host
+
+
 def refuse_before_start(root: str, settings: PutSettings, now_ms: int) -> None:
     """StoreNotWritableError until the moment from which the store's broker takes messages (`startAcceptSendRequestTimeStamp`)."""
     try:
@@ -201,9 +213,6 @@ def _host_of_configuration(config: StoreConfig) -> bytes | None:
 def _host_of_log(log: CommitLog) -> bytes | None:
     """The store host of the first record of the last file that has one."""
     for file in reversed(log.files):
-        head = log.open_file(file).view(0, HEADER_STRUCTS[HOST_FLAGS].size).tobytes()
-        if int.from_bytes(head[4:8], "big") in (MAGIC_V1, MAGIC_V2):
-            flags = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big") & HOST_FLAGS
-            host: bytes = HEADER_STRUCTS[flags].unpack_from(head)[_STORE_HOST]
+        if (host := record_host(log.open_file(file).view(0, RECORD_HEAD_BYTES).tobytes())) is not None:
             return host
     return None

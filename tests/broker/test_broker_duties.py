@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
@@ -131,3 +134,26 @@ def test_every_row_of_the_table_has_a_handler_and_a_pool(tmp_path: Path) -> None
         assert set(REQUEST_TABLE) == {int(code) for code in broker._handlers}
     assert all(row.needs and isinstance(row.pool, Pool) for row in REQUEST_TABLE.values())
     assert {code for code, row in REQUEST_TABLE.items() if not row.is_on_fast_port} == {11, 361}
+
+
+def test_offsets_are_saved_without_one_lock_within_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat that makes its group's entry takes the tables' lock within the broker's own: the other way round both would stand."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        tables, offsets, found = broker.parts.service.store.tables_lock, broker.parts.offsets, []
+        take_change = offsets.take_change
+
+        def look() -> bool:
+            def try_lock() -> None:
+                found.append(tables.acquire(blocking=False))
+                tables.release()
+
+            other = threading.Thread(target=try_lock)
+            other.start()
+            other.join()
+            return take_change()
+
+        monkeypatch.setattr(offsets, "take_change", look)
+        BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
+        broker.save_offsets()
+        assert found == [True]

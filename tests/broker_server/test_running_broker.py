@@ -44,9 +44,9 @@ class Loop:
 
 
 @contextmanager
-def running(root: Path, port: int, name_server: str = "", more: str = "") -> Iterator[RunningBroker]:
+def running(root: Path, port: int, name_server: str = "", settings: str = "") -> Iterator[RunningBroker]:
     loop = Loop()
-    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n{more}"
+    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n{settings}"
     try:
         broker = loop.run(RunningBroker.start(read_configuration(text.encode(), None, {})))
         try:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import storage.files.turns
-from storage.errors import StoreLockedError
+from storage.errors import StoreLockedError, StoreServedError
 from storage.files.local_file_system import _LOCK_INTERVAL_S, FILE_MODE, LocalFileSystem
 from storage.files.turns import PATIENCE_S, Turn, lock_byte
 from tests.support.places import PROJECT
@@ -227,14 +228,15 @@ def test_who_has_the_lock_has_no_ticket_any_more(turns: str, tmp_path: Path) -> 
     assert had == [False]
 
 
-@pytest.mark.parametrize("kind", ["broker", "ours"])
+@pytest.mark.parametrize("kind", ["broker", "own broker", "ours"])
 def test_a_broker_is_not_waited_for_by_one_that_yields_to_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, slept = str(tmp_path / "lock"), []
     hold = "f = open(sys.argv[1], 'a+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1)"
-    if kind == "ours":
-        hold = "held = LocalFileSystem().locked(sys.argv[1]); held.__enter__()"
+    if kind != "broker":
+        holder = "writer" if kind == "ours" else "broker"
+        hold = f"held = LocalFileSystem().locked(sys.argv[1], holder={holder!r}); held.__enter__()"
     command = (
         f"import fcntl, sys\nfrom storage.files.local_file_system import LocalFileSystem\n{hold}\n"
         "print(flush=True)\nsys.stdin.read()"
@@ -245,9 +247,24 @@ def test_a_broker_is_not_waited_for_by_one_that_yields_to_it(
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(StoreLockedError), FILES.locked(path, 100, yields_to_broker=True):
+        with pytest.raises(StoreLockedError), FILES.locked(path, 100, holder="job"):
             pass
     assert (_LOCK_INTERVAL_S in slept) == (kind == "ours")  # other threads of the process may sleep too
+
+
+@pytest.mark.parametrize("kind", ["broker", "writer"])
+def test_a_sink_waits_for_all_but_a_broker_of_ours(
+    tmp_path: Path, kind: Literal["broker", "writer"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, slept = str(tmp_path / "lock"), []
+    monkeypatch.setattr("storage.files.local_file_system.time.sleep", slept.append)
+    with LocalFileSystem().locked(path, holder=kind):
+        with pytest.raises(StoreLockedError) as caught, FILES.locked(path, 100, holder="sink"):
+            pass
+        assert isinstance(caught.value, StoreServedError) == (kind == "broker")
+        assert (_LOCK_INTERVAL_S in slept) == (kind == "writer")
+    with FILES.locked(path, holder="sink"):
+        pass
 
 
 def test_many_that_wait_at_once_come_in_one_by_one(turns: str, tmp_path: Path) -> None:

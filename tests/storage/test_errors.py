@@ -37,6 +37,7 @@ from storage.errors import (
     StoreNotSharedError,
     StoreNotWritableError,
     StoreRefusedError,
+    StoreServedError,
     TopicChangedError,
     TopicNotFoundError,
 )
@@ -74,6 +75,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (FileFailedError("/s/x", "h", "Input/output error", "look"), ["/s/x on host h", "Input/output error"], False),
     (FileSystemUnavailableError("foo://x", "h", "not known", "s3"), ["host h", "foo://x", "not known"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
+    (StoreServedError("/s", "no answer", "process 7"), ["/s", "process 7", "no answer", "nameServer"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "\nfree space"], True),
     (LogFileNotMadeError("/s", "no room", "free space"), ["/s", "no room", "\nfree space"], True),
     (

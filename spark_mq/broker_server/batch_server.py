@@ -1,0 +1,228 @@
+"""The broker's side of a sink's hand-over: batches that sinks on this machine have staged are committed into the store that is open.
+
+    accepting   a thread: a connection each ─▶ asked who it is, and for which directory ─▶ its batch waits for those before
+    committing  a thread: one batch after the other, by `commit_staged`; the put lock is given up between two slices
+
+What decides is what always does: the intent and the ledger on the disk. So a batch whose sink hangs up before its turn is left, and one
+that has begun is finished, whoever hears of it. A broker that dies amid one leaves an intent to whoever opens the store next.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+
+from spark_mq.hand_over import local_socket
+from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
+from spark_mq.hand_over.messages import (
+    WAITING,
+    WORKING,
+    HandOver,
+    error_document,
+    outcome_document,
+    read_request,
+    taken_document,
+)
+from spark_mq.hand_over.staged_commit import commit_staged
+from storage.batch.commit import CommitOutcome
+from storage.batch.staged_segment import staged_directory
+from storage.errors import ConfigurationError, StorageError, StoreLockedError, StoreServedError
+from storage.format.record import host_text
+from storage.message_store import MessageStore
+from storage.put.settings import RECORD_HEAD_BYTES, record_host
+from storage.service.put_service import PutService
+
+MOST_CONNECTIONS = 64
+BEAT_SECONDS = 1.0
+_REQUEST_SECONDS = 10.0
+_LOG = logging.getLogger(__name__)
+
+
+class _SinkGoneError(Exception):
+    """Nobody waits for this batch any more, and it was not begun."""
+
+
+class BatchServer:
+    """Takes batches for one store, from `start` to `close`."""
+
+    def __init__(self, service: PutService, *, committed: Callable[[], None] = lambda: None) -> None:
+        """`committed` hears of each batch that was appended."""
+        self._service = service
+        self._committed = committed
+        self._commits = ThreadPoolExecutor(1, "batch commit")
+        self._listener: socket.socket | None = None
+        self._accepting = threading.Thread(target=self._accept, name="sinks' batches", daemon=True)
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._is_ending = False
+
+    def start(self) -> None:
+        """Listens. Where no socket can be made a warning says so: the broker runs, and sinks are told that they do not reach it."""
+        try:
+            self._listener = local_socket.listen(self._service.root, host_text(self._service.settings.host))
+        except (OSError, StorageError) as error:
+            _LOG.warning("sinks on this machine cannot write %s while the broker runs: %s", self._service.root, error)
+            return
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Takes nothing more; returns when the batch that is being committed is in the store, and its sink knows."""
+        self._is_ending = True
+        if self._listener is not None:
+            local_socket.remove(self._service.root)
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # who waits in accept hears of it
+            self._accepting.join()
+            self._listener.close()
+        self._commits.shutdown(cancel_futures=True)
+        with self._lock:
+            connections = dict(self._connections)
+        for connection in connections.values():
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)  # nothing more is asked
+        for thread in connections:
+            thread.join()
+
+    # Connections
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._is_ending:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if not self._is_ending:
+                    _LOG.warning("a sink was not heard: %s", error)
+                    time.sleep(BEAT_SECONDS)
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection,), name="sink's batch", daemon=True)
+            with self._lock:
+                is_one_too_many = len(self._connections) >= MOST_CONNECTIONS
+                if not is_one_too_many:
+                    self._connections[thread] = connection
+            try:
+                if is_one_too_many:
+                    raise RuntimeError(f"{MOST_CONNECTIONS} sinks are connected")
+                thread.start()
+            except RuntimeError as error:
+                _LOG.warning("a sink was not heard: %s", error)
+                connection.close()
+                with self._lock:
+                    self._connections.pop(thread, None)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                self._answer(_Sink(connection))
+        except (OSError, FrameError, ValueError, _SinkGoneError) as error:
+            _LOG.warning("a sink that was to hand over a batch is left: %s", error)
+        except Exception:  # whatever it is, the others go on
+            _LOG.exception("a sink's batch failed")
+        finally:
+            with self._lock:
+                del self._connections[threading.current_thread()]
+
+    def _answer(self, sink: _Sink) -> None:
+        user = local_socket.peer_user(sink.connection)
+        if not local_socket.is_own_user(user):
+            sink.tell(error_document(StoreServedError(self._service.root, f"batches of user {user} are not taken")))
+            return
+        document = local_socket.receive_frame(sink.connection, REQUEST_BYTES_MOST, _REQUEST_SECONDS)
+        if document is None:
+            return
+        try:
+            request = read_request(document)
+            self._refuse_others(request)
+        except (ValueError, StorageError, OSError) as error:
+            sink.tell(error_document(_refusal(self._service.root, error)))
+            return
+        asked_s = time.monotonic()
+        try:
+            commit = self._commits.submit(self._commit, request, sink, asked_s)
+        except RuntimeError:  # the broker ends
+            return
+        self._wait(commit, sink, asked_s + request.patience_ms / 1_000)
+        if commit.cancelled():
+            if not self._is_ending:  # else it hangs up, and the sink looks who has the store then
+                sink.tell(error_document(StoreLockedError(self._service.root, request.patience_ms, "its broker")))
+            return
+        failure = commit.exception()
+        if isinstance(failure, _SinkGoneError):
+            raise failure
+        sink.tell(outcome_document(commit.result()) if failure is None else error_document(failure))
+
+    def _wait(self, commit: Future[CommitOutcome], sink: _Sink, deadline_s: float) -> None:
+        """Until it is done, or given up before it has begun. The sink hears that its broker lives."""
+        while not commit.done():
+            wait([commit], BEAT_SECONDS)
+            if commit.done() or (time.monotonic() >= deadline_s and commit.cancel()):
+                return
+            try:
+                sink.tell(dict(WORKING if commit.running() else WAITING))
+            except OSError:
+                if commit.cancel():
+                    raise
+                wait([commit])
+
+    def _refuse_others(self, request: HandOver) -> None:
+        """Raises StoreServedError for a batch that was staged in another directory, ConfigurationError for another broker's rows."""
+        service = self._service
+        root, files, own = service.root, service.store.writer.file_system, service.settings.host
+        if local_socket.directory_identity(root) != request.directory:
+            raise StoreServedError(root, f"the batch is staged in another directory than the broker's {root}")
+        for segment in request.commit.staged.segments:
+            with suppress(FileNotFoundError):  # the commit says whether it needs it
+                file = files.open_file(f"{staged_directory(root)}/{segment.path}")
+                host = record_host(file.view(0, RECORD_HEAD_BYTES).tobytes())
+                file.close()
+                if host is not None and host != own:
+                    rule = f"the rows are staged for {host_text(host)}, and the broker is {host_text(own)}: give the option storeHost"
+                    raise ConfigurationError(service.config.file, None, "storeHost", rule)
+
+    # The commit
+
+    def _commit(self, request: HandOver, sink: _Sink, asked_s: float) -> CommitOutcome:
+        """In the thread of the commits. Raises what `commit_batch` does, _SinkGoneError with nothing begun."""
+        service = self._service
+        try:
+            sink.tell(taken_document(service.dispatched_end))
+        except OSError as error:
+            raise _SinkGoneError(str(error)) from error
+        waited_s = time.monotonic() - asked_s
+        outcome = commit_staged(service.store, request.commit, waited_s=waited_s, turn=self._turn)
+        if request.is_sync and not service.settings.sync_flush:
+            service.flush()
+        try:
+            self._committed()
+        except Exception:  # the batch is there
+            _LOG.exception("nobody was told of a batch that was appended")
+        return outcome
+
+    @contextmanager
+    def _turn(self) -> Iterator[MessageStore]:
+        """The put lock, and the tables': the sink's consumer offset is written into a file that the broker writes, too."""
+        with self._service.exclusive() as store, store.tables_lock:
+            yield store
+
+
+class _Sink:
+    """Who is told; by the threads of connection and commits, one at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._lock = threading.Lock()
+
+    def tell(self, document: dict[str, object]) -> None:
+        with self._lock:
+            local_socket.send_frame(self.connection, document, ANSWER_BYTES_MOST)
+
+
+def _refusal(root: str, error: Exception) -> Exception:
+    return (
+        error if isinstance(error, StorageError | OSError) else StoreServedError(root, f"its batch is refused: {error}")
+    )

@@ -1,0 +1,9 @@
+"""A sink's batch on its way to whoever has the store open: a commit of the sink's own, or a broker of ours on the same machine.
+
+    staged_commit.py  what a commit does on an open store, whoever has it open
+    local_socket.py   the broker's socket under ROOT/spark_mq: where it is, whose it is, frames on it
+    messages.py       what is said over it: a staged batch there, its outcome or error back
+
+The rows lie on the disk already, in segments below ROOT/spark_mq/staged; a message names them. Imports the engine. Begin with
+`staged_commit.py`; the broker's side is `spark_mq/broker_server/batch_server.py`, the sink's `spark_mq/sink/handed_over.py`.
+"""

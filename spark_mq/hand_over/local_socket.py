@@ -1,0 +1,212 @@
+"""The socket at which a broker of ours takes batches, ROOT/spark_mq/broker.sock, and frames on it.
+
+    0        4
+    | length | JSON object, UTF-8 |   big-endian; either side bounds the length before it takes the bytes
+
+The directory is opened, and the socket reached through it (/proc/self/fd/N/broker.sock): so ROOT may be longer than a
+socket's address (108 bytes). It has mode 0600, and each side asks the kernel who the other one is (SO_PEERCRED, unix(7)): a batch is
+handed over between processes of one user alone. broker.json beside it says whose socket it is, for texts, and where
+clients reach the broker. Both are the broker's that has the store's lock, so what another one has left is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.loose_file import load_loose, save_loose
+from storage.files.os_errors import host_name
+from storage.place.own_directory import own_directory
+
+SOCKET_NAME = "broker.sock"
+REQUEST_BYTES_MOST = 64 << 20
+"""Some 200,000 segments."""
+ANSWER_BYTES_MOST = 1 << 20
+SOCKET_MODE = 0o600
+_NOTE_NAME = "broker.json"
+_BACKLOG = 64
+_CHUNK_BYTES = 64 << 10
+_SEND_SECONDS = 10.0
+_LENGTH = struct.Struct(">I")
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class FrameError(Exception):
+    """What came, or was to be sent, is no frame of this protocol."""
+
+
+class BrokerNote(NamedTuple):
+    """What a broker says of itself beside its socket."""
+
+    host: str
+    boot_id: str
+    """Of the machine, since it was started: another one's socket cannot be reached."""
+    pid: int
+    store_host: str
+    """Where its clients reach it, address:port: what rows that are staged say of a store that holds no record yet."""
+
+
+# The broker's side
+
+
+def listen(root: str, store_host: str) -> socket.socket:
+    """The broker's socket, at which it listens; its note says `store_host`. The caller holds the store's lock.
+
+    Raises OSError where no socket can be made there: PermissionError where the directory is another user's.
+    """
+    files, directory = LocalFileSystem(), own_directory(root)
+    files.make_directories(directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _opened(root) as descriptor:
+            owner = os.fstat(descriptor).st_uid
+            if owner != os.geteuid():
+                raise PermissionError(f"{directory} belongs to user {owner}, and this process to user {os.geteuid()}")
+            _remove(descriptor)
+            os.fchmod(listener.fileno(), SOCKET_MODE)  # what bind makes takes it
+            listener.bind(_through(descriptor))
+            os.chmod(SOCKET_NAME, SOCKET_MODE, dir_fd=descriptor)
+        listener.listen(_BACKLOG)
+        note = BrokerNote(host_name(), files.boot_id(), os.getpid(), store_host)
+        save_loose(files, f"{directory}/{_NOTE_NAME}", json.dumps(note._asdict()).encode())
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def remove(root: str) -> None:
+    """No socket any more, nor a note. The caller still holds the store's lock."""
+    with suppress(OSError), _opened(root) as descriptor:
+        _remove(descriptor)
+
+
+def _remove(descriptor: int) -> None:
+    """What a broker has left in the open directory. Raises FileExistsError for what is no socket."""
+    with suppress(FileNotFoundError):
+        os.unlink(_NOTE_NAME, dir_fd=descriptor)
+    try:
+        found = os.stat(SOCKET_NAME, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FileExistsError(f"spark_mq/{SOCKET_NAME} is no socket, and is left as it is")
+    os.unlink(SOCKET_NAME, dir_fd=descriptor)
+
+
+# The sink's side
+
+
+def connect(root: str, timeout_s: float) -> socket.socket:
+    """A connection to the broker. Raises FileNotFoundError or ConnectionRefusedError where none listens, and other OSErrors."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        with _opened(root) as descriptor:
+            connection.connect(_through(descriptor))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def broker_note(root: str) -> BrokerNote | None:
+    """What the broker that has the socket says of itself; None where nothing that can be read is there."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        content = load_loose(LocalFileSystem(), f"{own_directory(root)}/{_NOTE_NAME}")
+        note = None if content is None else BrokerNote(**json.loads(content))
+        if note is not None and [type(value) for value in note] == [str, str, int, str]:
+            return note
+    return None
+
+
+# Both
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user of the process at the other end, as the kernel knows it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return int(user)
+
+
+def is_own_user(user: int) -> bool:
+    """Whether a batch is handed over between this process and one of that user."""
+    return user == os.geteuid()
+
+
+def directory_identity(root: str) -> tuple[int, int]:
+    """Device and inode of ROOT: equal for all of its names. Raises OSError."""
+    found = os.stat(root)
+    return found.st_dev, found.st_ino
+
+
+def send_frame(connection: socket.socket, document: dict[str, Any], size_most: int) -> None:
+    """Raises FrameError, with nothing sent, for one that is too large, OSError."""
+    content = json.dumps(document).encode()
+    if len(content) > size_most:
+        raise FrameError(f"a frame of {len(content)} bytes is too large, {size_most} is the most")
+    connection.settimeout(_SEND_SECONDS)
+    connection.sendall(_LENGTH.pack(len(content)) + content)
+
+
+def receive_frame(connection: socket.socket, size_most: int, timeout_s: float) -> dict[str, Any] | None:
+    """The next frame, whole within `timeout_s`; None where the other side has hung up.
+
+    Raises FrameError, TimeoutError, ConnectionResetError where it hangs up amid one.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    head = _take(connection, _LENGTH.size, deadline_s)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        raise ConnectionResetError("the other side has hung up amid a frame")
+    (size,) = _LENGTH.unpack(head)
+    if size > size_most:
+        raise FrameError(f"a frame of {size} bytes is too large, {size_most} is the most")
+    content = _take(connection, size, deadline_s)
+    if len(content) < size:
+        raise ConnectionResetError("the other side has hung up amid a frame")
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise FrameError(f"a frame is a JSON object, found {type(document).__name__}")
+    return document
+
+
+def _take(connection: socket.socket, size: int, deadline_s: float) -> bytearray:
+    """So many bytes, or fewer where the other side hangs up. Memory is taken as bytes come, not as they are promised."""
+    taken = bytearray()
+    while len(taken) < size:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the other side is silent")
+        connection.settimeout(left_s)
+        part = connection.recv(min(_CHUNK_BYTES, size - len(taken)))
+        if not part:
+            break
+        taken += part
+    return taken
+
+
+@contextmanager
+def _opened(root: str) -> Iterator[int]:
+    descriptor = os.open(own_directory(root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _through(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
