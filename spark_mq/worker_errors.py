@@ -7,8 +7,8 @@ A worker process ends when it has sent an error, so the variable that is set her
 
 An error without a name is a fault of ours, and keeps its traceback.
 
-A query that has rows enough, as `show(5)`, hangs up while a worker still writes, and a session that ends while workers are idle. PySpark's
-daemon prints the traceback of that BrokenPipeError, though nothing is wrong; in a worker that has worked for us it does not.
+A query that has rows enough, as `show(5)`, hangs up while a worker still writes; so does a session that ends while workers are idle.
+PySpark's daemon prints the traceback of that BrokenPipeError, though nothing is wrong; in a worker that has worked for us it does not.
 """
 
 from __future__ import annotations
