@@ -17,7 +17,7 @@ from storage.names import SYSTEM_TOPICS, is_system_topic
 from storage.rules.auto_topics import built_in_topics
 from storage.rules.message_check import topic_name_remark
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
 
 
 class TopicHandlers:
@@ -61,6 +61,7 @@ class TopicHandlers:
                 change,
             )
             self._check_type(change)
+            _check_counts(wanted)
             if wanted != self._parts.topics.get(told.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
@@ -76,6 +77,7 @@ class TopicHandlers:
             for topic in wanted:
                 self._check_name(topic.topic)
                 self._check_type(topic.attributes)
+                _check_counts(topic)
                 if topic == self._parts.topics.get(topic.topic):
                     return asked.answer(remark=UNSET)
             self._save(wanted)
@@ -195,3 +197,11 @@ class TopicHandlers:
         settings, config = self._parts.service.settings, self._parts.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
         return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
+
+
+def _check_counts(topic: TopicConfig) -> None:
+    """Departure: Java sets no limit, and counts up to what anybody has said when it is asked for the topic's figures."""
+    for count in (topic.read_queue_count, topic.write_queue_count):
+        if not 0 <= count <= QUEUE_COUNT_LIMIT:
+            remark = f"The topic can have 0 to {QUEUE_COUNT_LIMIT} queues, not {count}."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

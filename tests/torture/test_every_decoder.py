@@ -20,9 +20,10 @@ from tests.torture.answer_decoders import ANSWER_DECODERS
 from tests.torture.live_decoders import LIVE_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.samples import Samples
+from tests.torture.server_decoders import SERVER_DECODERS
 from tests.torture.wire_decoders import WIRE_DECODERS
 
-ROOMS = ("remoting", "client", "source", "sink")
+ROOMS = ("remoting", "remoting_server", "client", "namesrv", "broker", "broker_server", "source", "sink")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
@@ -34,11 +35,15 @@ READING = frozenset(
 
 _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
 NOT_FOREIGN = {
+    "broker/put_response.py recall_handle": "text of its own",
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
     "client/signing.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
+    "namesrv/access.py administrator_of": "the operator's setting",
+    "namesrv/settings.py _escaped": "text of its own",
+    "remoting_server/channel.py Channel.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
     "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
@@ -50,7 +55,7 @@ NOT_FOREIGN = {
 
 
 _OF_THESE_ROOMS = (
-    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS),
+    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS, *SERVER_DECODERS),
     *(decoder for decoder in fuzz.DECODERS if decoder.name in ("client batches", "positions of a query")),
 )
 
