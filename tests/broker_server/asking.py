@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,10 +17,8 @@ _LIMIT_SECONDS = 60
 
 def answers_of(address: str, commands: Iterable[RemotingCommand], may_wait: frozenset[int]) -> list[RemotingCommand]:
     """The answers, over one connection. AssertionError where one does not come, unless its code is among those that may wait."""
-    host, port = address.rsplit(":", 1)
     found: list[RemotingCommand] = []
-    with socket.create_connection((host, int(port)), _LIMIT_SECONDS) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _connected(address) as sock:
         reader = FrameReader()
         rest = iter(commands)
         begun = 0
@@ -30,30 +29,46 @@ def answers_of(address: str, commands: Iterable[RemotingCommand], may_wait: froz
     return found
 
 
+def _connected(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    sock = socket.create_connection((host, int(port)), _LIMIT_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
 def _answered(
     sock: socket.socket, reader: FrameReader, commands: Sequence[RemotingCommand], may_wait: frozenset[int]
 ) -> list[RemotingCommand]:
-    for command in commands:
-        sock.sendall(b"".join(bytes(piece) for piece in encode_frame(command)))
+    data = b"".join(bytes(piece) for command in commands for piece in encode_frame(command))
+    sending = threading.Thread(target=_send, args=(sock, data), daemon=True)  # the server may wait until it is read from
+    sending.start()
     expected = {command.opaque: command for command in commands if not command.flag & 3 and command.code not in may_wait}
     found, end = [], time.monotonic() + _LIMIT_SECONDS
     while expected and time.monotonic() < end:
-        data = sock.recv(1 << 20)
-        assert data, f"the broker has hung up; not answered: {list(expected.values())[:3]}"
-        for answer in reader.feed(data):
+        received = sock.recv(1 << 20)
+        assert received, f"the broker has hung up; not answered: {list(expected.values())[:3]}"
+        for answer in reader.feed(received):
             if answer.is_response:
                 found.append(answer)
                 expected.pop(answer.opaque, None)
     assert not expected, f"{len(expected)} are not answered: {list(expected.values())[:3]}"
+    sending.join(_LIMIT_SECONDS)
     return found
 
 
-def hangs_up_on(address: str, data: bytes) -> bool:
-    """Whether the server closes the connection over which these bytes came, and no more will."""
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), _LIMIT_SECONDS) as sock, suppress(ConnectionError):
+def _send(sock: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
         sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
+
+
+def await_end(address: str, data: bytes, *, says_no_more: bool = True) -> None:
+    """Until the server closes the connection over which these bytes came; and nothing more will come, if that is said.
+
+    Raises TimeoutError where it does not.
+    """
+    with _connected(address) as sock, suppress(ConnectionError):
+        sock.sendall(data)
+        if says_no_more:
+            sock.shutdown(socket.SHUT_WR)
         while sock.recv(1 << 16):
             pass
-    return True

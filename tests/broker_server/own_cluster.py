@@ -37,6 +37,10 @@ class OwnCluster:
             "namesrvAddr": self.name_server,
             "storePathRootDir": self.store,
             "diskMaxUsedSpaceRatio": 95,
+            "mappedFileSizeCommitLog": 16 << 20,
+            "mappedFileSizeConsumeQueue": 200_000,
+            "maxHashSlotNum": 50_000,
+            "maxIndexNum": 200_000,
             **settings,
         }
         self._conf.write_text("".join(f"{name}={value}\n" for name, value in told.items()), "utf-8")

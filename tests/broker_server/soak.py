@@ -48,6 +48,7 @@ _LIVES = 9
 _LEAST_LIFE_S = 4.0
 _DRAIN_S, _STANDSTILL_S = 600.0, 90.0
 _READ_AT_ONCE = 1_024
+_DELAYS = "1s 1s 2s 3s 5s 10s"
 _MIB = 1 << 20
 
 
@@ -128,7 +129,7 @@ def soak(flush: str, seconds: float, seed: int, directory: Path, tell: Callable[
     soaked = Soaked(flush, seed, seconds)
     book = Book()
     with ExitStack() as running:
-        cluster = running.enter_context(own_cluster(directory, ADVERTISED, **_broker_settings(flush)))
+        cluster = running.enter_context(own_cluster(directory, ADVERTISED, flushDiskType=flush, messageDelayLevel=_DELAYS))
         ports = cluster.name_server_port, cluster.port
         ways = [(f"{ADVERTISED}:{port}", f"127.0.0.1:{port}") for port in ports]
         proxy = running.enter_context(bad_proxy(random.getrandbits(32), 1.0, ways))
@@ -158,15 +159,6 @@ def soak(flush: str, seconds: float, seed: int, directory: Path, tell: Callable[
     soaked.not_consumed = sorted(book.acknowledged - book.consumed)
     soaked.wrong, soaked.failures = book.wrong, book.failures
     return soaked
-
-
-def _broker_settings(flush: str) -> dict[str, str | int]:
-    return {
-        "flushDiskType": flush,
-        "mappedFileSizeCommitLog": 16 << 20,
-        "mappedFileSizeConsumeQueue": 200_000,
-        "messageDelayLevel": "1s 1s 2s 3s 5s 10s",
-    }
 
 
 def _clients(cluster: OwnCluster, book: Book, random: Random, seconds: float) -> tuple[list[Sending], list[Coming]]:

@@ -39,7 +39,7 @@ def test_a_slope_is_one_for_all_lives_whatever_their_levels() -> None:
 
 
 def test_the_beginning_of_a_life_does_not_count() -> None:
-    life = _life(0, 0, 600_000, 30) + _life(30, 300_000, 0)
+    life = _life(0, 0, 600_000, 30) + _life(30, 300_000, 0, 200)
     assert slope_per_minute([life], lambda sample: sample.own_bytes) == pytest.approx(0, abs=1)
 
 
