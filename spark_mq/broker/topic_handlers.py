@@ -13,7 +13,8 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_b
 from spark_mq.remoting.admin_bodies import GroupList, TopicConfigList, TopicOffset, TopicStatsTable
 from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
 from spark_mq.remoting.route_bodies import TopicConfigTable, TopicList
-from storage.names import SYSTEM_TOPICS, is_system_topic
+from storage.errors import NameIllegalError
+from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.auto_topics import built_in_topics
 from storage.rules.message_check import topic_name_remark
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
@@ -97,14 +98,20 @@ class TopicHandlers:
             self._parts.service.save_topic(replace(topic, attributes=attributes))
 
     def delete(self, asked: Asked) -> RemotingCommand:
-        """215: entry, offsets and queues; messages stay in the log until they expire."""
+        """215: entry, offsets and queues; messages stay in the log until they expire.
+
+        Departure: a name that no directory can have is refused; Java says that it is deleted.
+        """
         told: TopicRequest = asked.header
         if not told.topic.strip():
             return asked.answer(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         try:
             self._check_system(told.topic)
+            validate_path_element("topic", told.topic)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
+        except NameIllegalError as illegal:
+            return asked.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
         parts = self._parts
         with parts.lock:
             parts.offsets.forget_topic(told.topic)

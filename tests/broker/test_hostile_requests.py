@@ -55,3 +55,8 @@ def test_an_attribute_that_is_no_number_is_refused_with_its_range(peers: BrokerP
     peers.ask("admin", 17, TOPIC)
     answer = peers.ask("admin", 17, TOPIC | {"attributes": f"+reserve.time={value}"})
     assert (answer.code, (answer.remark or "")[:22]) == (ResponseCode.SYSTEM_ERROR, "value is not in range(")
+
+
+@pytest.mark.parametrize("name", ["..", "../../config", "/etc", "a\x00b", "x" * 300])
+def test_a_topic_that_no_directory_can_be_named_after_is_not_deleted(peers: BrokerPeers, name: str) -> None:
+    assert peers.ask("admin", 215, {"topic": name}).code == ResponseCode.INVALID_PARAMETER

@@ -40,9 +40,13 @@ def _answered(
     sock: socket.socket, reader: FrameReader, commands: Sequence[RemotingCommand], may_wait: frozenset[int]
 ) -> list[RemotingCommand]:
     data = b"".join(bytes(piece) for command in commands for piece in encode_frame(command))
-    sending = threading.Thread(target=_send, args=(sock, data), daemon=True)  # the server may wait until it is read from
+    sending = threading.Thread(
+        target=_send, args=(sock, data), daemon=True
+    )  # the server may wait until it is read from
     sending.start()
-    expected = {command.opaque: command for command in commands if not command.flag & 3 and command.code not in may_wait}
+    expected = {
+        command.opaque: command for command in commands if not command.flag & 3 and command.code not in may_wait
+    }
     found, end = [], time.monotonic() + _LIMIT_SECONDS
     while expected and time.monotonic() < end:
         received = sock.recv(1 << 20)

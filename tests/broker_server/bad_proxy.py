@@ -62,9 +62,7 @@ def bad_proxy(seed: int, seconds: float, ways: Sequence[tuple[str, str]]) -> Ite
     """Listens meanwhile; each way is the address where it listens and the one where what comes goes on. It is calm at first."""
     words = [f"{listen}={target}" for listen, target in ways]
     command = [sys.executable, "-m", "tests.broker_server.bad_proxy", str(seed), str(seconds), *words]
-    with subprocess.Popen(
-        command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             listening = process.stdout.readline().split()

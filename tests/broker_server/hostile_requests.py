@@ -97,7 +97,10 @@ def bad_bodies(honest: Sequence[RemotingCommand], random: Random, count: int) ->
     command = max(honest, key=lambda one: len(one.body))
     for number, body in enumerate((*_BODIES, *(JSON_BOMBS if command.code in REQUEST_BODIES else ()))):
         yield _encoded(command._replace(body=body), number)
-        fields = {**(command.ext_fields or {}), **{n: t for n, t in _COMPRESSED.items() if n in (command.ext_fields or {})}}
+        fields = {
+            **(command.ext_fields or {}),
+            **{n: t for n, t in _COMPRESSED.items() if n in (command.ext_fields or {})},
+        }
         yield _encoded(command._replace(body=body, ext_fields=fields), number)
     bodies = [bytes(one.body) for one in honest if one.body]
     if bodies:
@@ -106,7 +109,9 @@ def bad_bodies(honest: Sequence[RemotingCommand], random: Random, count: int) ->
             yield _encoded(random.choice(honest)._replace(body=mutator.next()), number)
 
 
-def bad_mixtures(honest: Mapping[int, Sequence[RemotingCommand]], random: Random, count: int) -> Iterator[RemotingCommand]:
+def bad_mixtures(
+    honest: Mapping[int, Sequence[RemotingCommand]], random: Random, count: int
+) -> Iterator[RemotingCommand]:
     """Commands of all codes with several things wrong at once: values, fields of others, code, flags, version."""
     commands = [command for each in honest.values() for command in each]
     values = NAMES + NUMBERS

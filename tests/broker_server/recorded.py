@@ -11,7 +11,9 @@ from tests.broker.peers import SocketPeers
 from tests.broker_server.hostile_requests import by_code
 from tests.broker_server.own_cluster import OwnCluster
 
-_REPLY = dict(zip("abcdefghijklm", ("g", "own_REPLY_TOPIC", "TBW102", 4, 0, 0, 0, 0, "", 0, "false", 16, "false"), strict=True))
+_REPLY = dict(
+    zip("abcdefghijklm", ("g", "own_REPLY_TOPIC", "TBW102", 4, 0, 0, 0, 0, "", 0, "false", 16, "false"), strict=True)
+)
 
 
 class RecordingPeers(SocketPeers):
@@ -31,5 +33,5 @@ def honest_commands(cluster: OwnCluster, peers: RecordingPeers) -> Mapping[int, 
     Conversation(peers, cluster.port).all()
     peers.ask("admin", 28)
     peers.ask("admin", 43)
-    peers.ask("admin", 324, {name: value for name, value in _REPLY.items()}, b"answer")
+    peers.ask("admin", 324, _REPLY, b"answer")
     return by_code(peers.commands)

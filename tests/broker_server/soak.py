@@ -118,7 +118,9 @@ def table(rows: Sequence[str]) -> str:
 def with_row(page: str, row: str) -> list[str]:
     """The rows of a page's table, with this one in place of that of its flush."""
     inside = page.partition(BEGIN)[2].partition(END)[0].splitlines()
-    kept = {line.split(" | ")[0]: line for line in inside if line.startswith(tuple(f"| {flush} |" for flush in FLUSHES))}
+    kept = {
+        line.split(" | ")[0]: line for line in inside if line.startswith(tuple(f"| {flush} |" for flush in FLUSHES))
+    }
     kept[row.split(" | ")[0]] = row
     return [kept[f"| {flush}"] for flush in FLUSHES if f"| {flush}" in kept]
 
@@ -129,7 +131,9 @@ def soak(flush: str, seconds: float, seed: int, directory: Path, tell: Callable[
     soaked = Soaked(flush, seed, seconds)
     book = Book()
     with ExitStack() as running:
-        cluster = running.enter_context(own_cluster(directory, ADVERTISED, flushDiskType=flush, messageDelayLevel=_DELAYS))
+        cluster = running.enter_context(
+            own_cluster(directory, ADVERTISED, flushDiskType=flush, messageDelayLevel=_DELAYS)
+        )
         ports = cluster.name_server_port, cluster.port
         ways = [(f"{ADVERTISED}:{port}", f"127.0.0.1:{port}") for port in ports]
         proxy = running.enter_context(bad_proxy(random.getrandbits(32), 1.0, ways))
@@ -238,10 +242,7 @@ def stored_keys(root: Path) -> set[str]:
     with open_store(root) as store:
         topics = [topic for topic in (TOPIC, retry_topic(GROUP)) if topic in store.topics()]
         return {
-            key
-            for topic in topics
-            for queue_id in store.queue_ids(topic)
-            for key in _keys_of(store, topic, queue_id)
+            key for topic in topics for queue_id in store.queue_ids(topic) for key in _keys_of(store, topic, queue_id)
         }
 
 

@@ -169,5 +169,3 @@ class Coming(threading.Thread):
             if not is_too_soon:
                 self._book.consumed.update(keys)
         return ConsumeStatus.LATER if is_too_soon else ConsumeStatus.SUCCESS
-
-

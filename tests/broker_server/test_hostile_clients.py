@@ -1,4 +1,4 @@
-"""A broker that runs among those who mean harm: it answers or hangs up, keeps to its memory and its directory, and serves the others."""
+"""A broker that runs among those who mean harm: it answers or hangs up, keeps to memory and directory, and serves the others."""
 
 from __future__ import annotations
 
@@ -147,9 +147,7 @@ def test_frames_that_never_end_take_what_has_come_of_them_and_are_given_up(tmp_p
     with own_cluster(tmp_path, serverChannelMaxIdleTimeSeconds=2, **SETTINGS_OF_TESTS) as cluster:
         host, port = cluster.address.split(":")
         with hostilities(cluster, 100 << 20), ExitStack() as opened:
-            socks = [
-                opened.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(300)
-            ]
+            socks = [opened.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(300)]
             for number, sock in enumerate(socks):
                 sock.sendall(claims[number % 3] + b"{" * 50)
             ended = threading.Event()

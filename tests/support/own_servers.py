@@ -28,9 +28,7 @@ def are_ours() -> bool:
     return os.environ.get(VARIABLE) == "own"
 
 
-def start_name_server(
-    directory: Path, port: int, java_properties: Sequence[str] = ()
-) -> subprocess.Popen[bytes]:
+def start_name_server(directory: Path, port: int, java_properties: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Listens when this returns. `java_properties` are those of a Java process, of which TLS takes some."""
     lines = f"listenPort={port}\nkvConfigPath={directory}/kv.json\nconfigStorePath={directory}/namesrv.properties\n"
     (directory / "namesrv.conf").write_text(lines + _tls(java_properties), "utf-8")
