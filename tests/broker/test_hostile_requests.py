@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from spark_mq.broker.broker import Broker
+from storage import open_store
 from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
+from storage.settings.java_properties import parse_properties
+from storage.settings.load import parse_config
 from storage.tables.topics import QUEUE_COUNT_LIMIT
 from tests.broker.peers import BrokerPeers, FakeClock
-from tests.broker.test_broker_duties import running
+from tests.broker.test_broker_duties import CONF, running
 
 TOPIC = {
     "topic": "T",
@@ -60,3 +66,18 @@ def test_an_attribute_that_is_no_number_is_refused_with_its_range(peers: BrokerP
 @pytest.mark.parametrize("name", ["..", "../../config", "/etc", "a\x00b", "x" * 300])
 def test_a_topic_that_no_directory_can_be_named_after_is_not_deleted(peers: BrokerPeers, name: str) -> None:
     assert peers.ask("admin", 215, {"topic": name}).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_settings_that_many_operators_change_at_once_all_stand_in_the_file(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_bytes(CONF)
+    store = open_store(tmp_path / "store", config=parse_config(CONF, str(conf)), read_only=False, create=True)
+    names = ("maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInMemory", "defaultQueryMaxNum")
+    wanted = [(name, str(turn)) for turn in range(100, 140) for name in names]
+    with PutService(store, starts_duties=False) as service, Broker(service) as broker:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda pair: broker.parts.change_settings(dict([pair]), 1), wanted))
+        settings = broker.parts.config.settings
+    found = {each.key: each.value for each in parse_properties(conf.read_bytes())}
+    assert {name: found[name] for name in names} == {name: settings[name] for name in names}
+    assert found.keys() >= {"brokerName", *names}
