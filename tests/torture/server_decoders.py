@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -133,7 +134,7 @@ _OWN_FIELDS: Mapping[int, Mapping[str, str]] = {
     RequestCode.DELETE_TOPIC_IN_BROKER: {"topic": "New"},
     RequestCode.UNREGISTER_CLIENT: {"clientID": "d@1", "consumerGroup": "H"},
 }
-_SQL = "n > 3 AND TAGS IN ('red', 'blue') OR n BETWEEN 1.5 AND 9 OR KEYS CONTAINS 'k' AND NOT x IS NULL"
+_SQL = "n NOT BETWEEN 1.5 AND 9 OR n > 3 AND TAGS IN ('red', 'blue') OR KEYS CONTAINS 'k' AND NOT x IS NULL"
 
 
 def _frame(command: RemotingCommand) -> bytes:
@@ -215,7 +216,7 @@ def _name_server_requests(samples: Samples) -> list[bytes]:
 
 def _read_texts(content: bytes, directory: Path) -> bool:
     """A name server's file, by Java's or by anybody."""
-    found = parse_kv_config(content.decode("utf-8", "surrogateescape"), "kvConfig.json")
+    found = parse_kv_config(content.decode("utf-8", "replace"), "kvConfig.json")
     with suppress(UnicodeEncodeError):
         assert parse_kv_config(found.text(), "kvConfig.json") == found
     return bool(found.tables)
@@ -247,7 +248,8 @@ class _Served:
         return self.broker
 
     def _begin(self) -> None:
-        root = Path(self._open.enter_context(TemporaryDirectory(prefix="served-")))
+        root = Path(mkdtemp(prefix="served-"))
+        self._open.callback(rmtree, root)
         conf = root / "broker.conf"
         conf.write_text(
             "brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\n"
