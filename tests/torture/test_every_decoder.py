@@ -35,14 +35,11 @@ READING = frozenset(
 
 _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
 NOT_FOREIGN = {
-    "broker/put_response.py recall_handle": "text of its own",
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
     "client/signing.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
-    "namesrv/access.py administrator_of": "the operator's setting",
-    "namesrv/settings.py _escaped": "text of its own",
     "remoting_server/channel.py Channel.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
     "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
