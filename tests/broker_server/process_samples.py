@@ -22,6 +22,8 @@ class Sample(NamedTuple):
     own_bytes: int
     """Without them: what the process has allocated."""
     descriptors: int
+    open_files: int
+    """Those of the descriptors that are files: of a broker mostly the store's, more as it grows."""
 
 
 def take_sample(pid: int) -> Sample | None:
@@ -29,9 +31,18 @@ def take_sample(pid: int) -> Sample | None:
     with suppress(OSError, KeyError):
         lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines())
         found = {words[0]: int(words[1]) << 10 for words in lines if words and words[0] in ("VmRSS:", "RssAnon:")}
-        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-        return Sample(time.monotonic(), found["VmRSS:"], found["RssAnon:"], descriptors)
+        numbers = os.listdir(f"/proc/{pid}/fd")
+        open_files = sum(_is_file(f"/proc/{pid}/fd/{number}") for number in numbers)
+        return Sample(time.monotonic(), found["VmRSS:"], found["RssAnon:"], len(numbers), open_files)
     return None
+
+
+def _is_file(link: str) -> bool:
+    """False also where it was closed meanwhile."""
+    try:
+        return os.readlink(link).startswith("/")
+    except OSError:
+        return False
 
 
 class Sampler:

@@ -42,7 +42,8 @@ ADVERTISED = "127.0.0.2"
 QUEUES, PRODUCERS, CONSUMERS = 8, 2, 3
 COLUMNS = (
     *("flush", "seed", "minutes", "kills", "cuts", "freezes", "joins", "sent", "acknowledged", "consumed", "lost"),
-    *("memory, MiB/min", "with mapped files, MiB/min", "descriptors/min", "memory, MiB", "descriptors"),
+    *("memory, MiB/min", "with mapped files, MiB/min", "descriptors/min"),
+    *("with files, descriptors/min", "memory, MiB", "descriptors"),
 )
 _LIVES = 9
 _LEAST_LIFE_S = 4.0
@@ -90,6 +91,7 @@ class Soaked:
             f"{len({*self.lost, *self.not_consumed}):,}",
             _slope_text(slope_per_minute(self.lives, lambda sample: sample.own_bytes / _MIB)),
             _slope_text(slope_per_minute(self.lives, lambda sample: sample.rss_bytes / _MIB)),
+            _slope_text(slope_per_minute(self.lives, lambda sample: sample.descriptors - sample.open_files)),
             _slope_text(slope_per_minute(self.lives, lambda sample: sample.descriptors)),
             _range_text([sample.own_bytes // _MIB for sample in samples]),
             _range_text([sample.descriptors for sample in samples]),

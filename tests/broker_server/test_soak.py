@@ -28,7 +28,7 @@ def test_nothing_that_was_acknowledged_is_lost(flush: str, tmp_path: Path) -> No
 
 
 def _life(begin_s: float, level: int, per_minute: float, seconds: int = 100) -> list[Sample]:
-    return [Sample(begin_s + at, 0, level + round(per_minute * at / 60), 7) for at in range(seconds)]
+    return [Sample(begin_s + at, 0, level + round(per_minute * at / 60), 7, 3) for at in range(seconds)]
 
 
 def test_a_slope_is_one_for_all_lives_whatever_their_levels() -> None:
