@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that 
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture check bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check bench doctor wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ test-crash: setup ## the crash tests, then drivers killed 50 times and duties 10
 
 torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/RELIABILITY.md; SEED=n for the same rounds
 	@$(VENV)/bin/python -m tests.torture docs/RELIABILITY.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: setup ## our broker for MINUTES=20 with each flush, among kills and bad connections; writes docs/RELIABILITY.md
+	@$(VENV)/bin/python -m tests.broker_server.soak --flush SYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/RELIABILITY.md
+	@$(VENV)/bin/python -m tests.broker_server.soak --flush ASYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/RELIABILITY.md
 
 check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))

@@ -39,6 +39,7 @@ from spark_mq.remoting.route_bodies import TopicList
 from storage.errors import NameIllegalError
 from storage.names import validate_group
 from storage.rules.response_codes import ResponseCode
+from storage.tables.topics import QUEUE_COUNT_LIMIT
 
 
 class GroupHandlers:
@@ -73,11 +74,14 @@ class GroupHandlers:
         return self._save(asked, read_body(SubscriptionGroupList, asked.body).groups)
 
     def _save(self, asked: Asked, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
-        """Departure: a name that no group may have is refused; Java makes an entry for it."""
+        """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
         groups = self._parts.groups
         try:
             for group in map(group_entry, told):
                 known = groups.get(validate_group(group.group))
+                if group.retry_queue_count > QUEUE_COUNT_LIMIT:
+                    remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
+                    return asked.answer(ResponseCode.INVALID_PARAMETER, remark)
                 attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
                 self._parts.service.save_group(replace(group, attributes=attributes))
         except (AttributeRefusedError, NameIllegalError) as refused:

@@ -79,6 +79,7 @@ class BrokerParts:
         self.config: StoreConfig = config
         """The settings, with what an operator has changed."""
         self.settings_version = DataVersion()
+        self._settings_lock = threading.Lock()
         self.pool_load: Callable[[Pool], tuple[int, int]] = lambda pool: (0, 0)
         """How many requests wait for a pool, and for how many ms the first one; whoever runs the pools sets it."""
         self.served = ServedStore(service.store)
@@ -123,12 +124,13 @@ class BrokerParts:
 
     def change_settings(self, told: Mapping[str, str], now_ms: int) -> None:
         """An operator's settings hold from now on, and stand in the broker.conf that was read. Raises ConfigurationError, OSError."""
-        changed = with_settings(self.config, told)
-        if (path := self.config.file) is not None:
-            files = self.service.store.writer.file_system
-            files.replace(path, changed_text(files.read_file(path) or b"", told))
-        self.config = changed
-        self.settings_version = self.settings_version.raised(now_ms)
+        with self._settings_lock:
+            changed = with_settings(self.config, told)
+            if (path := self.config.file) is not None:
+                files = self.service.store.writer.file_system
+                files.replace(path, changed_text(files.read_file(path) or b"", told))
+            self.config = changed
+            self.settings_version = self.settings_version.raised(now_ms)
 
     @property
     def broker_name(self) -> str:

@@ -44,11 +44,14 @@ def _read_as(text: str, beside: Value) -> Value:
     if isinstance(beside, float):
         return read_double(text)
     bits = 64 if isinstance(beside, Long) else 32
-    if not re.fullmatch(r"[+-]?0*\d{1,19}", text) or not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
-        raise EvaluationError(f"{text!r} is no number of {bits} bits")
-    return int(text)
+    found = _INTEGER.fullmatch(text)
+    value = None if found is None else int("".join(found.groups()))
+    if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise EvaluationError(f"{text!r:.80} is no number of {bits} bits")
+    return value
 
 
+_INTEGER = re.compile(r"([+-]?)0*(\d{1,19})")
 _DOUBLE = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|"
     r"0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?)",
@@ -63,8 +66,15 @@ def read_double(text: str) -> float:
     if not _DOUBLE.fullmatch(number):
         raise EvaluationError(f"{text!r} is no number")
     if "x" in number.lower():
-        return float.fromhex(number.rstrip("fFdD") if number[-1] in "fFdD" and "p" in number.lower() else number)
+        return _hex_double(number.rstrip("fFdD") if number[-1] in "fFdD" and "p" in number.lower() else number)
     return float(number if number.endswith(("NaN", "Infinity")) else number.rstrip("fFdD"))
+
+
+def _hex_double(number: str) -> float:
+    try:
+        return float.fromhex(number)
+    except OverflowError:
+        return float("-inf" if number.startswith("-") else "inf")
 
 
 def _double_key(value: float) -> tuple[bool, float, bool]:

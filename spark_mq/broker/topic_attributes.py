@@ -5,8 +5,11 @@ Java: AttributeParser, AttributeUtil.alterCurrentAttributes, TopicAttributes, En
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
+
+_LONG = re.compile("-?[0-9]{1,19}")
 
 
 class AttributeRefusedError(Exception):
@@ -78,7 +81,7 @@ def _check(name: str, value: str, known: Mapping[str, _Attribute], *, is_new: bo
     if is_deleted:
         return
     if attribute.values is None:
-        if not value.lstrip("-").isdigit() or int(value) < -1:
+        if not _LONG.fullmatch(value) or not -1 <= int(value) < 1 << 63:
             raise AttributeRefusedError(f"value is not in range(-1, {2**63 - 1})")
     elif value not in attribute.values:
         raise AttributeRefusedError(f"value is not in set: [{', '.join(sorted(attribute.values))}]")

@@ -13,11 +13,12 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_b
 from spark_mq.remoting.admin_bodies import GroupList, TopicConfigList, TopicOffset, TopicStatsTable
 from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
 from spark_mq.remoting.route_bodies import TopicConfigTable, TopicList
-from storage.names import SYSTEM_TOPICS, is_system_topic
+from storage.errors import NameIllegalError
+from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.auto_topics import built_in_topics
 from storage.rules.message_check import topic_name_remark
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
 
 
 class TopicHandlers:
@@ -61,6 +62,7 @@ class TopicHandlers:
                 change,
             )
             self._check_type(change)
+            _check_counts(wanted)
             if wanted != self._parts.topics.get(told.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
@@ -76,6 +78,7 @@ class TopicHandlers:
             for topic in wanted:
                 self._check_name(topic.topic)
                 self._check_type(topic.attributes)
+                _check_counts(topic)
                 if topic == self._parts.topics.get(topic.topic):
                     return asked.answer(remark=UNSET)
             self._save(wanted)
@@ -95,14 +98,20 @@ class TopicHandlers:
             self._parts.service.save_topic(replace(topic, attributes=attributes))
 
     def delete(self, asked: Asked) -> RemotingCommand:
-        """215: entry, offsets and queues; messages stay in the log until they expire."""
+        """215: entry, offsets and queues; messages stay in the log until they expire.
+
+        Departure: a name that no directory can have is refused; Java says that it is deleted.
+        """
         told: TopicRequest = asked.header
         if not told.topic.strip():
             return asked.answer(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         try:
             self._check_system(told.topic)
+            validate_path_element("topic", told.topic)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
+        except NameIllegalError as illegal:
+            return asked.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
         parts = self._parts
         with parts.lock:
             parts.offsets.forget_topic(told.topic)
@@ -195,3 +204,11 @@ class TopicHandlers:
         settings, config = self._parts.service.settings, self._parts.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
         return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
+
+
+def _check_counts(topic: TopicConfig) -> None:
+    """Departure: Java sets no limit, and counts up to what anybody has said when it is asked for the topic's figures."""
+    for count in (topic.read_queue_count, topic.write_queue_count):
+        if not 0 <= count <= QUEUE_COUNT_LIMIT:
+            remark = f"The topic can have 0 to {QUEUE_COUNT_LIMIT} queues, not {count}."
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)

@@ -120,3 +120,19 @@ def test_it_is_refused(text: str) -> None:
 def test_hostile_texts_end_in_a_refusal_or_an_expression(text: str) -> None:
     with suppress(SqlError):
         compile_expression(text)(PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "matches"),
+    [
+        ("0" * 5_000 + "7", "a = 7", True),
+        ("-" + "0" * 5_000 + "7", "a < 7000000000", True),
+        ("9" * 5_000, "a > 7", False),
+        ("0x1p99999", "a > 1.5", True),
+        ("-0x1p99999", "a < 1.5", True),
+        ("1" * 5_000, "a > 1.5", True),
+        ("0x1p99999", "a > b", True),
+    ],
+)
+def test_numbers_that_python_refuses_are_what_java_makes_of_them(value: str, text: str, matches: bool) -> None:
+    assert compile_expression(text)({"a": value, "b": "1"}) is matches

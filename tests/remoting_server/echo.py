@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,16 @@ from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings, read_settings
 
 LIMIT_SECONDS = 20
+NO_FRAMES: Mapping[str, bytes] = {
+    "negative": struct.pack(">i", -1),
+    "2 GB": struct.pack(">i", 0x7FFF_FFFF),
+    "type": struct.pack(">iI", 100, 9 << 24 | 20),
+    "header": struct.pack(">iI", 100, 97),
+    "json": struct.pack(">iI", 12, 8) + b"no json!",
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00",
+}
+"""Bytes that begin no frame, by what they are instead."""
 
 
 def echo(request: RemotingCommand, peer: Peer) -> RemotingCommand | None:

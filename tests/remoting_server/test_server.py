@@ -17,7 +17,7 @@ from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from tests.remoting_server.echo import LIMIT_SECONDS, Client, Running, echo, frame, request, running
+from tests.remoting_server.echo import LIMIT_SECONDS, NO_FRAMES, Client, Running, echo, frame, request, running
 
 BINARY = HeaderEncoding.ROCKETMQ
 
@@ -205,19 +205,7 @@ def test_requests_beyond_the_servers_memory_are_refused() -> None:
 # Hostile peers.
 
 
-@pytest.mark.parametrize(
-    "bytes_sent",
-    [
-        struct.pack(">i", -1),
-        struct.pack(">i", 0x7FFF_FFFF),
-        struct.pack(">iI", 100, 9 << 24 | 20),
-        struct.pack(">iI", 100, 97),
-        struct.pack(">iI", 12, 8) + b"no json!",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x16\x03\x01\x02\x00",
-    ],
-    ids=["negative", "2 GB", "type", "header", "json", "http", "tls"],
-)
+@pytest.mark.parametrize("bytes_sent", NO_FRAMES.values(), ids=NO_FRAMES)
 def test_what_is_no_frame_ends_its_connection_and_no_other(bytes_sent: bytes) -> None:
     with running() as server, Client(server) as other, Client(server) as client:
         assert client.ask(request(1)).opaque == 1

@@ -28,18 +28,18 @@ def are_ours() -> bool:
     return os.environ.get(VARIABLE) == "own"
 
 
-def start_name_server(directory: Path, port: int, java_properties: Sequence[str]) -> None:
+def start_name_server(directory: Path, port: int, java_properties: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Listens when this returns. `java_properties` are those of a Java process, of which TLS takes some."""
     lines = f"listenPort={port}\nkvConfigPath={directory}/kv.json\nconfigStorePath={directory}/namesrv.properties\n"
     (directory / "namesrv.conf").write_text(lines + _tls(java_properties), "utf-8")
-    _start(directory, ("namesrv", "-c", str(directory / "namesrv.conf"), "--verbose"))
+    return _start(directory, ("namesrv", "-c", str(directory / "namesrv.conf"), "--verbose"))
 
 
-def start_broker(directory: Path, conf: Path, java_properties: Sequence[str]) -> None:
+def start_broker(directory: Path, conf: Path, java_properties: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Listens, and is registered, when this returns."""
     own = directory / "own.conf"
     own.write_text(conf.read_text("utf-8") + "\n" + _tls(java_properties), "utf-8")
-    _start(directory, ("broker", "-c", str(own), "--verbose"))
+    return _start(directory, ("broker", "-c", str(own), "--verbose"))
 
 
 def _tls(java_properties: Sequence[str]) -> str:
@@ -51,7 +51,7 @@ def _tls(java_properties: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _start(directory: Path, words: Sequence[str]) -> None:
+def _start(directory: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
     output = directory / "out.log"
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -62,5 +62,7 @@ def _start(directory: Path, words: Sequence[str]) -> None:
     deadline = time.monotonic() + _BOOT_SECONDS
     while b"boot success" not in output.read_bytes():
         if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
             raise RuntimeError(f"{' '.join(words)} did not start:\n{output.read_text('utf-8')}")
         time.sleep(0.05)
+    return process

@@ -27,6 +27,7 @@ from tests.torture.own_decoders import OWN_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.record_decoders import RECORD_DECODERS
 from tests.torture.samples import Samples
+from tests.torture.server_decoders import SERVER_DECODERS
 from tests.torture.state_decoders import STATE_DECODERS
 from tests.torture.wire_decoders import WIRE_DECODERS
 
@@ -40,6 +41,7 @@ DECODERS: tuple[Decoder, ...] = (
     *ANSWER_DECODERS,
     *LIVE_DECODERS,
     *QUERY_DECODERS,
+    *SERVER_DECODERS,
 )
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""

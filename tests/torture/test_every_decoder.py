@@ -20,9 +20,10 @@ from tests.torture.answer_decoders import ANSWER_DECODERS
 from tests.torture.live_decoders import LIVE_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.samples import Samples
+from tests.torture.server_decoders import SERVER_DECODERS
 from tests.torture.wire_decoders import WIRE_DECODERS
 
-ROOMS = ("remoting", "access", "client", "source", "sink")
+ROOMS = ("remoting", "remoting_server", "access", "client", "namesrv", "broker", "broker_server", "source", "sink")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
@@ -40,6 +41,7 @@ NOT_FOREIGN = {
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
     "remoting/signatures.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
+    "remoting_server/channel.py Channel.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
     "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
@@ -51,7 +53,7 @@ NOT_FOREIGN = {
 
 
 _OF_THESE_ROOMS = (
-    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS),
+    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS, *SERVER_DECODERS),
     *(decoder for decoder in fuzz.DECODERS if decoder.name in ("client batches", "positions of a query")),
 )
 

@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from spark_mq.broker.queue_locks import QueueLocks
 from spark_mq.remoting import batch_body
 from storage.format import fastjson, record, record_batch
 from storage.format.record import Message
@@ -119,3 +120,14 @@ def test_inputs_follow_from_the_seed_and_keep_to_the_size() -> None:
 def test_the_smallest_input_that_fails_is_found() -> None:
     content = bytes(100) + b"bad" + bytes(1_000)
     assert smallest(content, lambda other: b"bad" in other) == b"bad"
+
+
+@pytest.mark.slow
+def test_a_broker_that_fails_over_a_request_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client is answered SYSTEM_ERROR, as Java's would be."""
+
+    def careless(locks: QueueLocks, group: str, *_: object) -> None:
+        raise KeyError(group)
+
+    monkeypatch.setattr(QueueLocks, "lock", careless)
+    assert "requests to a broker let KeyError out" in _noticed("requests to a broker", tmp_path)

@@ -1,0 +1,457 @@
+"""Decoders of what clients, brokers and operators ask our name server and our broker.
+
+An input is what comes over one connection: requests as frames, one behind the other. Before it the broker has been asked for what gives
+it a topic, a group with a client, a producer and messages.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from types import SimpleNamespace
+from typing import Any, cast
+
+from spark_mq.broker.broker import Broker
+from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker_server.registration import Registration
+from spark_mq.client.errors import ClientError
+from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
+from spark_mq.namesrv.name_server import HANDLERS, Caller, NameServer
+from spark_mq.namesrv.settings import configuration_of
+from spark_mq.remoting import (
+    REQUEST_HEADERS,
+    Broken,
+    Connection,
+    HeaderEncoding,
+    MessageQueue,
+    RemotingCommand,
+    RequestCode,
+    encode_frame,
+    make_request,
+    make_response,
+    write_body,
+)
+from spark_mq.remoting import admin_bodies as admin
+from spark_mq.remoting import client_bodies as client
+from spark_mq.remoting import route_bodies as route
+from spark_mq.remoting.header_fields import SHORT_NAMED
+from spark_mq.remoting.registration_body import write_compressed
+from spark_mq.remoting.wire_class import wire_name
+from storage import open_store
+from storage.errors import StateFileError
+from storage.service.put_service import PutService
+from storage.settings.load import parse_config
+from tests.broker.conversation import encode_batch_item
+from tests.torture.decoders import JSON_BOMBS, Decoder
+from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
+from tests.torture.samples import Samples
+
+_NOW_MS = 1_800_000_000_000
+_NAME_SERVER_FIELDS = {
+    "topic": "T",
+    "brokerName": "b",
+    "brokerAddr": "127.0.0.1:10911",
+    "clusterName": "C",
+    "haServerAddr": "127.0.0.1:10912",
+    "brokerId": "0",
+    "bodyCrc32": "0",
+    "namespace": "N",
+    "key": "k",
+    "value": "v",
+    "cluster": "C",
+}
+_FIELDS = {
+    "topic": "T",
+    "queueId": "0",
+    "consumerGroup": "G",
+    "producerGroup": "P",
+    "group": "G",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueOffset": "0",
+    "maxMsgNums": "8",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "0",
+    "key": "k",
+    "maxNum": "5",
+    "beginTimestamp": "0",
+    "endTimestamp": "9223372036854775807",
+    "offset": "0",
+    "delayLevel": "1",
+    "originMsgId": "m",
+    "originTopic": "T",
+    "tranStateTableOffset": "0",
+    "commitLogOffset": "0",
+    "commitOrRollback": "8",
+    "msgId": "7F00000100002A9F0000000000000000",
+    "timestamp": "0",
+    "boundaryType": "UPPER",
+    "committed": "true",
+    "clientID": "c@1",
+    "clientId": "c@1",
+    "isForce": "true",
+    "srcGroup": "G",
+    "destGroup": "H",
+    "compareGroup": "G",
+    "filterGroups": "H",
+    "groupName": "H",
+    "statsName": "TOPIC_PUT_NUMS",
+    "statsKey": "T",
+    "isOrder": "false",
+    "index": "0",
+    "count": "2",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "attributes": "+message.type=NORMAL",
+    "recallHandle": base64.urlsafe_b64encode(b"v1 T b %d U" % (_NOW_MS + 60_000)).decode(),
+}
+_PROPERTIES = "UNIQ_KEY\x01U\x02TAGS\x01red\x02KEYS\x01k\x02n\x010x1p3\x02REPLY_TO_CLIENT\x01c@1"
+_SHORT = dict(zip("abcdefghij", ("P", "T", "TBW102", "4", "0", "0", "0", "0", _PROPERTIES, "0"), strict=True))
+_OWN_FIELDS: Mapping[int, Mapping[str, str]] = {
+    RequestCode.SEND_MESSAGE: {"sysFlag": "0", "properties": _PROPERTIES},
+    RequestCode.SEND_MESSAGE_V2: _SHORT,
+    RequestCode.SEND_BATCH_MESSAGE: {**_SHORT, "m": "true"},
+    RequestCode.SEND_REPLY_MESSAGE: {"sysFlag": "0", "properties": _PROPERTIES},
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SHORT,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: {"topic": "New"},
+    RequestCode.DELETE_TOPIC_IN_BROKER: {"topic": "New"},
+    RequestCode.UNREGISTER_CLIENT: {"clientID": "d@1", "consumerGroup": "H"},
+}
+_SQL = "n NOT BETWEEN 1.5 AND 9 OR n > 3 AND TAGS IN ('red', 'blue') OR KEYS CONTAINS 'k' AND NOT x IS NULL"
+
+
+def _frame(command: RemotingCommand) -> bytes:
+    return b"".join(map(bytes, encode_frame(command)))
+
+
+def _request(code: int, told: Mapping[str, str], body: bytes, number: int) -> bytes:
+    """With what is told that the code's header has, in either encoding by turns."""
+    header = REQUEST_HEADERS.get(code)
+    names = frozenset() if header is None else _names(header, code)
+    known = {name: text for name, text in told.items() if name in names}
+    return _frame(make_request(code, known or None, body, encoding=list(HeaderEncoding)[number % 2]))
+
+
+@cache
+def _names(header: type[Any], code: int) -> frozenset[str]:
+    """Of the header's fields on the wire."""
+    is_short = code in SHORT_NAMED
+    return frozenset((is_short and each.metadata.get("short")) or wire_name(each) for each in fields(header))
+
+
+def _events(content: bytes) -> Iterator[RemotingCommand]:
+    """The requests that come."""
+    for event in Connection[None]().feed(content):
+        if not isinstance(event, Broken) and not event.command.is_response:
+            yield event.command
+
+
+# The name server
+
+
+def _read_at_name_server(content: bytes, directory: Path) -> bool:
+    """Each request is answered, and what is answered is a frame; routes can be asked for whatever was told before."""
+    server = NameServer(configuration_of({}), started_ms=_NOW_MS)
+    caller = Caller("channel", "127.0.0.1")
+    are_fine = []
+    for number, command in enumerate(_events(content)):
+        answer = server.answer(command, caller, _NOW_MS + number)
+        assert (answer.opaque, answer.is_response) == (command.opaque, True)
+        _frame(answer)
+        are_fine.append(answer.code == 0)
+        for notice in server.settle():
+            assert notice is not None
+        route_of_it = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        _frame(server.answer(route_of_it, caller, _NOW_MS + number))
+    server.scan(_NOW_MS + 1_000_000)
+    server.settle()
+    return any(are_fine)
+
+
+def _name_server_bodies() -> Mapping[int, bytes]:
+    topics = {"T": route.TopicConfigData(topic_name="T", perm=6)}
+    version = route.DataVersion(counter=1, state_version=0, time_ms=_NOW_MS)
+    table = route.TopicConfigTable(topic_config_table=topics, data_version=version)
+    queue = route.QueueData(broker_name="b", read_queue_count=1, write_queue_count=1, perm=6)
+    return {
+        RequestCode.REGISTER_BROKER: write_body(
+            route.RegisterBrokerBody(topic_config_table=table, filter_servers=("127.0.0.1:1",))
+        ),
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: write_body(route.TopicRouteData(queue_datas=(queue,))),
+        RequestCode.QUERY_DATA_VERSION: write_body(version),
+        RequestCode.UPDATE_NAMESRV_CONFIG: b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70\n",
+    }
+
+
+def _name_server_requests(samples: Samples) -> list[bytes]:
+    bodies = _name_server_bodies()
+    register = RequestCode.REGISTER_BROKER
+    first = _request(register, _NAME_SERVER_FIELDS, bodies[register], 0)
+    made = [
+        first + _request(code, _NAME_SERVER_FIELDS, bodies.get(code, b""), number)
+        for number, code in enumerate(sorted(HANDLERS))
+    ]
+    (old,) = _events(first)
+    body = write_compressed(route.RegisterBrokerBody())
+    compressed = old._replace(ext_fields={**(old.ext_fields or {}), "compressed": "true"}, body=body)
+    return [*made, _frame(old._replace(version=200)), _frame(compressed)]
+
+
+def _read_texts(content: bytes, directory: Path) -> bool:
+    """A name server's file, by Java's or by anybody."""
+    found = parse_kv_config(content.decode("utf-8", "replace"), "kvConfig.json")
+    with suppress(UnicodeEncodeError):
+        assert parse_kv_config(found.text(), "kvConfig.json") == found
+    return bool(found.tables)
+
+
+# The broker
+
+
+class _Served:
+    """A broker on a store of its own, opened anew after some hundred inputs."""
+
+    _INPUTS = 200
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        atexit.register(lambda: self._open.close())
+        self._left = 0
+        self._logged = _Logged()
+        self.broker: Broker
+
+    def next(self) -> Broker:
+        """The broker for an input."""
+        if self._left == 0:
+            self._open.close()
+            self._open = ExitStack()
+            self._begin()
+            self._left = self._INPUTS
+        self._left -= 1
+        return self.broker
+
+    def _begin(self) -> None:
+        root = Path(mkdtemp(prefix="served-"))
+        self._open.callback(rmtree, root)
+        conf = root / "broker.conf"
+        conf.write_text(
+            "brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\n"
+            "maxHashSlotNum=1000\nmaxIndexNum=2000\nenablePropertyFilter=true\nrecallMessageEnable=true\n"
+            "timerWheelEnable=true\nmaxMessageSize=65536\n"
+        )
+        config = parse_config(conf.read_bytes(), str(conf))
+        store = open_store(root / "store", config=config, read_only=False, create=True, clock=lambda: _NOW_MS)
+        service = self._open.enter_context(PutService(store, starts_duties=False))
+        self.broker = self._open.enter_context(Broker(service, clock=lambda: _NOW_MS))
+        for number, frame in enumerate(_prologue()):
+            for command in _events(frame):
+                outcome = self.broker.answer(_CONNECTION, command, _NOW_MS + number)
+                assert isinstance(outcome, RemotingCommand), command
+                assert outcome.code == 0, (command, outcome)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What the broker logs as failed is raised: a client is told SYSTEM_ERROR, and nobody knows why."""
+        logger = logging.getLogger("spark_mq.broker")
+        logger.addHandler(self._logged)
+        propagates, logger.propagate = logger.propagate, False
+        try:
+            yield
+        finally:
+            logger.propagate = propagates
+            logger.removeHandler(self._logged)
+            errors, self._logged.errors = self._logged.errors, []
+        if errors:
+            raise errors[0]
+
+
+class _Logged(logging.Handler):
+    """Exceptions that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.errors.append(record.exc_info[1])
+
+
+_CONNECTION = ClientConnection(bytes((127, 0, 0, 1, 0, 0, 0xAF, 0xC8)), "127.0.0.1:45000")
+_OTHER = ClientConnection(bytes((127, 0, 0, 1, 0, 0, 0xAF, 0xC9)), "127.0.0.1:45001")
+
+
+@cache
+def _served(directory: Path) -> _Served:
+    return _Served()
+
+
+def _read_at_broker(content: bytes, directory: Path) -> bool:
+    """Each request is answered, waits or asks clients, and what it comes to is a frame; nothing in the broker fails."""
+    served = _served(directory)
+    broker = served.next()
+    are_fine = []
+    with served.watching():
+        for command in _events(content):
+            outcome = broker.answer(_OTHER, command, _NOW_MS)
+            are_fine.append(_settle(outcome, command))
+            for event in broker.take_events():
+                if isinstance(event, RunAgain):
+                    _settle(broker.answer_again(event.connection, event.command, _NOW_MS), event.command)
+        broker.closed(_OTHER)
+        broker.take_events()
+    return any(are_fine)
+
+
+def _settle(outcome: Outcome, command: RemotingCommand) -> bool:
+    if isinstance(outcome, AskClients):
+        for _, question in outcome.questions:
+            _frame(question)
+        answers = tuple(make_response(question, 0, None, {}, command.body) for _, question in outcome.questions)
+        outcome = outcome.answer(answers)
+    if not isinstance(outcome, RemotingCommand):
+        return outcome is not None
+    assert (outcome.opaque, outcome.is_response) == (command.opaque, True)
+    _frame(outcome)
+    return outcome.code == 0
+
+
+def _bodies() -> Mapping[int, bytes]:
+    tags = client.SubscriptionData(topic="T", sub_string="red", tags=("red",), codes=(112785,), sub_version=1)
+    sql = client.SubscriptionData(topic="T", sub_string=_SQL, expression_type="SQL92", sub_version=1)
+    locks = write_body(client.LockBody(consumer_group="G", client_id="c@1", queues=(MessageQueue("T", "b", 0),)))
+    group = admin.SubscriptionGroupConfig(group_name="H", attributes={})
+    consumers = client.ConsumerData(
+        group_name="H",
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscriptions=(tags, sql),
+    )
+    producers = (client.ProducerData(group_name="P"),)
+    return {
+        RequestCode.HEART_BEAT: write_body(
+            client.HeartbeatData(client_id="d@1", consumers=(consumers,), producers=producers)
+        ),
+        RequestCode.CHECK_CLIENT_CONFIG: write_body(
+            client.CheckClientBody(client_id="c@1", group="G", subscription=sql)
+        ),
+        RequestCode.LOCK_BATCH_MQ: locks,
+        RequestCode.UNLOCK_BATCH_MQ: locks,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: b'{"topicConfigList":[{"topicName":"New","readQueueNums":1,'
+        b'"writeQueueNums":1,"perm":6,"attributes":{"+message.type":"FIFO"}}]}',
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: write_body(group),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: b'{"groupConfigList":[{"groupName":"H"}]}',
+        RequestCode.UPDATE_BROKER_CONFIG: b"maxTransferCountOnMessageInMemory=32\nno.such.setting=1\n",
+        RequestCode.SEND_MESSAGE: b"body",
+        RequestCode.SEND_MESSAGE_V2: b"body",
+        RequestCode.SEND_BATCH_MESSAGE: b"".join(encode_batch_item(b"item", 0, b"TAGS\x01t") for _ in range(3)),
+        RequestCode.SEND_REPLY_MESSAGE_V2: b"answer",
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}',
+    }
+
+
+def _prologue() -> list[bytes]:
+    """What gives a broker a topic, messages, and clients on a connection of their own."""
+    subscribed = client.SubscriptionData(topic="T", sub_string="*", sub_version=1)
+    consumer = client.ConsumerData(
+        group_name="G",
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        subscriptions=(subscribed,),
+    )
+    beat = client.HeartbeatData(
+        client_id="c@1", consumers=(consumer,), producers=(client.ProducerData(group_name="P"),)
+    )
+    send = RequestCode.SEND_MESSAGE_V2
+    return [
+        _request(RequestCode.UPDATE_AND_CREATE_TOPIC, {**_FIELDS, "attributes": ""}, b"", 0),
+        _request(RequestCode.HEART_BEAT, {}, write_body(beat), 0),
+        *(_request(send, _SHORT, b"body %d" % number, 0) for number in range(3)),
+        _request(RequestCode.UPDATE_CONSUMER_OFFSET, _FIELDS, b"", 0),
+    ]
+
+
+def _broker_requests(samples: Samples) -> list[bytes]:
+    bodies = _bodies()
+    made = [
+        _request(code, {**_FIELDS, **_OWN_FIELDS.get(code, {})}, bodies.get(code, b""), number)
+        for number, code in enumerate(sorted(REQUEST_TABLE))
+    ]
+    pull = RequestCode.PULL_MESSAGE
+    sql = {**_FIELDS, "subscription": _SQL, "expressionType": "SQL92"}
+    waiting = {**_FIELDS, "queueOffset": "3", "sysFlag": "6", "suspendTimeoutMillis": "1000"}
+    more = [
+        _request(pull, sql, b"", 0),
+        _request(pull, waiting, b"", 1) + _request(RequestCode.SEND_MESSAGE_V2, _SHORT, b"wakes it", 0),
+        _request(RequestCode.HEART_BEAT, {}, bodies[RequestCode.HEART_BEAT], 0)
+        + _request(pull, {**_FIELDS, "consumerGroup": "H", "sysFlag": "0", "subVersion": "1"}, b"", 1),
+    ]
+    return [*made, *more]
+
+
+# What a name server answers to the broker
+
+
+def _read_order(content: bytes, directory: Path) -> bool:
+    """Its word of ordered topics."""
+    topics = {"T": SimpleNamespace(order=False)}
+    changed: list[str] = []
+
+    def change(name: str, *, order: bool) -> None:
+        assert name in topics
+        assert order
+        changed.append(name)
+
+    parts = cast(BrokerParts, SimpleNamespace(topics=topics, change_topic=change))
+    registration = Registration(parts, None, 0, 30_000, 1_000)
+    registration._heed_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
+    return bool(changed)
+
+
+_WORDS = (
+    *JSON_WORDS,
+    *PROPERTY_WORDS,
+    *(b"-1", b"2147483647", b"9223372036854775807", b"../../x", b"%RETRY%", b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"),
+    *(b"0x1p99999", b"n > 1", b"'", b"(", b"NOT ", b" IN (", b"--", b"/*"),
+)
+SERVER_DECODERS: Sequence[Decoder] = (
+    Decoder("requests to a name server", _name_server_requests, _read_at_name_server, words=_WORDS, inputs=1_000),
+    Decoder(
+        "texts of a name server",
+        lambda samples: [KvConfig({"N": {"k": "v", "l": "é"}}).text().encode()],
+        _read_texts,
+        (StateFileError,),
+        words=JSON_WORDS,
+        inputs=300,
+        bombs=lambda: JSON_BOMBS,
+    ),
+    Decoder("requests to a broker", _broker_requests, _read_at_broker, words=_WORDS, inputs=2_000),
+    Decoder(
+        "what a name server says of ordered topics",
+        lambda samples: [write_body(route.KvTable(table={"T": "b:4", "U": ""}))],
+        _read_order,
+        (ClientError,),
+        words=JSON_WORDS,
+        inputs=300,
+        bombs=lambda: JSON_BOMBS,
+    ),
+)
