@@ -19,12 +19,17 @@ from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any, cast
 
+from spark_mq.access.rules import AccessRules
+from spark_mq.access.users import User
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
 from spark_mq.client.errors import ClientError
+from spark_mq.client.settings import Credentials
+from spark_mq.client.signing import signed
 from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import HANDLERS, Caller, NameServer
 from spark_mq.namesrv.settings import configuration_of
@@ -49,6 +54,7 @@ from spark_mq.remoting.registration_body import write_compressed
 from spark_mq.remoting.wire_class import wire_name
 from storage import open_store
 from storage.errors import StateFileError
+from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
@@ -57,6 +63,8 @@ from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
 from tests.torture.samples import Samples
 
 _NOW_MS = 1_800_000_000_000
+_CREDENTIALS = Credentials("ann", "ann's")
+_RULES = AccessRules(authenticates=True, authorizes=True, first_users=(User("ann", "ann's"),))
 _NAME_SERVER_FIELDS = {
     "topic": "T",
     "brokerName": "b",
@@ -259,7 +267,7 @@ class _Served:
         config = parse_config(conf.read_bytes(), str(conf))
         store = open_store(root / "store", config=config, read_only=False, create=True, clock=lambda: _NOW_MS)
         service = self._open.enter_context(PutService(store, starts_duties=False))
-        self.broker = self._open.enter_context(Broker(service, clock=lambda: _NOW_MS))
+        self.broker = self._open.enter_context(Broker(service, clock=lambda: _NOW_MS, access=_RULES))
         for number, frame in enumerate(_prologue()):
             for command in _events(frame):
                 outcome = self.broker.answer(_CONNECTION, command, _NOW_MS + number)
@@ -310,6 +318,9 @@ def _read_at_broker(content: bytes, directory: Path) -> bool:
     are_fine = []
     with served.watching():
         for command in _events(content):
+            if command.code in REQUEST_TABLE:
+                with suppress(RequestRefusedError):
+                    Gate(broker.parts).check(signed(command, _CREDENTIALS), "203.0.113.7")
             outcome = broker.answer(_OTHER, command, _NOW_MS)
             are_fine.append(_settle(outcome, command))
             for event in broker.take_events():

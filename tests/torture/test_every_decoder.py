@@ -35,11 +35,9 @@ READING = frozenset(
 
 _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
 NOT_FOREIGN = {
-    "access/rules.py name_and_secret": "the operator's setting",
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
-    "remoting/signatures.py signature": "text of its own",
     "client/transport.py Transport.data_received": _SOCKETS,
     "remoting_server/channel.py Channel.data_received": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
