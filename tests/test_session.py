@@ -164,6 +164,7 @@ spark.stop()
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_session_ends_without_a_word_of_its_idle_workers(tmp_path: Path) -> None:
     ran = run_python(SESSION_WITH_IDLE_WORKERS, tmp_path, **os.environ | {"PYTHONPATH": str(PROJECT)})
     assert ran.stdout.strip() == "3"

