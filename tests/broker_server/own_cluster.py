@@ -41,6 +41,8 @@ class OwnCluster:
             "mappedFileSizeConsumeQueue": 200_000,
             "maxHashSlotNum": 50_000,
             "maxIndexNum": 200_000,
+            "waitTimeMillsInSendQueue": 20_000,  # a busy machine would make refusals of slowness
+            "osPageCacheBusyTimeOutMills": 20_000,
             **settings,
         }
         self._conf.write_text("".join(f"{name}={value}\n" for name, value in told.items()), "utf-8")
