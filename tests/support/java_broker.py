@@ -438,6 +438,11 @@ def _end(pid: int, with_signal: signal.Signals, timeout_seconds: float = 60) -> 
 
 
 def _is_zombie(pid: int) -> bool:
-    """An ended process whose parent has not asked for it yet: the orphan of a shell under a lazy init."""
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
+    """An ended process whose parent has not asked for it yet: the orphan of a shell under a lazy init.
+
+    Its first thread is one while others still end, and have its files open.
+    """
+    status, threads = Path(f"/proc/{pid}/stat"), Path(f"/proc/{pid}/task")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return status.read_text("utf-8").rpartition(")")[2].split()[0] == "Z" and len(list(threads.iterdir())) <= 1
+    return False
