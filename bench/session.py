@@ -12,7 +12,7 @@ from bench import input_rows, kafka_peer
 from bench.kafka_peer import Jars
 from spark_mq.session import build_session
 
-Sockets = Literal["unix", "tcp"]
+Sockets = Literal["tcp", "unix"]
 """Between the JVM and the Python workers."""
 SOCKETS: tuple[Sockets, ...] = get_args(Sockets)
 
@@ -21,8 +21,8 @@ SOCKETS: tuple[Sockets, ...] = get_args(Sockets)
 def bench_session(batch_rows: int, jars: Jars | None, sockets: Sockets) -> Iterator[SparkSession]:
     """Two tasks at a time; with Kafka's source and sink where there are jars. Stopped at the end."""
     config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows)}
-    if sockets == "tcp":
-        config["spark.python.unix.domain.socket.enabled"] = "false"
+    if sockets == "unix":
+        config["spark.python.unix.domain.socket.enabled"] = "true"
     if jars is not None:
         config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
     spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)

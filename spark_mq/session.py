@@ -7,9 +7,7 @@ query that hangs: the Python workers' interpreter, Java, where workers find this
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping, MutableMapping
 from enum import Enum
@@ -29,10 +27,6 @@ _APP_NAME = "spark_mq"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAR_PACKAGES = "spark.jars.packages"
 _EXTENSIONS = "spark.sql.extensions"
-_SOCKET_KIND = "spark.python.unix.domain.socket.enabled"
-_SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
-_WORKER_DAEMON = "spark.python.daemon.module"
-_LONGEST_SOCKET_DIRECTORY = 60  # bytes: Spark adds 43, and a socket's path has 103 on macOS, 107 on Linux
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
@@ -182,8 +176,6 @@ def session_settings(
         ours[APP_NAME] = _APP_NAME
     if local:
         ours["spark.ui.enabled"] = "false"
-        if {_SOCKET_KIND, _WORKER_DAEMON}.isdisjoint(given.keys() | asked.keys()):
-            ours |= socket_settings(tempfile.gettempdir())
     if delta:
         ours |= _DELTA_CATALOG
     settings = {name: value for name, value in ours.items() if name not in given} | query_settings(asked, given)
@@ -194,17 +186,6 @@ def session_settings(
     if delta:
         settings[_EXTENSIONS] = _joined(_DELTA_EXTENSION, theirs.get(_EXTENSIONS), separator=",")
     return settings
-
-
-def socket_settings(directory: str) -> dict[str, str]:
-    """JVM and workers over Unix domain sockets with their files in `directory`; nothing without such sockets, or for a long name.
-
-    Only where all processes are of one machine: elsewhere the directory may be missing, and a worker would not start. With them the
-    workers' daemon is ours: PySpark's prints a traceback for each worker that is idle when a session ends (`worker_daemon.py`).
-    """
-    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(directory)) > _LONGEST_SOCKET_DIRECTORY:
-        return {}
-    return {_SOCKET_KIND: "true", _SOCKET_DIRECTORY: directory, _WORKER_DAEMON: "spark_mq.worker_daemon"}
 
 
 def _joined(ours: str, theirs: str | None, *, separator: str) -> str:

@@ -133,44 +133,6 @@ def test_a_running_session_is_given_what_can_still_be_set() -> None:
     }
 
 
-KIND, DAEMON = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
-
-
-def test_workers_are_reached_by_unix_sockets_where_that_can_be() -> None:
-    """A path that is too long would keep every worker from starting."""
-    expected = {KIND: "true", "spark.python.unix.domain.socket.dir": "/tmp", DAEMON: "spark_mq.worker_daemon"}
-    assert session.socket_settings("/tmp") == expected
-    assert session.socket_settings("/" + "ä" * 30) == {}
-    assert KIND in session.session_settings({}, {}, delta=False)
-    of_cluster = session.session_settings({}, {}, delta=False, local=False)
-    assert KIND not in of_cluster, "another machine may have no such directory"
-
-
-@pytest.mark.parametrize("theirs", [{KIND: "false"}, {DAEMON: "their.daemon"}])
-def test_who_has_chosen_sockets_or_a_daemon_keeps_them(theirs: dict[str, str]) -> None:
-    assert {KIND, DAEMON}.isdisjoint(session.session_settings({}, theirs, delta=False).keys() - theirs.keys())
-    asked = session.session_settings(theirs, {}, delta=False)
-    assert {name: asked[name] for name in (KIND, DAEMON) if name in asked} == theirs
-
-
-SESSION_WITH_IDLE_WORKERS = """
-from pyspark.sql.functions import udf
-from spark_mq import build_session
-spark = build_session(master="local[1]")
-assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
-print(spark.range(3).select(udf(lambda number: number + 1, "long")("id")).collect()[-1][0])
-spark.stop()
-"""
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_session_ends_without_a_word_of_its_idle_workers(tmp_path: Path) -> None:
-    ran = run_python(SESSION_WITH_IDLE_WORKERS, tmp_path, **os.environ | {"PYTHONPATH": str(PROJECT)})
-    assert ran.stdout.strip() == "3"
-    assert "Traceback" not in ran.stderr
-
-
 def test_lists_of_the_caller_are_joined_with_ours() -> None:
     config = {"spark.driver.extraJavaOptions": "-Xss4m", "spark.sql.extensions": "a.B"}
     settings = session.session_settings(config, {}, delta=True)

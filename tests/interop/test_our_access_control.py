@@ -57,7 +57,9 @@ def guarded(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with ExitStack() as stack:
         ours = Oracle(directory, is_ours=True)
         name_server = stack.enter_context(ours.namesrv())
-        broker = stack.enter_context(ours.broker(directory / "store", name_server, **ACL))
+        broker = stack.enter_context(
+            ours.broker(directory / "store", name_server, waitTimeMillsInSendQueue=20_000, **ACL)
+        )
         yield Guarded(broker, ours)
 
 
