@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from typing import Any
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-_OUR_DAEMON = "spark_mq.worker_daemon"
 
 
 @contextmanager
@@ -63,12 +62,12 @@ def _hide_traceback() -> None:
 
 
 def _is_spark_worker() -> bool:
-    """Spark starts workers as `python -m pyspark.daemon`, `python -m pyspark.….worker` or by our daemon."""
+    """Spark starts workers as `python -m pyspark.daemon` or `python -m pyspark.….worker`."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and (spec.name.startswith("pyspark.") or spec.name == _OUR_DAEMON)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
-class TracebackOfDaemon:
+class _TracebackOfDaemon:
     """The module `traceback` for PySpark's daemon, which does not print that Spark has hung up."""
 
     def print_exc(self) -> None:
@@ -83,4 +82,4 @@ def expect_hang_up() -> None:
     """Changes what this process, forked from PySpark's daemon, prints when it ends, and nothing else."""
     main = sys.modules.get("__main__")
     if _is_spark_worker() and getattr(main, "traceback", None) is traceback:
-        setattr(main, "traceback", TracebackOfDaemon())  # noqa: B010
+        setattr(main, "traceback", _TracebackOfDaemon())  # noqa: B010

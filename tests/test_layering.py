@@ -68,7 +68,7 @@ ROOMS = {
 HALLS = {
     "storage": {"words": "errors names put_status epoch_times nearest_name failpoints compiler", "facade": ""},
     "spark_mq": {
-        "conditions": "conditions store_conditions client_conditions option_table worker_errors worker_daemon",
+        "conditions": "conditions store_conditions client_conditions option_table worker_errors",
         "spark_mq": "",
     },
 }

@@ -134,22 +134,22 @@ class Walked(NamedTuple):
 
 
 class Walker:
-    """Finds records from a place of a buffer on, and decodes what is wanted of them."""
+    """Finds records that stand at the beginning of a buffer, and decodes what is wanted of them."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._memory = Memory()
         self._rows = 0
 
-    def walk(self, buffer: np.ndarray, *, begin: int = 0) -> Walked | None:
-        """Up to the first that is not regular. None where no kernels are there, or hardly one record is."""
+    def walk(self, buffer: np.ndarray) -> Walked | None:
+        """Those from the buffer's beginning up to the first that is not regular. None where no kernels are there, or hardly one record is."""
         kernels = DECODE.for_rows(self._rows)
         room = len(buffer) // MINIMUM_RECORD_SIZE
         if kernels is None:
             self._rows = room // 8  # a record has some hundred bytes
             return None
         positions, sizes, properties = (self._memory.longs(name, room) for name in ("positions", "sizes", "properties"))
-        count = kernels.walk(sealed(buffer), begin, positions, sizes, properties)
+        count = kernels.walk(sealed(buffer), 0, positions, sizes, properties)
         if not count or (count < FEW_ROWS and _has_more(buffer, int(positions[count - 1] + sizes[count - 1]))):
             return None
         self._rows = count
