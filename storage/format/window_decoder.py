@@ -142,7 +142,10 @@ class Walker:
         self._rows = 0
 
     def walk(self, buffer: np.ndarray) -> Walked | None:
-        """Those from the buffer's beginning up to the first that is not regular. None where no kernels are there, or hardly one record is."""
+        """Those from the buffer's beginning up to the first that is not regular.
+
+        None where no kernels are there, or hardly one record is regular.
+        """
         kernels = DECODE.for_rows(self._rows)
         room = len(buffer) // MINIMUM_RECORD_SIZE
         if kernels is None:

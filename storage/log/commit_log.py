@@ -37,7 +37,7 @@ LOOKS = 20
 """How often a reader looks which files there are before it gives up on a log whose files keep expiring."""
 MOST_OPEN_FILES = 64
 """Files held open at a time, each with a descriptor and a map; a log may have thousands."""
-WINDOW_BYTES = 8 << 20  # a walk's step: stays in the processor's cache
+WINDOW_BYTES = 8 << 20  # a walk's step: thousands of records share the cost of its calls
 _GIVE_BACK_BYTES = 8 << 20
 """So much of a file a walk has mapped at a time, else a file's whole size would count as the process's memory."""
 _HEAD_BYTES = 16 << 10  # read of a record first: most are no longer

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from storage import open_store
-from storage.errors import MessageIllegalError
+from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put_status import PutStatus
 from storage.service import put_service
@@ -92,6 +92,26 @@ def test_one_that_no_record_can_hold_is_refused_alone(service: PutService) -> No
     assert [each.status for each in got if isinstance(each, PutReceipt)] == [PutStatus.PUT_OK] * 4
     with service.exclusive() as store:
         assert sum(store.max_offset("T", queue_id) for queue_id in range(3)) == 4
+
+
+@pytest.mark.parametrize("service", ["ASYNC_FLUSH"], indirect=True)
+def test_what_is_stored_and_cannot_be_made_readable_is_no_refusal(
+    service: PutService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that is told of a refusal sends again."""
+
+    def fails() -> None:
+        raise StoreNotWritableError("store", "a queue has no file")
+
+    monkeypatch.setattr(service._writer, "dispatch", fails)
+    with pytest.raises(OSError, match="stored, and no consumer finds it yet"):
+        service.put_inner([message(1)])
+    with pytest.raises(MessageIllegalError):  # it is not stored
+        service.put_inner([message(2, topic="T" * 300)])
+    monkeypatch.undo()
+    with service.exclusive() as store:
+        store.writer.dispatch()
+        assert sum(store.max_offset("T", queue_id) for queue_id in range(3)) == 1
 
 
 def test_where_nobody_knows_what_stands_nobody_is_told_that_it_does() -> None:
