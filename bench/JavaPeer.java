@@ -1,4 +1,7 @@
+import java.io.BufferedOutputStream;
 import java.io.BufferedReader;
+import java.io.DataOutputStream;
+import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -87,6 +90,23 @@ public class JavaPeer {
         expectOk(producer.send(batch));
       }
     });
+  }
+
+  /** Sends until the time is over; begin and duration of each, in ns of System.nanoTime, are appended to the file as two big-endian longs. */
+  static Done timed(String topic, long seconds, int threads, String file) throws Exception {
+    AtomicLong sent = new AtomicLong();
+    long begun = System.nanoTime(), end = begun + seconds * 1_000_000_000L;
+    try (DataOutputStream out = new DataOutputStream(new BufferedOutputStream(new FileOutputStream(file)))) {
+      Done done = inThreads(threads, threads, (first, n) -> {
+        for (long now = System.nanoTime(); now < end; ) {
+          long from = System.nanoTime();
+          expectOk(producer.send(message(topic, sent.getAndIncrement())));
+          now = System.nanoTime();
+          synchronized (out) { out.writeLong(from); out.writeLong(now - from); }
+        }
+      });
+      return new Done(done.nanos(), sent.get(), 0, 0);
+    }
   }
 
   static Done async(String topic, long count, int inFlight) throws Exception {
@@ -192,6 +212,7 @@ public class JavaPeer {
     switch (words[0]) {
       case "sync": return sync(topic, count, third);
       case "async": return async(topic, count, third);
+      case "timed": return timed(topic, count, third, words[4]);
       case "batch": return batch(topic, count, third, Integer.parseInt(words[4]));
       case "pull": return pull(topic, count, third == 1);
       case "idle": return idle(topic, count, third);

@@ -54,6 +54,8 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
         "Only commitOffsets and writing need the lock; a sink waits lockTimeout for it",
     ),
     errors.StoreServedError: ("SPARK_MQ_STORE_SERVED", None),
+    errors.ReplicasNotEnoughError: ("SPARK_MQ_REPLICAS_NOT_ENOUGH", None),
+    errors.NotReplicatedError: ("SPARK_MQ_NOT_REPLICATED", None),
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
     errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),

@@ -14,6 +14,11 @@ _TO_S = 4_102_444_800  # 2100-01-01
 _UNITS = (("seconds", 1), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000))
 
 
+def steady_time_ms() -> int:
+    """For lengths of time alone: nobody can set this clock back, and it begins anywhere."""
+    return time.monotonic_ns() // 1_000_000
+
+
 def current_time_ms() -> int:
     """The machine's clock. Java: System.currentTimeMillis."""
     return time.time_ns() // 1_000_000

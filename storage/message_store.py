@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from storage.batch.commit import finish_open_intents, settle
+from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
 from storage.batch.redo import load_torn_rows
 from storage.ends.recovery_plan import RecoveryReport
 from storage.epoch_times import current_time_ms
@@ -32,6 +32,7 @@ from storage.files.remote import file_system_of, only_for_reading, plain_path, u
 from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.place.followed_master import followed_master
 from storage.put.group_entries import GroupEntries
 from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
@@ -48,6 +49,9 @@ from storage.store_layout import StoreLayout
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
+WritesAs = Literal["owner", "follower", "controlled", "candidate"]
+"""By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""
+
 
 def open_store(
     path: str | os.PathLike[str],
@@ -58,6 +62,8 @@ def open_store(
     create: bool = False,
     lock_timeout_ms: int = 0,
     holder: Holder = "writer",
+    writes_as: WritesAs | None = None,
+    holds_back: bool = False,
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
@@ -77,6 +83,9 @@ def open_store(
     log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
     `store_host` (address:port) is for a store
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
+    `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
+    an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
+    is, leaves them as they are. With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
@@ -102,6 +111,8 @@ def open_store(
         create=create,
         lock_timeout_ms=lock_timeout_ms,
         holder=holder,
+        writes_as=writes_as or ("follower" if holder == "follower" else "owner"),
+        holds_back=holds_back,
         store_host=store_host,
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
@@ -125,6 +136,8 @@ class OpenOptions:
     create: bool
     lock_timeout_ms: int
     holder: Holder
+    writes_as: WritesAs
+    holds_back: bool
     store_host: str | None
     broker_name: str | None
     flush_disk_type: str | None
@@ -157,7 +170,7 @@ class MessageStore(FollowedStore):
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
         self._groups = GroupEntries(root, file_system, self.tables_lock)
         try:
-            self._refuse_foreign_stores()
+            self._refuse_foreign_stores(options)
             writable = None
             if not options.read_only:
                 place = find_log(root, config, file_system, may_be_empty=options.create, to_write=True)
@@ -203,8 +216,21 @@ class MessageStore(FollowedStore):
         if not files.exists(self.root):
             files.make_directories(self.root)
 
-    def _refuse_foreign_stores(self) -> None:
-        reasons = refuse_for_reading(self.config) if self.read_only else refuse_for_writing(self.config)
+    def _refuse_foreign_stores(self, options: OpenOptions) -> None:
+        if self.read_only:
+            reasons = refuse_for_reading(self.config)
+        else:
+            follows = options.writes_as == "follower"
+            reasons = refuse_for_writing(
+                self.config,
+                follows=follows,
+                asks_replicas=options.holder in ("broker", "sink"),
+                is_controlled=options.writes_as in ("controlled", "candidate"),
+            )
+            if not follows and (master := followed_master(self._file_system, self.root)) is not None:
+                reasons.append(
+                    f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
+                )
         names = {entry.name for entry in self._file_system.list_directory(self.root) if entry.is_directory}
         reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
         if "consumequeue_r" in names and "consumequeue" not in names:
@@ -225,10 +251,21 @@ class MessageStore(FollowedStore):
         files.write(lock, 0, b"lock")
 
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
-        warn_of_unread(self.config.file, self.config.settings)
+        if options.holder != "broker":  # it follows more of them, and says itself which it does not
+            warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.message_index_enable else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
-        opening = open_for_writing(parts, truncate_damage=options.truncate_damage, on_progress=options.on_progress)
+        follows = options.writes_as == "follower" or (
+            options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
+        )
+        opening = open_for_writing(
+            parts,
+            truncate_damage=options.truncate_damage,
+            on_progress=options.on_progress,
+            cuts_torn=options.writes_as != "owner",
+            holds_back=options.holds_back,
+            finishes=not follows and options.writes_as != "candidate",
+        )
         if options.create and "" not in opening.ends.synced_entries:
             sync_new_store(self.root, file_system)
             opening.ends.synced_entries.add("")
@@ -239,7 +276,14 @@ class MessageStore(FollowedStore):
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
-        self.finished_batches = finish_open_intents(self._writer, load_torn_rows(file_system, self.root))
+        self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
+        if options.writes_as == "candidate":
+            leave_open_intents(self._writer)
+            return
+        if follows:
+            forget_open_intents(self._writer, torn)
+            return
+        self.finished_batches = finish_open_intents(self._writer, torn)
         if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
             settle(self._writer)
 
@@ -319,10 +363,12 @@ class MessageStore(FollowedStore):
         """Give a group its entry if it has none; returns the one that it has then. Thread-safe. Raises OSError."""
         return self._groups.make(group, self.writer.file_system, self.writer.clock())
 
-    def save_state(self, name: str, text: str) -> None:
-        """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. Java: ConfigManager.persist."""
+    def save_state(self, name: str, text: str, *, is_private: bool = False) -> None:
+        """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. With `is_private` for the owner
+        alone. Java: ConfigManager.persist.
+        """
         with self.tables_lock:
-            write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system)
+            write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system, is_private=is_private)
 
     def flush(self) -> None:
         """Everything put so far onto the disk. Java: DefaultMessageStore.flush."""

@@ -14,6 +14,8 @@ from enum import Enum
 
 from storage.errors import NameIllegalError
 
+MULTI_DISPATCH_PREFIX = "%LMQ%"
+"""Of queues with entries for records of other topics."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"

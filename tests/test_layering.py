@@ -40,9 +40,10 @@ ROOMS = {
     "put": "words format files settings log queues index place tables ends derived messages rules rows",
     "batch": "words format files log queues place tables ends messages rules put",
     "recovery": "words format files settings log queues index place ends put batch",
-    "facade": "words format files settings log queues index tables ends messages rows put batch recovery",
+    "facade": "words format files settings log queues index place tables ends messages rows put batch recovery",
     "audit": "format log queues index ends put",
-    "service": "words format settings log queues index tables ends derived messages put facade",
+    "service": "words format settings log queues index tables ends derived messages rules put facade",
+    "ha": "words format files settings log place rules put recovery facade service",
     "delay": "words format files log queues tables messages facade",
     "transaction": "words format files settings queues tables messages facade",
     "hand_over": "words files place tables batch rules facade transaction",
@@ -51,17 +52,18 @@ ROOMS = {
     "client": "words format messages rules remoting",
     "remoting_server": "words settings rules remoting",
     "namesrv": "words files settings tables rules remoting access client remoting_server",
+    "controller": "words files settings rules remoting client remoting_server namesrv",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
-    "broker_server": "words format files settings put batch delay rules facade service hand_over broker "
+    "broker_server": "words format files settings tables messages put batch delay rules facade service ha hand_over broker "
     "remoting access client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "
     "remoting client conditions broker source",
     "spark_mq": "words format settings queues put facade conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
-    "cli": "words format files settings place tables ends rules rows put batch recovery facade "
-    "remoting client remoting_server namesrv broker_server conditions source spark_mq jobs",
+    "cli": "words format files settings place tables ends rules rows put batch recovery facade service ha hand_over "
+    "remoting client remoting_server namesrv controller broker_server conditions source spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

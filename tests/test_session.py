@@ -323,7 +323,7 @@ def started(folder: Path, *command: str, argument: dict[str, str], **environ: st
     return answer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_pyspark_submit_args_and_the_defaults_say_is_left(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
@@ -347,7 +347,7 @@ def test_what_pyspark_submit_args_and_the_defaults_say_is_left(tmp_path: Path) -
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_explicit_master_wins_and_is_said(tmp_path: Path) -> None:
     answer = started(

@@ -1,5 +1,7 @@
 """A broker's users and what they may do, as they are now; each change stands in its file before it holds.
 
+Passwords stand there as they are, so the owner of the store alone may read the files (0600).
+
 Java: AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl.
 """
 
@@ -25,6 +27,9 @@ class AccessEntries:
         """Reads them, and makes the rules' first users. Raises StateFileError, OSError."""
         self._store = service.store
         self.rules = rules
+        for name in (USERS_FILE, ACLS_FILE):
+            for ending in ("", ".bak", ".bad"):
+                service.store.writer.file_system.make_private(f"{service.root}/config/{name}{ending}")
         self.users = service.state(USERS_FILE, UserTable.load) or UserTable()
         self.acls = service.state(ACLS_FILE, AclTable.load) or AclTable()
         self.change_users(self._with_first_users)
@@ -39,7 +44,7 @@ class AccessEntries:
         with self._store.tables_lock:
             changed = change(self.users)
             if changed is not self.users:
-                self._store.save_state(USERS_FILE, changed.to_text())
+                self._store.save_state(USERS_FILE, changed.to_text(), is_private=True)
                 self.users = changed
 
     def change_acls(self, change: Callable[[AclTable], AclTable]) -> None:
@@ -47,7 +52,7 @@ class AccessEntries:
         with self._store.tables_lock:
             changed = change(self.acls)
             if changed is not self.acls:
-                self._store.save_state(ACLS_FILE, changed.to_text())
+                self._store.save_state(ACLS_FILE, changed.to_text(), is_private=True)
                 self.acls = changed
 
     def is_by_super_user(self, command: RemotingCommand) -> bool:

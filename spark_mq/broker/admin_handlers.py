@@ -1,6 +1,6 @@
 """The broker itself: its settings and figures, and what it asks clients for operators.
 
-Java: AdminBrokerProcessor (25, 26, 28, 223, 307, 309, 907), Broker2Client.
+Java: AdminBrokerProcessor (25, 26, 28, 45, 223, 307, 309, 906, 907), Broker2Client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_mq.remoting import (
     write_header,
 )
 from spark_mq.remoting.admin_bodies import HaClientInfo, HaRuntimeInfo
-from spark_mq.remoting.admin_headers import BrokerConfigAnswer
+from spark_mq.remoting.admin_headers import BrokerConfigAnswer, HaInfo
 from spark_mq.remoting.client_bodies import ConsumerStatus
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.command import CREDENTIALS
@@ -35,7 +35,9 @@ from storage.errors import ConfigurationError
 from storage.format.fastjson import to_text
 from storage.format.message_id import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 
+_NO_DELAYS = '{"offsetTable":{}}'
 _CALL_MS, _STATUS_MS = 10_000, 5_000
 PoolLoad = Callable[[Pool], tuple[int, int]]
 """How many requests wait for a pool, and for how many ms the first of them."""
@@ -55,6 +57,8 @@ class AdminHandlers:
             code.GET_BROKER_CONFIG: self.settings,
             code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             code.GET_BROKER_HA_STATUS: self.ha_status,
+            code.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            code.EXCHANGE_BROKER_HA_INFO: self.ha_info,
             code.GET_CONSUMER_RUNNING_INFO: self.running_info,
             code.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
             code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
@@ -87,11 +91,31 @@ class AdminHandlers:
         return asked.answer(body=KvTable(table=runtime_info(self._parts, asked.now_ms)))
 
     def ha_status(self, asked: Asked) -> RemotingCommand:
-        """907, of a master without slaves."""
+        """907."""
+        slaves = tuple(self._parts.slaves())
         body = HaRuntimeInfo(
-            is_master=True, master_commitlog_max_offset=self._parts.served.log_end, client=HaClientInfo()
+            is_master=not self._parts.is_slave,
+            master_commitlog_max_offset=self._parts.served.log_end,
+            in_sync_slave_count=sum(slave.in_sync for slave in slaves),
+            connections=slaves,
+            client=HaClientInfo(),
         )
         return asked.answer(body=body)
+
+    def ha_info(self, asked: Asked) -> RemotingCommand:
+        """906: where the log is served. What a slave is told of another master is not heeded; a controller or a name server says it."""
+        parts = self._parts
+        if parts.is_slave:
+            return asked.answer()
+        told = HaInfo(
+            master_ha_address=parts.ha_address, master_flush_offset=parts.served.log_end, master_address=parts.address
+        )
+        return asked.answer(header=told)
+
+    def delay_offsets(self, asked: Asked) -> RemotingCommand:
+        """45: delayOffset.json, as far as it is on the disk."""
+        text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
+        return asked.answer(body=(text or _NO_DELAYS).encode())
 
     # Clients
 

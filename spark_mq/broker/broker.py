@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from spark_mq.access.rules import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
@@ -29,18 +30,21 @@ from spark_mq.broker.offset_handlers import OffsetHandlers
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.progress_handlers import ProgressHandlers
 from spark_mq.broker.pull import PullHandler
-from spark_mq.broker.pull_filters import heed_subscriptions
+from spark_mq.broker.replica_handlers import ReplicaHandlers
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
 from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError, StateFileError, StoreNotWritableError
+from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
 from storage.messages.half_messages import PRODUCER_GROUP, TransactionState
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.service.pending import Pending
 from storage.service.put_service import PutService
+from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
@@ -48,8 +52,13 @@ from storage.transaction.asking import Asking
 from storage.transaction.check import CheckReport, check_half_messages
 
 _LOG = logging.getLogger(__name__)
+_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 EXPIRY_LOOK_MS = 10_000
 """How often silent clients are looked for. Java: ClientHousekeepingService."""
+FILTERS_SAVED_MS = 10_000
+"""How often expressions are saved, if any has changed. Java: BrokerController.initializeBrokerScheduledTasks, as of the next one."""
+PROTECTION_MS = 180_000
+"""How often groups are looked at that read slowly."""
 
 
 class Broker:
@@ -63,23 +72,28 @@ class Broker:
         clock: Callable[[], int] = current_time_ms,
         memory_bytes: int | None = None,
         access: AccessRules | None = None,
+        is_slave: bool = False,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; whoever has the sockets asks for it.
+        `is_slave`: it takes no messages, and gives some where slaveReadEnable.
 
         Raises StateFileError where a table of the store cannot be read, OSError.
         """
         settings = service.settings
         statistics = PutStatistics(settings.broker_name, settings.cluster)
-        self.parts = BrokerParts(service, statistics=statistics, memory_bytes=memory_bytes, clock=clock, access=access)
+        self.parts = BrokerParts(
+            service, statistics=statistics, memory_bytes=memory_bytes, clock=clock, access=access, is_slave=is_slave
+        )
         self._wake = wake
         self._messages = MessageHandlers(self.parts)
         self._pulls = PullHandler(self.parts)
         self._handlers = self._handler_table()
         self._topics_seen = service.settings.topics
-        self._saved_ms = self._looked_ms = clock()
+        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = clock()
         self._resources = ExitStack()
         self._resources.enter_context(service.listening(self._arrived))
+        self._resources.enter_context(service.mapping(self._maps_of))
 
     def _handler_table(self) -> Mapping[int, Handler]:
         code, parts, messages, pull = RequestCode, self.parts, self._messages, self._pulls.pull
@@ -114,6 +128,7 @@ class Broker:
             **GroupHandlers(parts).table(),
             **ProgressHandlers(parts).table(),
             **AdminHandlers(parts).table(),
+            **ReplicaHandlers(parts).table(),
             **AccessHandlers(parts).table(),
         }
 
@@ -127,14 +142,38 @@ class Broker:
             return make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         return self._run(handler, connection, command, now_ms)
 
+    def begin(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome | Pending[Outcome]:
+        """As `answer`; a send may be answered in two steps, of which the second, what is returned then, waits for its put.
+
+        So whoever begins several sends before it asks for an answer makes them one append.
+        """
+        if command.code not in _SENDS:
+            return self.answer(connection, command, now_ms)
+        begun: list[Pending[RemotingCommand]] = []
+
+        def begin(asked: Asked) -> Outcome:
+            begun.append(self._messages.begin_send(asked))
+            return None
+
+        refused = self._run(begin, connection, command, now_ms)
+        return begun[0].then(lambda answer: self._guarded(connection, command, answer)) if begun else refused
+
     def answer_again(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
         """The answer to a pull that has waited (`RunAgain`). Raises nothing."""
         return self._run(self._pulls.pull_again, connection, command, now_ms)
 
     def _run(self, handler: Handler, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
-        try:
+        def answer() -> Outcome:
             header = read_header(REQUEST_TABLE[command.code].header, command)
-            outcome = handler(Asked(connection, command, header, now_ms))
+            return handler(Asked(connection, command, header, now_ms))
+
+        return self._guarded(connection, command, answer)
+
+    def _guarded(
+        self, connection: ClientConnection, command: RemotingCommand, answer: Callable[[], Outcome]
+    ) -> Outcome:
+        try:
+            outcome = answer()
         except (HeaderError, BodyError) as error:
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, str(error))
         except RequestRefusedError as refused:
@@ -148,6 +187,14 @@ class Broker:
         if self.parts.events:
             self._wake()
         return outcome
+
+    def heed_copy(self, name: str) -> None:
+        """A table of the master's was taken over; of offsets the greater ones count. Raises StateFileError."""
+        parts = self.parts
+        if name == OFFSETS_FILE and (copied := parts.service.state(OFFSETS_FILE, ConsumerOffsets.load)) is not None:
+            with parts.lock:
+                parts.offsets.raise_to(copied)
+        self.heed_batch()
 
     def heed_batch(self) -> None:
         """A sink's batch was appended, beside all requests: it may have made topics."""
@@ -175,7 +222,7 @@ class Broker:
             parts.producers.closed(connection)
             gone, changes = parts.consumers.closed(connection)
             for group in gone:
-                heed_subscriptions(parts.expressions, group, {})
+                parts.filters.unregister(group)
             for change in changes:
                 parts.tell_of(change)
         with parts.held_lock:
@@ -185,23 +232,35 @@ class Broker:
 
     def take_events(self) -> list[BrokerEvent]:
         """What is to be done on connections, in order; it is taken once."""
+        self._wake_pulls()
         events = self.parts.events
         return [events.popleft() for _ in range(len(events))]
 
     def _arrived(self, entered: Sequence[QueueEntries]) -> None:
-        """Messages can be read: pulls that wait for them are run again. In the thread that put them."""
+        """Messages can be read: noted where pulls wait for them, no more, for all puts wait meanwhile. In the thread that put them."""
+        parts, is_noted = self.parts, False
+        for entries in entered:
+            name = entries.topic, entries.queue_id
+            if parts.held.has(name):
+                parts.arrivals.note(name, entries.entries["tags_code"])
+                is_noted = True
+        if is_noted:
+            self._wake()
+
+    def _wake_pulls(self) -> None:
+        """Pulls that wait for what has arrived are to be run again."""
         parts = self.parts
-        if not any(parts.held.has((entries.topic, entries.queue_id)) for entries in entered):
+        if not (arrived := parts.arrivals.take()):
             return
         now_ms = parts.clock()
         with parts.held_lock:
-            for entries in entered:
-                name = entries.topic, entries.queue_id
-                parts.run_again(
-                    parts.held.arrived(name, parts.served.maximum(*name), entries.entries["tags_code"], now_ms)
-                )
-        if parts.events:
-            self._wake()
+            for name, tags_codes in arrived.items():
+                parts.run_again(parts.held.arrived(name, parts.served.maximum(*name), tags_codes, now_ms))
+
+    def _maps_of(self, topic: str) -> MapsOf | None:
+        """Who makes the bit maps of a topic's messages, where they are switched on. In the thread that puts them."""
+        parts = self.parts
+        return parts.filters.maps_of(topic) if parts.config.filters.enable_calc_filter_bit_map else None
 
     # Duties
 
@@ -216,12 +275,18 @@ class Broker:
                 self._looked_ms = now_ms
                 silent = dict.fromkeys((*parts.producers.expire(now_ms), *parts.consumers.expire(now_ms)))
                 parts.events.extend(Close(connection) for connection in silent)
-        self._messages.ender.write_due(now_ms)
         if now_ms - self._saved_ms >= parts.config.clients.flush_consumer_offset_interval:
             self._saved_ms = now_ms
             self.save_offsets()
+        if now_ms - self._filters_ms >= FILTERS_SAVED_MS:
+            self._filters_ms = now_ms
+            self.save_filters()
+        if now_ms - self._protected_ms >= PROTECTION_MS:
+            self._protected_ms = now_ms
+            self._protect()
         if parts.events:
             self._wake()
+        self._messages.ender.write_due(now_ms)
 
     def check_transactions(self, now_ms: int) -> CheckReport:
         """Ask a producer of its group about each half that is old enough; those nobody answers for are given up in time.
@@ -272,12 +337,45 @@ class Broker:
                 on_disk = None
             store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
 
+    def save_filters(self) -> None:
+        """Groups' expressions onto the disk, if any has changed. Raises OSError."""
+        with self.parts.lock:
+            table = self.parts.filters.take_change()
+        if table is None:
+            return
+        try:
+            self.parts.service.store.save_state(FILTERS_FILE, table.to_text())
+        except OSError:
+            with self.parts.lock:
+                self.parts.filters.note_unsaved()
+            raise
+
+    def _protect(self) -> None:
+        """Switch groups off that read too far behind the log's end, where that is asked for. Java: protectBroker.
+
+        Departure: the entry is saved. Java's is on from the next start, if no other group was saved meanwhile.
+        """
+        parts, clients = self.parts, self.parts.config.clients
+        if not clients.disable_consume_if_consumer_read_slowly:
+            return
+        with parts.lock:
+            slow = parts.traffic.behind(clients.consumer_fallbehind_threshold)
+        for name, behind in slow.items():
+            group = parts.find_group(name)
+            if group is not None and group.consume_enable:
+                _LOG.warning("the group %s reads %d bytes behind the log's end, and is switched off", name, behind)
+                parts.service.save_group(replace(group, consume_enable=False))
+
     def close(self, now_ms: int) -> None:
         """Save what is in memory. The service stays open. Raises OSError."""
         self._resources.close()
         self.save_offsets()
+        self.save_filters()
         self._messages.sender.close()
-        self._messages.ender.close(now_ms)
+        try:
+            self._messages.ender.close(now_ms)
+        except StoreNotWritableError as error:
+            _LOG.warning("of some transactions it is not noted that they ended; they are asked about again: %s", error)
         self.parts.served.close()
 
     def __enter__(self) -> Broker:

@@ -7,9 +7,11 @@ Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlac
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 
+from storage.format.bloom_filter import BloomFilter
 from storage.settings.java_properties import parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
@@ -35,8 +37,20 @@ def settings_text(config: StoreConfig) -> str:
                 if value is not None:
                     followed[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
     defaults = {name: setting.default for name, setting in JAVA_SETTINGS.items() if setting.default is not None}
-    values = defaults | followed | dict(config.settings)
+    # mqadmin exportMetrics reads the machine's size from it
+    defaults["clientCallbackExecutorThreads"] = str(os.cpu_count() or 1)
+    values = defaults | followed | dict(config.settings) | _worked_out(config)
     return "".join(f"{name}={values[name]}\n" for name in sorted(values.keys() - SECRETS))
+
+
+def _worked_out(config: StoreConfig) -> dict[str, str]:
+    """What follows from other settings. Java: BrokerStartup, ConsumerFilterManager."""
+    filters = config.filters
+    shape = BloomFilter.of(filters.max_error_rate_of_bloom_filter, filters.expect_consumer_num_use_filter)
+    return {
+        "bitMapLengthConsumeQueueExt": str(shape.bit_count),
+        "haListenPort": str(config.replication.ha_listen_port or config.identity.listen_port + 1),
+    }
 
 
 def told_settings(text: bytes) -> dict[str, str]:

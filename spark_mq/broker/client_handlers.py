@@ -8,7 +8,7 @@ from __future__ import annotations
 from spark_mq.broker.asked import NO_FIELDS, Asked
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.producer_table import KnownClient
-from spark_mq.broker.pull_filters import SQL92, heed_subscriptions, is_tag_type
+from spark_mq.broker.pull_filters import SQL92, is_tag_type
 from spark_mq.broker.sql92 import compile_expression
 from spark_mq.broker.sql92_tokens import SqlError
 from spark_mq.remoting import RemotingCommand, read_body
@@ -75,7 +75,7 @@ class ClientHandlers:
         )
         parts.tell_of(change)
         if with_subscriptions:
-            heed_subscriptions(parts.expressions, data.group_name, {sub.topic: sub for sub in data.subscriptions})
+            parts.filters.register(data.group_name, data.subscriptions)
         return is_changed
 
     def _make_retry_topic(self, data: ConsumerData, group: SubscriptionGroupConfig) -> None:
@@ -105,7 +105,7 @@ class ClientHandlers:
                     request.consumer_group, asked.connection, notifies=notifies
                 )
                 if is_gone:
-                    heed_subscriptions(parts.expressions, request.consumer_group, {})
+                    parts.filters.unregister(request.consumer_group)
                 parts.tell_of(change)
         return asked.answer(header=NO_FIELDS)
 

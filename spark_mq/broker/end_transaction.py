@@ -75,14 +75,16 @@ class TransactionEnder:
         statistics: PutStatistics | None = None,
         rpc_hooks: Sequence[RpcHook] = (),
     ) -> None:
-        """`put` stores (the default: `put_into`); `statistics` are those of the sends to the same store."""
+        """`put` stores (the default: `put_into`, without waiting for replicas, as Java); `statistics` are those of the sends to the
+        same store.
+        """
         rules, settings = store.config.transaction, store.settings
         self.state = BrokerState()
         """Whether anything is ended; whoever runs the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
         self._store = store
         self._writer = store_of(store).writer
-        self._put = put or put_into(store)
+        self._put = put or put_into(store, needs_copies=False)  # what a fail-over takes back is asked about again
         self._rpc_hooks = tuple(rpc_hooks)
         self._timeout_ms, self._op_size = rules.transaction_time_out, rules.transaction_op_msg_max_size
         self._turns = Turns()

@@ -92,6 +92,8 @@ class GroupHandlers:
         """207; with `clean_offset` its offsets too."""
         told: DeleteGroupRequest = asked.header
         self._parts.service.delete_group(told.group_name)
+        with self._parts.lock:
+            self._parts.traffic.forget(group=told.group_name)
         if told.clean_offset:
             with self._parts.lock:
                 self._parts.offsets.forget_group(told.group_name)

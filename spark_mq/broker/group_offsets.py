@@ -129,6 +129,12 @@ class GroupOffsets:
         """The table as it is in memory."""
         return _table(self._offsets, self.version, self._document)
 
+    def raise_to(self, other: ConsumerOffsets) -> None:
+        """Of each queue the greater offset of both."""
+        for key, queues in other.offsets.items():
+            own = self._offsets.setdefault(key, {})
+            own.update({queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, -1)})
+
     def take_change(self) -> bool:
         """Whether anything has changed since this was asked before."""
         was_changed, self._is_changed = self._is_changed, False

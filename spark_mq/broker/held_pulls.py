@@ -1,13 +1,17 @@
 """Pulls that found nothing and wait for messages: woken when some come that they want, or when their time is up. Pure.
 
 A pull is looked at when entries of its queue can be read, and all of them every few seconds, when no tags are known and every message
-counts as wanted. Java: PullRequestHoldService, ManyPullRequest, NotifyMessageArrivingListener.
+counts as wanted. Who puts only notes which queues (`Arrivals`); who has the sockets looks.
+Departures: so many wait at most, of all and of one connection, and none for longer than MOST_WAIT_MS. Java holds what it is sent, for
+as long as a client says, and looks in the thread that dispatches.
+Java: PullRequestHoldService, ManyPullRequest, NotifyMessageArrivingListener.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +19,9 @@ from spark_mq.broker.connections import ClientConnection
 from spark_mq.remoting import RemotingCommand
 
 LONG_POLLING_LOOK_MS = 5_000
+MOST_WAIT_MS = 120_000
+"""Java's clients ask for 15 or 20 seconds; a connection that is silent for so long is closed."""
+_NOTES_MOST = 64
 QueueName = tuple[str, int]
 
 
@@ -28,49 +35,129 @@ class HeldPull:
     held_ms: int
     timeout_ms: int
     tags_codes: frozenset[int] | None = None
+    size_bytes: int = 0
+    """What its request holds in memory, about."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether its time is up."""
         return now_ms >= self.held_ms + self.timeout_ms
 
-    def wants(self, tags_codes: np.ndarray | None) -> bool:
+    def wants(self, tags_codes: frozenset[int] | None) -> bool:
         """Whether one of the messages may be for it; without codes any may."""
-        if self.tags_codes is None or tags_codes is None:
-            return True
-        return bool(np.isin(tags_codes.astype(np.int32), list(self.tags_codes)).any())
+        return self.tags_codes is None or tags_codes is None or not self.tags_codes.isdisjoint(tags_codes)
+
+
+class Arrivals:
+    """Queues that got messages, from whoever puts to whoever looks at the pulls that wait. Thread-safe; neither waits for the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noted: dict[QueueName, list[np.ndarray] | None] = {}
+
+    def note(self, name: QueueName, tags_codes: np.ndarray) -> None:
+        """Messages with these codes can be read there now."""
+        with self._lock:
+            noted = self._noted.setdefault(name, [])
+            if noted is not None and len(noted) < _NOTES_MOST:
+                noted.append(tags_codes)
+            else:
+                self._noted[name] = None
+
+    def take(self) -> Mapping[QueueName, np.ndarray | None]:
+        """What was noted since it was taken before; no codes where there were too many."""
+        with self._lock:
+            noted, self._noted = self._noted, {}
+        return {name: None if codes is None else np.concatenate(codes) for name, codes in noted.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLimits:
+    """How many pulls wait at most, with how many bytes of requests: of all connections, and of one."""
+
+    count: int = 200_000
+    size_bytes: int = 256 << 20
+    count_of_one: int = 20_000
+    size_bytes_of_one: int = 32 << 20
+
+
+@dataclass(slots=True)
+class _Load:
+    """What one connection has waiting. `names` may name queues where nothing of it waits any more."""
+
+    count: int = 0
+    size_bytes: int = 0
+    names: set[QueueName] = field(default_factory=set)
 
 
 class HeldPulls:
     """All pulls that wait, by queue. For one thread at a time. Times are ms."""
 
-    def __init__(self, look_interval_ms: int = LONG_POLLING_LOOK_MS) -> None:
+    def __init__(self, look_interval_ms: int = LONG_POLLING_LOOK_MS, limits: HeldLimits | None = None) -> None:
         """`look_interval_ms`: how often all are looked at."""
         self._queues: dict[QueueName, list[HeldPull]] = {}
         self._interval_ms = look_interval_ms
         self._next_look_ms: int | None = None
+        self._limits = limits or HeldLimits()
+        self._loads: dict[ClientConnection, _Load] = {}
+        self._count = self._size_bytes = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return self._count
 
-    def hold(self, name: QueueName, pull: HeldPull) -> None:
-        """Let it wait."""
+    def hold(self, name: QueueName, pull: HeldPull) -> bool:
+        """Let it wait; False where as many wait as may."""
+        limits, load = self._limits, self._loads.get(pull.connection) or _Load()
+        if (
+            self._count >= limits.count
+            or self._size_bytes + pull.size_bytes > limits.size_bytes
+            or load.count >= limits.count_of_one
+            or load.size_bytes + pull.size_bytes > limits.size_bytes_of_one
+        ):
+            return False
         self._queues.setdefault(name, []).append(pull)
+        self._loads[pull.connection] = load
+        load.names.add(name)
+        self._count_in(pull, load, 1)
+        return True
+
+    def _count_in(self, pull: HeldPull, load: _Load, sign: int) -> None:
+        self._count += sign
+        self._size_bytes += sign * pull.size_bytes
+        load.count += sign
+        load.size_bytes += sign * pull.size_bytes
+        if not load.count:
+            del self._loads[pull.connection]
 
     def has(self, name: QueueName) -> bool:
-        """Whether any pull waits for this queue: asked for each dispatched queue, so cheap."""
+        """Whether any pull waits for this queue: asked for each dispatched queue, so cheap. By any thread, at any time."""
         return name in self._queues
 
     def arrived(self, name: QueueName, maximum: int, tags_codes: np.ndarray | None, now_ms: int) -> list[HeldPull]:
         """The queue can be read up to `maximum`, with these messages as the last: the pulls to be run again, which wait no more."""
-        waiting = self._queues.pop(name, [])
+        waiting = self._queues.get(name)
+        if waiting is None:
+            return []
+        codes = None
+        if tags_codes is not None and any(pull.tags_codes is not None for pull in waiting):
+            codes = frozenset(
+                np.unique(tags_codes.astype(np.int32)).tolist()
+            )  # of a batch they are many, and few different
         woken: list[HeldPull] = []
         kept: list[HeldPull] = []
         for pull in waiting:
-            is_woken = (maximum > pull.offset and pull.wants(tags_codes)) or pull.is_due(now_ms)
+            is_woken = (maximum > pull.offset and pull.wants(codes)) or pull.is_due(now_ms)
             (woken if is_woken else kept).append(pull)
+        self._keep(name, kept)
+        for pull in woken:
+            self._count_in(pull, self._loads[pull.connection], -1)
+        return woken
+
+    def _keep(self, name: QueueName, kept: list[HeldPull]) -> None:
+        """Those that wait on. In one step: others ask `has` meanwhile."""
         if kept:
             self._queues[name] = kept
-        return woken
+        else:
+            del self._queues[name]
 
     def look(self, now_ms: int, maximum_of: Callable[[str, int], int]) -> list[HeldPull]:
         """The pulls to be run again now, if it is time to look at all."""
@@ -83,10 +170,10 @@ class HeldPulls:
 
     def drop(self, connections: Iterable[ClientConnection]) -> None:
         """Forget the pulls of connections that are gone. Java keeps them until their time is up."""
-        gone = set(connections)
-        for name, pulls in list(self._queues.items()):
-            kept = [pull for pull in pulls if pull.connection not in gone]
-            if kept:
-                self._queues[name] = kept
-            else:
-                del self._queues[name]
+        for connection in connections:
+            if (load := self._loads.pop(connection, None)) is None:
+                continue
+            self._count -= load.count
+            self._size_bytes -= load.size_bytes
+            for name in load.names & self._queues.keys():
+                self._keep(name, [pull for pull in self._queues[name] if pull.connection != connection])

@@ -13,6 +13,7 @@ from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.named_messages import message_in
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.put_response import SendResponse
 from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
@@ -22,6 +23,7 @@ from spark_mq.remoting import message_headers as wire
 from storage.format.properties import decode_properties
 from storage.messages.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
+from storage.service.pending import Pending
 
 
 class MessageHandlers:
@@ -34,6 +36,8 @@ class MessageHandlers:
         self.sender.statistics = parts.statistics
         self.returner = SendBackHandler(service, parts.config, statistics=parts.statistics, clock=clock)
         self.ender = TransactionEnder(service, clock(), statistics=parts.statistics)
+        for handler in (self.sender, self.returner, self.ender):
+            handler.state = replace(handler.state, is_slave=parts.is_slave)
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Whether messages are taken."""
@@ -46,19 +50,11 @@ class MessageHandlers:
 
     def send(self, asked: Asked) -> RemotingCommand:
         """10, 310, 320."""
-        header: wire.SendMessageRequest = asked.header
-        response = self.sender.send(send_request(asked, header))
-        fields = dict(response.ext_fields)
-        if response.msg_id is not None:
-            answer = wire.SendMessageAnswer(
-                message_id=response.msg_id,
-                queue_id=response.queue_id or 0,
-                queue_offset=response.queue_offset or 0,
-                transaction_id=response.transaction_id,
-                recall_handle=response.recall_handle,
-            )
-            fields = write_header(answer) | fields
-        return asked.answer(response.code, response.remark, fields or None)
+        return _sent(asked, self.sender.send(send_request(asked, asked.header)))
+
+    def begin_send(self, asked: Asked) -> Pending[RemotingCommand]:
+        """The same in two steps: what is returned waits for the put."""
+        return self.sender.begin(send_request(asked, asked.header)).then(lambda response: _sent(asked, response()))
 
     def reply(self, asked: Asked) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
@@ -129,6 +125,8 @@ class MessageHandlers:
 
         if not send.recall_message_enable:
             return refusal(ResponseCode.NO_PERMISSION, "operation is forbidden")
+        if parts.is_slave:
+            return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, "broker service not available")
         if asked.now_ms < send.start_accept_send_request_time_stamp:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in parts.topics:
@@ -230,6 +228,20 @@ _MOST_QUERIED = 64
 """Java: MessageStoreConfig.maxMsgsNumBatch."""
 
 
+def _sent(asked: Asked, response: SendResponse) -> RemotingCommand:
+    fields = dict(response.ext_fields)
+    if response.msg_id is not None:
+        answer = wire.SendMessageAnswer(
+            message_id=response.msg_id,
+            queue_id=response.queue_id or 0,
+            queue_offset=response.queue_offset or 0,
+            transaction_id=response.transaction_id,
+            recall_handle=response.recall_handle,
+        )
+        fields = write_header(answer) | fields
+    return asked.answer(response.code, response.remark, fields or None)
+
+
 def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
     """A send as its handler takes it."""
     command = asked.command
@@ -251,5 +263,6 @@ def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
         is_batch=bool(header.is_batch) or command.code == RequestCode.SEND_BATCH_MESSAGE,
         logical=header.is_logical,
         client_version=command.version,
+        are_properties_read=True,
         ext_fields=command.ext_fields or NO_FIELDS,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -13,16 +13,19 @@ from spark_mq.access.rules import AccessRules
 from spark_mq.broker.access_entries import AccessEntries
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
+from spark_mq.broker.consumer_filters import ConsumerFilters
 from spark_mq.broker.consumer_table import Change, ConsumerTable
 from spark_mq.broker.group_offsets import GroupOffsets
-from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, HeldPull, HeldPulls
+from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull, HeldPulls
 from spark_mq.broker.producer_table import ProducerTable
 from spark_mq.broker.queue_locks import QueueLocks
 from spark_mq.broker.request_table import Pool
-from spark_mq.broker.sql92 import Expression
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import HeaderEncoding, RequestCode, make_request, write_header
+from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
+from spark_mq.remoting.controller_bodies import EpochEntryCache
+from storage.format.bloom_filter import BloomFilter
 from storage.format.record import host_text
 from storage.messages.retries import find_group
 from storage.rules.auto_topics import known_topics
@@ -30,6 +33,8 @@ from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore
 from storage.settings.load import StoreConfig
+from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
+from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.data_version import DataVersion
@@ -55,6 +60,10 @@ BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
 """Groups that every broker has, in its file or not. Java: SubscriptionGroupManager.init."""
 
 
+_LESS_OF_SLAVE = 10
+"""Of accessMessageInMemoryMaxRatio, percent. Java: MessageStoreConfig.getAccessMessageInMemoryMaxRatio of a slave."""
+
+
 def machine_memory_bytes() -> int:
     """Of this machine. Java: StoreUtil.TOTAL_PHYSICAL_MEMORY_SIZE."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -72,16 +81,29 @@ class BrokerParts:
         memory_bytes: int | None = None,
         clock: Callable[[], int],
         access: AccessRules | None = None,
+        is_slave: bool = False,
     ) -> None:
         config, settings = service.config, service.settings
         pull, clients = config.pull, config.clients
         self.service = service
+        self.is_slave = is_slave
+        """Whether a master writes the log."""
         self.config: StoreConfig = config
         """The settings, with what an operator has changed."""
         self.settings_version = DataVersion()
+        self.cleans_asked_for = 0
+        """How many more times expired log files are deleted whatever the hour is."""
         self._settings_lock = threading.Lock()
         self.pool_load: Callable[[Pool], tuple[int, int]] = lambda pool: (0, 0)
         """How many requests wait for a pool, and for how many ms the first one; whoever runs the pools sets it."""
+        self.ha_address: str | None = None
+        """Where slaves connect; whoever listens sets it."""
+        self.slaves: Callable[[], Sequence[HaConnectionInfo]] = tuple
+        """What is known of each slave; whoever serves slaves sets it."""
+        self.timer_page: Callable[[], bytes] = bytes
+        """The timer's checkpoint as its file has it; whoever runs the timer sets it."""
+        self.epochs: Callable[[], EpochEntryCache | None] = lambda: None
+        """In controller mode the epochs of the log; whoever keeps them sets it."""
         self.served = ServedStore(service.store)
         self.clock = clock
         self.encoding = encoding
@@ -95,7 +117,9 @@ class BrokerParts:
         look_ms = LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
         self.held = HeldPulls(look_ms)
         self.held_lock = threading.Lock()
-        """Guards `held` alone, and nothing else is taken within it: puts wait for it."""
+        """Guards `held` alone, and nothing else is taken within it."""
+        self.arrivals = Arrivals()
+        """Queues whose pulls are to be looked at."""
         self.access = AccessEntries(service, access or AccessRules())
         self.offsets = GroupOffsets(
             service.state(OFFSETS_FILE, ConsumerOffsets.load),
@@ -109,11 +133,17 @@ class BrokerParts:
         self.traffic = Traffic(statistics, settings.cluster)
         self.fingerprints: dict[str, int] = {}
         """Of groups, what the last heartbeat said of its subscriptions in short."""
-        self.expressions: dict[tuple[str, str], tuple[int, Expression]] = {}
-        """Of (group, topic) the version and the expression that its heartbeats subscribed with."""
+        filters = config.filters
+        self.filters = ConsumerFilters(
+            BloomFilter.of(filters.max_error_rate_of_bloom_filter, filters.expect_consumer_num_use_filter),
+            service.state(FILTERS_FILE, ConsumerFilterTable.load),
+            clock=clock,
+            kept_ms=filters.filter_data_clean_time_span,
+        )
         memory = machine_memory_bytes() if memory_bytes is None else memory_bytes
+        ratio = pull.access_message_in_memory_max_ratio - (_LESS_OF_SLAVE if is_slave else 0)
         self.limits = TransferLimits(
-            memory_bytes=memory * pull.access_message_in_memory_max_ratio // 100,
+            memory_bytes=memory * ratio // 100,
             in_memory_count=pull.max_transfer_count_on_message_in_memory,
             in_memory_bytes=pull.max_transfer_bytes_on_message_in_memory,
             on_disk_count=pull.max_transfer_count_on_message_in_disk,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.pull_filters import message_filter
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import (
     ConsumeQueueEntries,
@@ -25,7 +31,11 @@ from spark_mq.remoting.consumer_headers import (
     ConsumeTimeSpanRequest,
     CorrectionOffsetRequest,
 )
+from storage.format.bloom_filter import bit_text
+from storage.format.consume_queue import is_ext_address
 from storage.rules.response_codes import ResponseCode
+from storage.service.raw_get import ALL_MESSAGES
+from storage.service.served_entries import ServedEntry
 from storage.tables.topics import TopicConfig
 
 _LONG_MAX = 2**63 - 1
@@ -209,21 +219,20 @@ class ProgressHandlers:
         maximum = parts.served.maximum(topic, queue_id)
         if not maximum:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        found, subscription, filter_data = None, None, None
-        if told.consumer_group is not None:
+        subscription, filter_data, wanted = None, None, ALL_MESSAGES
+        if (group := told.consumer_group) is not None:
             with parts.lock:
-                subscription = parts.consumers.subscription(told.consumer_group, topic)
-            filter_data = "null" if subscription else f"{told.consumer_group}@{topic} is not online!"
-        remark = UNSET
-        if 0 <= told.index < maximum:
-            rows = parts.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES))
-            found = tuple(
-                ConsumeQueueEntry(commitlog_offset=place, size_bytes=size, tags_code=code)
-                for place, size, code in rows.tolist()
-            )
-        else:
-            remark = f"Index {told.index} of {queue_id}@{topic} is not exist!"
-            return asked.answer(remark=remark)
+                subscription = parts.consumers.subscription(group, topic)
+                known = parts.filters.find(topic, group)
+            filter_data = f"{group}@{topic} is not online!"
+            if subscription is not None:
+                filter_data = "null" if known is None else known.filter.to_text()
+                bits = None if known is None else parts.filters.bit_test(known)
+                wanted = message_filter(subscription, None if known is None else known.expression, bits)
+        if not 0 <= told.index < maximum:
+            return asked.answer(remark=f"Index {told.index} of {queue_id}@{topic} is not exist!")
+        rows = parts.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES), wanted)
+        found = tuple(_shown_entry(row, is_judged=subscription is not None) for row in rows)
         body = ConsumeQueueEntries(
             subscription=subscription,
             filter_data=filter_data,
@@ -231,7 +240,26 @@ class ProgressHandlers:
             max_queue_index=maximum,
             min_queue_index=parts.served.minimum(topic, queue_id),
         )
-        return asked.answer(remark=remark, body=body)
+        return asked.answer(remark=UNSET, body=body)
+
+
+def _shown_entry(row: ServedEntry, *, is_judged: bool) -> ConsumeQueueEntry:
+    """What Java says of filters it says of entries with extension units alone."""
+    place, size, code, unit, passes = row
+    if unit is None:
+        message = f"Cq extend not exist!addr: {code}" if is_ext_address(np.array(code)) else None
+        return ConsumeQueueEntry(commitlog_offset=place, size_bytes=size, tags_code=code, message=message)
+    shown: dict[str, Any] = {"msgStoreTime": unit.store_time_ms, "size": unit.size_bytes, "tagsCode": unit.tags_code}
+    if unit.bit_map:
+        shown = {"filterBitMap": b64encode(unit.bit_map).decode()} | shown
+    return ConsumeQueueEntry(
+        commitlog_offset=place,
+        size_bytes=size,
+        tags_code=unit.tags_code,
+        extension=json.dumps(shown, separators=(",", ":")),
+        bit_map=bit_text(unit.bit_map) if unit.bit_map else None,
+        passes=is_judged and passes,
+    )
 
 
 def _shown(time_ms: int) -> str:

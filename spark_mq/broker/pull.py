@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 from spark_mq.broker.asked import Asked
 from spark_mq.broker.connections import Outcome, Waiting
-from spark_mq.broker.held_pulls import HeldPull
+from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull
 from spark_mq.broker.parts import BUILT_IN_GROUPS, BrokerParts
-from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription
+from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
+from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting import RemotingCommand, RequestCode, write_header
 from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
 from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
 from storage.get_result import GetStatus
-from storage.names import is_system_group
-from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.names import RETRY_PREFIX, is_system_group
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
     LogicalQueue,
     PhysicalPull,
@@ -101,6 +102,8 @@ class PullHandler:
 
     def _answer(self, asked: Asked, *, may_wait: bool) -> Outcome:
         request: PullMessageRequest = asked.header
+        if self._parts.is_slave and not self._config.slave_read_enable:
+            return asked.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
         try:
             with self._parts.lock:
                 pull = self._checked(asked, request)
@@ -123,6 +126,9 @@ class PullHandler:
         if pull.physical is not None:
             place = logical_pull(pull.queue, pull.physical, place)
         with self._parts.lock:
+            if found.behind_bytes is not None and self._parts.config.clients.disk_fall_recorded:
+                behind = found.behind_bytes
+                self._parts.traffic.looked(request.consumer_group, request.topic, pull.queue_id, behind)
             self._store_offsets(request, pull, found.next_begin_offset, may_wait, asked.now_ms)
             if place.code == ResponseCode.SUCCESS:
                 self._parts.traffic.pulled(
@@ -133,8 +139,15 @@ class PullHandler:
                     len(found.body),
                     self._parts.clock() - begun_ms,
                 )
-        if place.code == ResponseCode.PULL_NOT_FOUND and may_wait and request.sys_flag & MAY_SUSPEND:
-            return self._park(asked, request, pull, found)
+            else:
+                self._parts.traffic.missed()
+        if place.code == ResponseCode.PULL_OFFSET_MOVED and self._parts.is_slave and remark != _RESET:
+            place = place._replace(  # the master may have what is not here yet (Java: offsetCheckInSlave=false)
+                code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_begin_offset=request.queue_offset
+            )
+        may_wait = may_wait and bool(request.sys_flag & MAY_SUSPEND)
+        if place.code == ResponseCode.PULL_NOT_FOUND and may_wait and self._park(asked, request, pull, found):
+            return Waiting.PARKED
         return self._response(asked, pull, found, place, remark)
 
     def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
@@ -170,10 +183,10 @@ class PullHandler:
         if may_wait and request.sys_flag & COMMITS_OFFSET:
             offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
 
-    def _park(self, asked: Asked, request: PullMessageRequest, pull: _Pull, found: RawGet) -> Outcome:
-        """Let it wait, unless messages came since it looked."""
+    def _park(self, asked: Asked, request: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
+        """Let it wait, unless messages came since it looked. False: too many wait, so it is answered."""
         name = request.topic, pull.queue_id
-        timeout_ms = request.suspend_timeout_ms
+        timeout_ms = min(request.suspend_timeout_ms, MOST_WAIT_MS)
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_mills
         held = HeldPull(
@@ -183,14 +196,16 @@ class PullHandler:
             asked.now_ms,
             timeout_ms,
             pull.wanted.tags_codes,
+            _size_bytes(asked.command),
         )
         parts = self._parts
         with parts.held_lock:
-            parts.held.hold(name, held)
+            if not parts.held.hold(name, held):
+                return False
             maximum = parts.served.maximum(*name)
             if maximum > found.max_offset:
                 parts.run_again(parts.held.arrived(name, maximum, None, asked.now_ms))
-        return Waiting.PARKED
+        return True
 
     # Checks, in Java's order
 
@@ -251,22 +266,29 @@ class PullHandler:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
             self._parts.consumers.tell(group.group, told)
-            subscription, expression = told, compiled(told)
+            subscription, expression, bits = told, compiled(told), None
         else:
-            subscription, expression = self._heartbeat_subscription(request, group), None
+            subscription, expression, bits = self._heartbeat_subscription(request, group), None, None
             if not is_tag_type(subscription.expression_type):
-                known = self._parts.expressions.get((group.group, request.topic))
+                filters = self._parts.filters
+                known = filters.find(request.topic, group.group)
                 if known is None:
                     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
                     raise _Refusal(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
-                version, expression = known
-                if version < request.sub_version:
+                if known.filter.client_version < request.sub_version:
                     remark = "the consumer's consumer filter data not latest"
                     raise _Refusal(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
+                expression, bits = known.expression, filters.bit_test(known)
         if not is_tag_type(subscription.expression_type) and not self._config.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
             raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        return subscription, message_filter(subscription, expression)
+        if self._parts.config.filters.filter_support_retry and request.topic.startswith(RETRY_PREFIX):
+            return subscription, retry_filter(subscription, lambda topic: self._expression(topic, group.group), bits)
+        return subscription, message_filter(subscription, expression, bits)
+
+    def _expression(self, topic: str, group: str) -> Expression | None:
+        known = self._parts.filters.find(topic, group)
+        return None if known is None else known.expression
 
     def _heartbeat_subscription(self, request: PullMessageRequest, config: SubscriptionGroupConfig) -> SubscriptionData:
         name = request.consumer_group
@@ -296,3 +318,8 @@ class PullHandler:
         if is_active and not is_known and name not in _PULLING_GROUPS and not is_system_group(name):
             remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice(remark))
+
+
+def _size_bytes(command: RemotingCommand) -> int:
+    fields = command.ext_fields or {}
+    return len(command.body) + sum(len(name) + len(value) for name, value in fields.items())

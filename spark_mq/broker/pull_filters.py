@@ -1,16 +1,16 @@
 """Which messages of a topic a group gets: by tags or by an SQL92 expression, as a heartbeat or the pull itself says.
 
-A broker compares hashes of tags; the client compares the texts. Java: FilterAPI, ExpressionMessageFilter, ConsumerFilterManager.
-Not supported: bit maps of bloom filters in extension units (`enableCalcFilterBitMap`, off by default), `filterSupportRetry`.
+A broker compares hashes of tags; the client compares the texts. Java: FilterAPI, ExpressionMessageFilter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from spark_mq.broker.sql92 import Expression, compile_expression
 from spark_mq.broker.sql92_tokens import SqlError
 from spark_mq.remoting.client_bodies import SubscriptionData
+from storage.format.bloom_filter import BitTest
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
 from storage.service.raw_get import ALL_MESSAGES, MessageFilter
@@ -42,7 +42,9 @@ def pull_subscription(topic: str, expression: str | None, expression_type: str |
     )
 
 
-def message_filter(subscription: SubscriptionData, expression: Expression | None) -> MessageFilter:
+def message_filter(
+    subscription: SubscriptionData, expression: Expression | None, bits: BitTest | None = None
+) -> MessageFilter:
     """What a pull's entries and records are held to; an SQL text that does not compile has no expression, and all pass."""
     if subscription.class_filter_mode:
         return ALL_MESSAGES
@@ -50,34 +52,38 @@ def message_filter(subscription: SubscriptionData, expression: Expression | None
         return ALL_MESSAGES if subscription.sub_string == ALL else MessageFilter(frozenset(subscription.codes))
     if expression is None:
         return ALL_MESSAGES
-    return MessageFilter(accepts=lambda raw: expression(decode_properties(raw)))
+    return MessageFilter(bits=bits, accepts=lambda raw: expression(decode_properties(raw)))
+
+
+def retry_filter(
+    subscription: SubscriptionData, expression_of: Callable[[str], Expression | None], bits: BitTest | None = None
+) -> MessageFilter:
+    """As `message_filter`, for a retry topic: each message is held to the group's expression for the topic that it comes from.
+
+    Java: ExpressionForRetryMessageFilter.
+    """
+    if subscription.class_filter_mode or is_tag_type(subscription.expression_type):
+        return message_filter(subscription, None)
+
+    def accepts(raw: bytes) -> bool:
+        properties = decode_properties(raw)
+        expression = expression_of(properties.get("RETRY_TOPIC", ""))
+        return expression is None or expression(properties)
+
+    return MessageFilter(bits=bits, accepts=accepts)
 
 
 def compiled(subscription: SubscriptionData) -> Expression | None:
     """The expression of an SQL92 subscription; None where its text is none."""
+    return compiled_text(subscription.expression_type, subscription.sub_string)
+
+
+def compiled_text(expression_type: str | None, text: str | None) -> Expression | None:
+    """The expression; None where the text is none, or the type another than SQL92."""
     try:
-        return compile_expression(subscription.sub_string or "") if subscription.expression_type == SQL92 else None
+        return compile_expression(text or "") if expression_type == SQL92 else None
     except SqlError:
         return None
-
-
-def heed_subscriptions(
-    known: dict[tuple[str, str], tuple[int, Expression]], group: str, subscriptions: Mapping[str, SubscriptionData]
-) -> None:
-    """Take the expressions of a group's heartbeat: later versions replace earlier ones, topics that are left out go.
-
-    Java: ConsumerFilterManager.register.
-    """
-    for topic, subscription in subscriptions.items():
-        version, _ = known.get((group, topic), (-1, None))
-        if is_tag_type(subscription.expression_type) or subscription.sub_version <= version:
-            continue
-        if (expression := compiled(subscription)) is not None:
-            known[group, topic] = subscription.sub_version, expression
-        else:  # the group's next pull tells it
-            known.pop((group, topic), None)
-    for key in [key for key in known if key[0] == group and key[1] not in subscriptions]:
-        del known[key]
 
 
 def _trimmed(text: str) -> str:

@@ -13,23 +13,25 @@ CommitLog.asyncPutMessages.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
-import pyarrow as pa
+import numpy as np
 
 from spark_mq.broker.send_hooks import is_true
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
 from storage.errors import PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import CRC_NAME, CRC_SIZE
+from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
 from storage.messages.delays import TIMER_TOPIC, Congestion, delay_level, route_delayed
+from storage.messages.few_messages import EncodedMessage
 from storage.messages.half_messages import half_message, takes_transactions
-from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties
-from storage.messages.sizes import Limits, Sizes, refuse_excess
+from storage.messages.inner_messages import InnerMessage, encode_properties
+from storage.messages.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
@@ -57,14 +59,19 @@ class PutRules:
     @property
     def address(self) -> str:
         """The broker's, without its port."""
-        return str(ipaddress.ip_address(self.host[:-4]))
+        return _address(self.host)
+
+
+@lru_cache(16)
+def _address(host: bytes) -> str:
+    return str(ipaddress.ip_address(host[:-4]))
 
 
 class PutPlan(NamedTuple):
     """`message` is the one message, or what all of a batch have in common."""
 
     message: InnerMessage
-    messages: InnerMessages
+    messages: tuple[EncodedMessage, ...]
     size_bytes: int
     """Of the records."""
 
@@ -91,11 +98,10 @@ def plan_message(
 
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
-    if not message.properties.get("UNIQ_KEY"):
-        message = _with(message, UNIQ_KEY=new_unique_key())
+    said = {} if message.properties.get("UNIQ_KEY") else {"UNIQ_KEY": new_unique_key()}
     if topic.attributes.get("cleanup.policy") == "COMPACTION" and not message.properties.get("KEYS", "").strip():
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
-    message = _with(message, CLUSTER=rules.cluster_name)
+    message = _with(message, **said, CLUSTER=rules.cluster_name)
     if _is_half(message):
         if not takes_transactions(rules.config.send):
             reason = f"the broker[{rules.address}] sending transaction message is forbidden"
@@ -112,8 +118,8 @@ def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, ma
     message = _guarded(message, body, rules, may_wait=may_wait)
     if rules.config.commit_log.appends_crc:
         message = replace(message, properties={n: v for n, v in message.properties.items() if n != CRC_NAME})
-    size = _checked_size(message, message.body, encode_properties(message.properties), rules)
-    return PutPlan(message, InnerMessages.of([message]), size)
+    encoded = EncodedMessage.of(message)
+    return PutPlan(message, (encoded,), _checked_size(message, message.body, encoded.raw_properties, rules))
 
 
 def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules) -> PutPlan:
@@ -145,10 +151,9 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
         )
     shared = encode_properties(message.properties)
     strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
-    size = sum(_checked_size(message, one.body, string, rules) for one, string in zip(batch, strings, strict=True))
-    rows = [replace(message, body=one.body, flag=one.flag, properties={}) for one in batch]
-    messages = InnerMessages.of(rows)._replace(properties=pa.array(strings, pa.large_binary()))
-    return PutPlan(message, messages, size)
+    size = _checked_sizes(message, [one.body for one in batch], strings, rules)
+    rows = ((one.body, one.flag, string, decode_properties(string)) for one, string in zip(batch, strings, strict=True))
+    return PutPlan(message, EncodedMessage.batch(message, rows), size)
 
 
 def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> InnerMessage:
@@ -168,13 +173,28 @@ def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_
 
 def _checked_size(message: InnerMessage, body: bytes, properties: bytes, rules: PutRules) -> int:
     """Bytes of the record."""
-    v6_hosts = (len(message.born_host or rules.host) == _V6_HOST_SIZE) + (len(rules.host) == _V6_HOST_SIZE)
-    properties_size = len(properties) + (CRC_SIZE if rules.config.commit_log.appends_crc else 0)
-    is_timed = message.topic == TIMER_TOPIC
-    parts = len(message.topic.encode()), properties_size, len(body), v6_hosts
+    parts, is_timed = _parts(message, len(body), len(properties), rules), message.topic == TIMER_TOPIC
+    sizes = Sizes.of(*parts, is_timed)
+    refuse_excess(sizes, Limits(rules.config.commit_log.max_message_size), is_timed=is_timed)
+    return int((Sizes.of(*parts) if is_timed else sizes).record)
+
+
+def _checked_sizes(message: InnerMessage, bodies: Sequence[bytes], properties: Sequence[bytes], rules: PutRules) -> int:
+    """Bytes of all records of a batch."""
+    body_sizes, property_sizes = (np.fromiter(map(len, texts), np.int64, len(texts)) for texts in (bodies, properties))
+    parts, is_timed = _parts(message, body_sizes, property_sizes, rules), message.topic == TIMER_TOPIC
     limits = Limits(rules.config.commit_log.max_message_size)
-    refuse_excess(Sizes.of(*parts, is_timed), limits, is_timed=is_timed)
-    return int(Sizes.of(*parts).record)
+    refuse_first_excess(Sizes.of(*parts, is_timed), limits, is_timed=is_timed)
+    return int(np.sum(Sizes.of(*parts).record))
+
+
+def _parts(
+    message: InnerMessage, body_size: Numbers, properties_size: Numbers, rules: PutRules
+) -> tuple[int, Numbers, Numbers, int]:
+    """Bytes of topic, properties and body, and how many hosts are IPv6."""
+    v6_hosts = (len(message.born_host or rules.host) == _V6_HOST_SIZE) + (len(rules.host) == _V6_HOST_SIZE)
+    properties_size = properties_size + (CRC_SIZE if rules.config.commit_log.appends_crc else 0)
+    return len(message.topic.encode()), properties_size, body_size, v6_hosts
 
 
 def _with(message: InnerMessage, **properties: str) -> InnerMessage:

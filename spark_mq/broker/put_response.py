@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.response_codes import ResponseCode
+from storage.service.put_group import PutReceipt
 from storage.settings.nouns import TimerConfig
 
 
@@ -32,8 +31,12 @@ class Appended(NamedTuple):
     store_time_ms: int
 
     @classmethod
-    def of(cls, places: pa.RecordBatch, size_bytes: int) -> Appended:
+    def of(cls, receipt: PutReceipt, size_bytes: int) -> Appended:
         """From what the store returned for at least one message."""
+        places = receipt.rows
+        if isinstance(places, list):
+            first, ids = places[0], ",".join([place.msg_id for place in places])
+            return cls(ids, first.queue_offset, len(places), size_bytes, first.store_time_ms)
         return cls(
             ",".join(places.column("msg_id").to_pylist()),
             places.column("queue_offset")[0].as_py(),

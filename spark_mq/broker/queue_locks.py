@@ -23,13 +23,25 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """The locks of all groups. For one thread at a time. Times are ms."""
+    """The locks of all groups. For one thread at a time. Times are ms.
+
+    Once in a lock's life those that have expired are forgotten; Java keeps all that were ever asked for.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._looked_ms = 0
+
+    @property
+    def count(self) -> int:
+        """How many are kept."""
+        return sum(map(len, self._groups.values()))
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int) -> tuple[MessageQueue, ...]:
         """Those of the queues that the client has now: they were free, its own, or another's whose lock has expired."""
+        if abs(now_ms - self._looked_ms) > LOCK_LIVES_MS:
+            self._looked_ms = now_ms
+            self._forget_expired(now_ms)
         locks = self._groups.setdefault(group, {})
         granted = []
         for queue in queues:
@@ -45,6 +57,14 @@ class QueueLocks:
         for queue in queues:
             if (lock := locks.get(queue)) is not None and lock.client_id == client_id:
                 del locks[queue]
+
+    def _forget_expired(self, now_ms: int) -> None:
+        for group, locks in list(self._groups.items()):
+            kept = {queue: lock for queue, lock in locks.items() if not lock.is_expired(now_ms)}
+            if kept:
+                self._groups[group] = kept
+            else:
+                del self._groups[group]
 
     def holds_any(self, group: str, now_ms: int) -> bool:
         """Whether any lock of the group has not expired. Java: isLockAllExpired."""

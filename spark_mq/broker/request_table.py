@@ -28,8 +28,8 @@ _CPUS = os.cpu_count() or 1
 class Pool(Enum):
     """Who runs a request: threads and how many requests may wait for them. Java: BrokerController.initializeBrokerScheduledTasks."""
 
-    SEND = ("Send", 32, 10_000, 200)
-    """Departure: Java has four. Here the sends of all threads that wait are one append (`storage/service/put_group.py`)."""
+    SEND = ("Send", 4, 10_000, 200)
+    """A thread takes all sends that wait, and they are one append (`PoolSettings.together`, `storage/service/put_group.py`)."""
     PULL = ("Pull", 16 + 2 * _CPUS, 100_000, 5_000)
     LITE_PULL = ("Lite Pull", 16 + 2 * _CPUS, 100_000, 5_000)
     REPLY = ("Reply", 16 + 2 * _CPUS, 10_000, None)
@@ -112,6 +112,7 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.GET_ALL_CONSUMER_OFFSET: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.CREATE, field=BODY),)),
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (_P.ADMIN, (_group(_A.CREATE, field=BODY),)),
+    _C.GET_ALL_DELAY_OFFSET: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
     _C.GET_SUBSCRIPTIONGROUP_CONFIG: (_P.ADMIN, (_group(_A.GET, field="group"),)),
     _C.DELETE_SUBSCRIPTIONGROUP: (_P.ADMIN, (_group(_A.DELETE, field="group_name"),)),
@@ -148,7 +149,13 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.CLEAN_EXPIRED_CONSUMEQUEUE: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.CLEAN_UNUSED_TOPIC: (_P.ADMIN, (_cluster(_A.UPDATE),)),
+    _C.DELETE_EXPIRED_COMMITLOG: (_P.ADMIN, (_cluster(_A.UPDATE),)),
+    _C.EXCHANGE_BROKER_HA_INFO: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.GET_BROKER_HA_STATUS: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_TIMER_CHECK_POINT: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_TIMER_METRICS: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_ALL_MESSAGE_REQUEST_MODE: (_P.ADMIN, (_cluster(_A.GET),)),
+    _C.GET_BROKER_EPOCH_CACHE: (_P.ADMIN, (_cluster(_A.GET),)),
     **dict.fromkeys(_CHANGES_OF_ACCESS, (_P.ADMIN, (_cluster(_A.UPDATE),))),
     **dict.fromkeys(_LOOKS_AT_ACCESS, (_P.ADMIN, (_cluster(_A.GET),))),
 }

@@ -6,8 +6,13 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.put_response import DiskUse
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.retry import CURRENT_VERSION
+from spark_mq.broker.traffic import DayTotals
+from storage.errors import StateFileError
 from storage.files.disk_use import disk_room_bytes, disk_used_percent
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import decode_record
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_offsets import DelayOffsets
 
 _RELEASE = "V5_3_3"
 _POOLS = {
@@ -22,16 +27,9 @@ _POOLS = {
 def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
     """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing."""
     puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
-    put, pulled, size = (
-        puts.broker_put_nums,
-        traffic.pulled_messages,
-        sum(found.value for found in list(puts.topic_put_size.values())),
-    )
-    cluster = service.settings.cluster
-    rates = {
-        "putTps": traffic.per_second("BROKER_PUT_NUMS", cluster),
-        "getTransferredTps": traffic.per_second("BROKER_GET_NUMS", cluster),
-    }
+    put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
+    with parts.lock:
+        rates = traffic.rates.texts()
     info = {
         "bootTimestamp": str(parts.started_ms),
         "runtime": _span(now_ms - parts.started_ms),
@@ -48,14 +46,9 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         "putLatency99": "0.00",
         "putLatency999": "0.00",
         "dispatchMaxBuffer": "0",
-        **{name: " ".join([str(rate)] * 3) for name, rate in rates.items()},
-        **dict.fromkeys(("getFoundTps", "getMissTps", "getTotalTps"), "0.0 0.0 0.0"),
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
-        "msgPutTotalTodayNow": str(put),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
-        "msgGetTotalTodayNow": str(pulled),
+        **rates,
+        **_totals("Put", traffic.totals[0]),
+        **_totals("Get", traffic.totals[1]),
         "dispatchBehindBytes": str(max(0, served.log_end - service.dispatched_end)),
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": str(_earliest(parts)),
@@ -66,16 +59,18 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
         "remainTransientStoreBufferNumbs": str(2**31 - 1),
-        "remainHowManyDataToFlush": "0 B",
+        "remainHowManyDataToFlush": _readable(max(0, served.log_end - service.store.writer.synced_end)),
         "commitLogMinOffset": str(served.log_minimum if served.log_end else -1),
         "commitLogMaxOffset": str(served.log_end),
         "EndTransactionQueueSize": str(parts.pool_load(Pool.END_TRANSACTION)[0]),
         "EndTransactionThreadPoolQueueCapacity": str(Pool.END_TRANSACTION.capacity),
     }
+    info |= _delays(parts)
     used = _disk_use(parts)
     total, free = disk_room_bytes(service.root)
     info["commitLogDirCapacity"] = f"Total : {_readable(total)}, Free : {_readable(free)}."
     info |= {"commitLogDiskRatio": f"{used.log_used:.2f}", "consumeQueueDiskRatio": f"{used.queues_used:.2f}"}
+    info |= {f"commitLogDiskRatio_{path}": f"{_used(path):.2f}" for path in service.settings.log_directories}
     for name, pool in _POOLS.items():
         waiting, head_ms = (0, 0) if pool is None else parts.pool_load(pool)
         info[f"{name}ThreadPoolQueueSize"] = str(waiting)
@@ -84,10 +79,33 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
     return info
 
 
+def _delays(parts: BrokerParts) -> dict[str, str]:
+    """Of each delay level that was delivered: how far, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
+    service, served = parts.service, parts.served
+    try:
+        offsets = service.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
+    except StateFileError:  # their delivery says so, again and again
+        return {}
+    return {
+        f"scheduleMessageOffset_{level}": f"{offset},{served.maximum(SCHEDULE_TOPIC, level - 1)}"
+        for level, offset in sorted(offsets.offsets.items())
+    }
+
+
+def _totals(kind: str, totals: DayTotals) -> dict[str, str]:
+    moments = ("YesterdayMorning", "TodayMorning", "TodayNow")
+    return {f"msg{kind}Total{moment}": str(count) for moment, count in zip(moments, totals, strict=True)}
+
+
 def _disk_use(parts: BrokerParts) -> DiskUse:
-    log = min(disk_used_percent(path) for path in parts.service.settings.log_directories)
-    queues = disk_used_percent(f"{parts.service.root}/consumequeue")
-    return DiskUse(*(used / 100 if used >= 0 else used for used in (log, queues)))
+    log = min(_used(path) for path in parts.service.settings.log_directories)
+    return DiskUse(log, _used(f"{parts.service.root}/consumequeue"))
+
+
+def _used(path: str) -> float:
+    """Of the disk, a share of 1; −1 if it is not known."""
+    used = disk_used_percent(path)
+    return used / 100 if used >= 0 else used
 
 
 def _earliest(parts: BrokerParts) -> int:

@@ -18,8 +18,8 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_batch, plan_message, requested_message
 from spark_mq.broker.put_response import (
@@ -38,8 +38,7 @@ from spark_mq.broker.send_hooks import (
     SendMessageContext,
     SendMessageHook,
     answer_between,
-    message_type,
-    namespace_of,
+    context_of,
     run_after,
     run_before,
 )
@@ -48,8 +47,10 @@ from spark_mq.broker.store_put import (
     HandlerStore,
     Put,
     at_work,
+    at_work_for_later,
     make_topic,
     put_into,
+    put_later_into,
     save_entries,
     state_now,
     store_of,
@@ -58,7 +59,6 @@ from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
-from storage.format.record import host_text
 from storage.messages.delays import REAL_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
@@ -69,6 +69,8 @@ from storage.rules.message_check import check_queue, check_start, check_topic
 from storage.rules.put_guards import BrokerState, has_batch_queues
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
+from storage.service.pending import Pending
+from storage.service.put_service import PutService
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
@@ -76,6 +78,9 @@ from storage.tables.topics import TopicConfig
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"
+_Put: TypeAlias = tuple[PutPlan, int, Pending[PutOutcome]]
+"""What is put, the queue that it goes to, and what waits for the put's end."""
+_BegunPut: TypeAlias = Callable[[SendRequest, int, Mapping[str, str], int], _Put]
 
 
 def disk_use_of(store: HandlerStore) -> DiskUse:
@@ -127,12 +132,14 @@ class SendMessageHandler:
         self._hooks = tuple(hooks)
         self._rpc_hooks = tuple(rpc_hooks)
         self._put = put or put_into(store)
+        self._put_later = put_later_into(store) if put is None and isinstance(store, PutService) else None
         self._clock = clock
         self._choose_queue = choose_queue
         self._new_unique_key = unique_keys()
         self._holds_order_lock = holds_order_lock
         self._is_congested = settings.full_slots
         self._disk_use = disk_use or partial(disk_use_of, store)
+        self._added = {"MSG_REGION": self._config.send.region_id, "TRACE_ON": str(self._config.send.trace_on).lower()}
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()
         self._prepared: Counter[str] = Counter()
@@ -146,7 +153,26 @@ class SendMessageHandler:
         """
         if state_now(self._store, self.state).rejects_requests:
             return SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
-        return answer_between(self._rpc_hooks, request.client_address, request, self._answer, SendResponse)
+        return answer_between(
+            self._rpc_hooks,
+            request.client_address,
+            request,
+            lambda request: self._begin(request, self._put_now)(),
+            SendResponse,
+        )
+
+    def begin(self, request: SendRequest) -> Pending[SendResponse]:
+        """A send in two steps, of which the first waits for no put: what is returned waits, and is to be asked once.
+
+        So one thread may judge several sends, and they become one append. Where RPC hooks or another `put` are given the first step
+        is all of it. Raises what `send` raises.
+        """
+        if self._put_later is None or self._rpc_hooks:
+            response = self.send(request)
+            return Pending(lambda: response)
+        if state_now(self._store, self.state).rejects_requests:
+            return Pending(lambda: SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED))
+        return self._begin(request, self._join)
 
     def close(self) -> None:
         """Write how many half messages were prepared (transactionMetrics; a kill loses the count). The store stays open.
@@ -157,68 +183,102 @@ class SendMessageHandler:
             prepared, self._prepared = self._prepared, Counter()
         save_counts(store_of(self._store), prepared, now_ms=self._clock())
 
-    def _answer(self, request: SendRequest) -> SendResponse:
+    def _begin(self, request: SendRequest, put: _BegunPut) -> Pending[SendResponse]:
         """Java: SendMessageProcessor.processRequest."""
-        asked = decode_properties(encode_properties(request.properties))  # as a broker reads them off the wire
+        asked = request.properties
+        if not request.are_properties_read:
+            asked = decode_properties(encode_properties(asked))  # as a broker reads them off the wire
         queue = logical_queue(
             self._mappings, request.topic, request.queue_id, logical=request.logical, choose_queue=True
         )
         try:
             queue_id = physical_queue_id(queue, request.queue_id)
         except RequestRefusedError as refused:
-            return SendResponse(refused.code, refused.remark)
-        context = self._context(request, queue_id, asked)
-        try:
-            run_before(self._hooks, context)
-        except AbortProcessError as abort:
-            return SendResponse(abort.code, abort.message)
-        added = {"MSG_REGION": self._config.send.region_id, "TRACE_ON": str(self._config.send.trace_on).lower()}
-        properties = {name: value for name, value in (asked | added).items() if name != _RECEIPT}
-        try:
-            response = self._send(request, queue_id, properties, queue, context)
-        except RequestRefusedError as refused:
             response = SendResponse(refused.code, refused.remark)
-        return replace(response, ext_fields=added)
+            return Pending(lambda: response)
+        context = None
+        if self._hooks:
+            context = context_of(request, queue_id, asked, self._config.send.region_id, self._host, self._clock())
+        try:
+            if context is not None:
+                run_before(self._hooks, context)
+        except AbortProcessError as abort:
+            response = SendResponse(abort.code, abort.message)
+            return Pending(lambda: response)
+        added = self._added
+        properties = {**asked, **added}
+        properties.pop(_RECEIPT, None)
+        try:
+            put_send = self._begin_put(request, queue_id, properties, queue, context, put)
+        except RequestRefusedError as refused:
+            response = SendResponse(refused.code, refused.remark, ext_fields=added)
+            return Pending(lambda: response)
+        return put_send
 
-    def _send(
+    def _begin_put(
         self,
         request: SendRequest,
         queue_id: int,
         properties: Mapping[str, str],
         queue: LogicalQueue,
-        context: SendMessageContext,
-    ) -> SendResponse:
+        context: SendMessageContext | None,
+        put: _BegunPut,
+    ) -> Pending[SendResponse]:
         """Java: SendMessageProcessor.sendMessage, sendBatchMessage, handlePutMessageResult. Raises RequestRefusedError."""
         begin_ms = self._clock()
         try:
-            with at_work(self._store):
-                topic = self._checked_topic(request, queue_id, begin_ms)
-                if queue_id < 0:
-                    queue_id = self._any_queue(topic)
-                message = requested_message(request, queue_id, properties)
-                if not request.is_batch:
-                    message = self._retried(message, request)
-                plan = self._plan(request, message, topic, begin_ms)
-                outcome = self._put(plan)
+            plan, queue_id, pending = put(request, queue_id, properties, begin_ms)
         except PutRefusedError as refused:
-            outcome = PutOutcome(refused.status, reason=refused.reason)
-        if outcome.status.is_stored and outcome.appended is not None:
-            self._count(plan.message, outcome.appended, queue_id, self._clock() - begin_ms)
-            response = self._receipt(plan.message, outcome.status, outcome.appended, queue_id, queue)
-            if request.is_batch:
-                response = replace(response, recall_handle=None)
-        else:
-            response = self._refusal(outcome)
-        self._tell_hooks(context, request, response, outcome.appended)
-        return response
+            refusal = self._refusal(PutOutcome(refused.status, reason=refused.reason))
+            self._tell_hooks(context, request, refusal, None)
+            return Pending(lambda: refusal)
+
+        def response(outcome_of: Callable[[], PutOutcome]) -> SendResponse:
+            outcome = outcome_of()
+            if outcome.status.is_stored and outcome.appended is not None:
+                self._count(plan.message, outcome.appended, queue_id, self._clock() - begin_ms)
+                answer = self._receipt(
+                    plan.message, outcome.status, outcome.appended, queue_id, queue, is_batch=request.is_batch
+                )
+            else:
+                answer = self._refusal(outcome)
+            self._tell_hooks(context, request, answer, outcome.appended)
+            return answer
+
+        return pending.then(response)
+
+    def _put_now(self, request: SendRequest, queue_id: int, properties: Mapping[str, str], now_ms: int) -> _Put:
+        with at_work(self._store):
+            plan, queue_id = self._judged(request, queue_id, properties, now_ms)
+            outcome = self._put(plan)
+        return plan, queue_id, Pending(lambda: outcome)
+
+    def _join(self, request: SendRequest, queue_id: int, properties: Mapping[str, str], now_ms: int) -> _Put:
+        assert self._put_later is not None
+        with at_work_for_later(self._store):
+            plan, queue_id = self._judged(request, queue_id, properties, now_ms)
+        return plan, queue_id, self._put_later(plan)
+
+    def _judged(
+        self, request: SendRequest, queue_id: int, properties: Mapping[str, str], now_ms: int
+    ) -> tuple[PutPlan, int]:
+        """What is to be put, and the queue that it goes to. Raises RequestRefusedError, PutRefusedError."""
+        rules = self._rules(now_ms)
+        topic = self._checked_topic(request, queue_id, rules)
+        if request.topic not in rules.topics:
+            rules = self._rules(now_ms)
+        if queue_id < 0:
+            queue_id = self._any_queue(topic)
+        message = requested_message(request, queue_id, properties)
+        if not request.is_batch:
+            message = self._retried(message, request, rules.topics)
+        return self._plan(request, message, topic, rules), queue_id
 
     # What is stored
 
-    def _checked_topic(self, request: SendRequest, queue_id: int, now_ms: int) -> TopicConfig:
-        check_start(self._config.send, now_ms)
-        checked = check_topic(
-            request.topic, request.topic_wish, self._topics, self._config.send, self._rules(now_ms).address
-        )
+    def _checked_topic(self, request: SendRequest, queue_id: int, rules: PutRules) -> TopicConfig:
+        check_start(self._config.send, rules.now_ms)
+        checked = check_topic(request.topic, request.topic_wish, rules.topics, self._config.send, rules.address)
         config = make_topic(self._store, checked.config) if checked.is_new else checked.config
         check_queue(queue_id, config, request.client_address)
         if has_batch_queues(config):
@@ -232,8 +292,8 @@ class SendMessageHandler:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic}] has no write queue")
         return self._choose_queue(topic.write_queue_count)
 
-    def _retried(self, message: InnerMessage, request: SendRequest) -> InnerMessage:
-        is_retry, topics = message.topic.startswith(RETRY_PREFIX), self._topics
+    def _retried(self, message: InnerMessage, request: SendRequest, topics: Mapping[str, TopicConfig]) -> InnerMessage:
+        is_retry = message.topic.startswith(RETRY_PREFIX)
         routed = retry_or_dead_letter(
             message,
             self._store.groups,
@@ -246,8 +306,7 @@ class SendMessageHandler:
         save_entries(self._store, routed.topics, routed.groups, topics)
         return routed.message
 
-    def _plan(self, request: SendRequest, message: InnerMessage, topic: TopicConfig, now_ms: int) -> PutPlan:
-        rules = self._rules(now_ms)
+    def _plan(self, request: SendRequest, message: InnerMessage, topic: TopicConfig, rules: PutRules) -> PutPlan:
         if request.is_batch:
             return plan_batch(message, request.body, topic, rules)
         return plan_message(message, request.body, topic, rules, self._new_unique_key)
@@ -272,7 +331,14 @@ class SendMessageHandler:
     # What is answered
 
     def _receipt(
-        self, message: InnerMessage, status: PutStatus, appended: Appended, queue_id: int, queue: LogicalQueue
+        self,
+        message: InnerMessage,
+        status: PutStatus,
+        appended: Appended,
+        queue_id: int,
+        queue: LogicalQueue,
+        *,
+        is_batch: bool,
     ) -> SendResponse:
         told_queue_id, told_offset = answered_place(queue, queue_id, appended.queue_offset)
         return SendResponse(
@@ -282,13 +348,14 @@ class SendMessageHandler:
             told_queue_id,
             told_offset,
             message.properties.get("UNIQ_KEY"),
-            recall_handle(message.properties, self._broker_name),
+            None if is_batch else recall_handle(message.properties, self._broker_name),
+            self._added,
         )
 
     def _refusal(self, outcome: PutOutcome) -> SendResponse:
         limit = self._config.commit_log.max_message_size
         text = remark(outcome.status, max_message_size=limit, timer=self._config.timer, disk_use=self._disk_use())
-        return SendResponse(response_code(outcome.status), text)
+        return SendResponse(response_code(outcome.status), text, ext_fields=self._added)
 
     def _count(self, message: InnerMessage, appended: Appended, queue_id: int, latency_ms: int) -> None:
         count, size = appended.message_count, appended.size_bytes
@@ -301,32 +368,16 @@ class SendMessageHandler:
 
     # Hooks
 
-    def _context(self, request: SendRequest, queue_id: int, properties: Mapping[str, str]) -> SendMessageContext:
-        """Java: AbstractSendMessageProcessor.buildMsgContext."""
-        return SendMessageContext(
-            namespace=namespace_of(request.topic),
-            producer_group=request.producer_group,
-            topic=request.topic,
-            queue_id=queue_id,
-            body_length=len(request.body or b""),
-            properties=properties,
-            born_host=request.client_address,
-            born_time_ms=request.born_time_ms,
-            request_time_ms=self._clock(),
-            region_id=self._config.send.region_id,
-            broker_address=host_text(self._host),
-            unique_key=properties.get("UNIQ_KEY", ""),
-            message_type=message_type(properties),
-            commercial_owner=request.ext_fields.get("Owner"),
-            account_auth_type=request.ext_fields.get("AUTH_TYPE"),
-            account_owner_parent=request.ext_fields.get("OWNER_PARENT"),
-            account_owner_self=request.ext_fields.get("OWNER_SELF"),
-        )
-
     def _tell_hooks(
-        self, context: SendMessageContext, request: SendRequest, response: SendResponse, appended: Appended | None
+        self,
+        context: SendMessageContext | None,
+        request: SendRequest,
+        response: SendResponse,
+        appended: Appended | None,
     ) -> None:
         """Java: the ends of handlePutMessageResult, executeSendMessageHookAfter."""
+        if context is None:
+            return
         context.is_stored = response.is_stored
         context.size_bytes = appended.size_bytes if response.is_stored and appended else len(request.body or b"")
         context.message_count = appended.message_count if appended else 1

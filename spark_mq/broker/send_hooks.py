@@ -13,6 +13,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from spark_mq.broker.send_request import SendRequest
+from storage.format.record import host_text
 from storage.names import is_retry_or_dead_letter_topic, is_system_group, is_system_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -74,6 +76,31 @@ class SendMessageContext:
     account_auth_type: str | None = None
     account_owner_parent: str | None = None
     account_owner_self: str | None = None
+
+
+def context_of(
+    request: SendRequest, queue_id: int, properties: Mapping[str, str], region_id: str, broker_host: bytes, now_ms: int
+) -> SendMessageContext:
+    """What hooks are told of a request that goes to a queue. Java: AbstractSendMessageProcessor.buildMsgContext."""
+    return SendMessageContext(
+        namespace=namespace_of(request.topic),
+        producer_group=request.producer_group,
+        topic=request.topic,
+        queue_id=queue_id,
+        body_length=len(request.body or b""),
+        properties=properties,
+        born_host=request.client_address,
+        born_time_ms=request.born_time_ms,
+        request_time_ms=now_ms,
+        region_id=region_id,
+        broker_address=host_text(broker_host),
+        unique_key=properties.get("UNIQ_KEY", ""),
+        message_type=message_type(properties),
+        commercial_owner=request.ext_fields.get("Owner"),
+        account_auth_type=request.ext_fields.get("AUTH_TYPE"),
+        account_owner_parent=request.ext_fields.get("OWNER_PARENT"),
+        account_owner_self=request.ext_fields.get("OWNER_SELF"),
+    )
 
 
 class SendMessageHook(Protocol):

@@ -12,6 +12,7 @@ from storage.rules.message_check import TopicWish
 
 _INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")
 _BITS = dict.fromkeys(_INTEGERS, 32) | {"born_time_ms": 64}
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,26 @@ class SendRequest:
     """False = the queue id is physical, for another broker forwards the request (`lo`)."""
     client_version: int = CURRENT_VERSION
     """The ordinal in MQVersion.Version."""
+    are_properties_read: bool = False
+    """Whether they were read off the wire: else a broker reads them as it would from there."""
     ext_fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Whatever else the request says, for hooks."""
 
     def __post_init__(self) -> None:
+        numbers = self.queue_id, self.default_topic_queue_count, self.flag, self.sys_flag, self.reconsume_times or 0
+        are_small = (
+            min(numbers) >= _LEAST and max(numbers) <= _MOST and _LEAST <= (self.max_reconsume_times or 0) <= _MOST
+        )
+        if not are_small or not 0 <= self.born_time_ms < 1 << 62:
+            self._check_numbers()
+        if self.born_host is not None and len(self.born_host) not in (8, 20):
+            raise ValueError(f"born_host has {len(self.born_host)} bytes; an address and its port have 8, or 20")
+
+    def _check_numbers(self) -> None:
         for name, bits in _BITS.items():
             value = getattr(self, name)
             if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
                 raise ValueError(f"{name} is {value}, which {bits} bits do not hold")
-        if self.born_host is not None and len(self.born_host) not in (8, 20):
-            raise ValueError(f"born_host has {len(self.born_host)} bytes; an address and its port have 8, or 20")
 
     @property
     def topic_wish(self) -> TopicWish:

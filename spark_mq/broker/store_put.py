@@ -11,10 +11,13 @@ from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.message_store import MessageStore
+from storage.messages.few_messages import columns_of
 from storage.put_status import PutStatus
 from storage.retention import Occasion
 from storage.rules.put_guards import BrokerState
-from storage.service.put_service import PutReceipt, PutService
+from storage.service.pending import Pending
+from storage.service.put_group import PutReceipt
+from storage.service.put_service import PutService
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
@@ -25,34 +28,41 @@ HandlerStore = MessageStore | PutService
 Put = Callable[[PutPlan], PutOutcome]
 
 
-def put_into(store: HandlerStore) -> Put:
-    """The put of a store that is open for writing: for one thread, or by its service for many."""
-
-    def put(plan: PutPlan) -> PutOutcome:
-        try:
-            receipt = _put(store, plan)
-        except MessageIllegalError as error:
-            is_of_properties = error.what == "properties"
-            status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
-            return PutOutcome(status, reason=str(error))
-        except LogFileNotMadeError as error:
-            return PutOutcome(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
-        except StoreNotWritableError as error:
-            return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
-        except OSError as error:  # a part may stand in the log; nobody may take that for stored
-            _LOG.exception("a put of %d messages failed", plan.messages.row_count)
-            return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
-        if not receipt.status.is_stored:
-            return PutOutcome(receipt.status)
-        return PutOutcome(receipt.status, Appended.of(receipt.places, plan.size_bytes))
-
-    return put
+def put_into(store: HandlerStore, *, needs_copies: bool = True) -> Put:
+    """The put of a store that is open for writing: for one thread, or by its service for many. Without `needs_copies` it waits for
+    no replicas.
+    """
+    return lambda plan: _outcome(plan, lambda: _put(store, plan, needs_copies))
 
 
-def _put(store: HandlerStore, plan: PutPlan) -> PutReceipt:
+def put_later_into(service: PutService) -> Callable[[PutPlan], Pending[PutOutcome]]:
+    """The same put, in two steps: now it joins the next append, and what is returned waits for it (`PutService.put_later`)."""
+    return lambda plan: service.put_later(plan.messages).then(lambda receipt: _outcome(plan, receipt))
+
+
+def _outcome(plan: PutPlan, put: Callable[[], PutReceipt]) -> PutOutcome:
+    try:
+        receipt = put()
+    except MessageIllegalError as error:
+        is_of_properties = error.what == "properties"
+        status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
+        return PutOutcome(status, reason=str(error))
+    except LogFileNotMadeError as error:
+        return PutOutcome(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
+    except StoreNotWritableError as error:
+        return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
+    except OSError as error:  # a part may stand in the log; nobody may take that for stored
+        _LOG.exception("a put of %d messages to %s failed", len(plan.messages), plan.message.topic)
+        return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
+    if not receipt.status.is_stored:
+        return PutOutcome(receipt.status)
+    return PutOutcome(receipt.status, Appended.of(receipt, plan.size_bytes))
+
+
+def _put(store: HandlerStore, plan: PutPlan, needs_copies: bool) -> PutReceipt:
     if isinstance(store, PutService):
-        return store.put_inner(plan.messages)
-    return PutReceipt(PutStatus.PUT_OK, store.put_inner(plan.messages))
+        return store.put_later(plan.messages, needs_copies=needs_copies)()
+    return PutReceipt(PutStatus.PUT_OK, store.put_inner(columns_of(plan.messages)))
 
 
 def store_of(store: HandlerStore) -> MessageStore:
@@ -63,6 +73,11 @@ def store_of(store: HandlerStore) -> MessageStore:
 def at_work(store: HandlerStore) -> AbstractContextManager[None]:
     """Around what a handler computes and puts, without calls of a user's."""
     return store.at_work() if isinstance(store, PutService) else nullcontext()
+
+
+def at_work_for_later(store: HandlerStore) -> AbstractContextManager[None]:
+    """The same around what ends in a later put."""
+    return store.at_work_for_later() if isinstance(store, PutService) else nullcontext()
 
 
 def state_now(store: HandlerStore, state: BrokerState) -> BrokerState:
@@ -123,10 +138,17 @@ def state_of(
     `occasion` is the last look of its retention at the disks (`storage.retention.plan_occasion`): while one of them is over
     `diskSpaceWarningLevelRatio`, nothing is put.
     """
+    is_shut_down = state.is_shut_down or service.is_closed
+    is_writable = state.is_writable and service.failure is None and not (occasion and occasion.is_full)
+    is_busy, is_deficient = service.is_os_page_cache_busy, service.is_pool_deficient
+    found = is_shut_down, is_writable, is_busy, is_deficient
+    told = state.is_shut_down, state.is_writable, state.is_os_page_cache_busy, state.is_transient_store_pool_deficient
+    if found == told:
+        return state
     return replace(
         state,
-        is_shut_down=state.is_shut_down or service.is_closed,
-        is_writable=state.is_writable and service.failure is None and not (occasion and occasion.is_full),
-        is_os_page_cache_busy=service.is_os_page_cache_busy,
-        is_transient_store_pool_deficient=service.is_pool_deficient,
+        is_shut_down=is_shut_down,
+        is_writable=is_writable,
+        is_os_page_cache_busy=is_busy,
+        is_transient_store_pool_deficient=is_deficient,
     )

@@ -1,4 +1,7 @@
-"""Topics made, changed, deleted and told. Java: AdminBrokerProcessor (17, 18, 21, 202, 215, 300, 305, 306, 316, 351)."""
+"""Topics made, changed, deleted and told.
+
+Java: AdminBrokerProcessor (17, 18, 21, 202, 215, 300, 305, 306, 316, 329, 351).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,9 @@ from storage.rules.auto_topics import built_in_topics
 from storage.rules.message_check import topic_name_remark
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
+
+CLEANS_WHEN_ASKED = 20
+"""Turns of retention. Java: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES."""
 
 
 class TopicHandlers:
@@ -41,6 +47,7 @@ class TopicHandlers:
             code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             code.CLEAN_UNUSED_TOPIC: self.clean_unused,
             code.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
+            code.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
         }
 
     # Changes
@@ -115,6 +122,7 @@ class TopicHandlers:
         parts = self._parts
         with parts.lock:
             parts.offsets.forget_topic(told.topic)
+            parts.traffic.forget(topic=told.topic)
         parts.service.delete_topic(told.topic)
         parts.served.list_files()
         return asked.answer()
@@ -131,6 +139,12 @@ class TopicHandlers:
     def clean_expired(self, asked: Asked) -> RemotingCommand:
         """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
         self._parts.served.list_files()
+        return asked.answer()
+
+    def delete_expired(self, asked: Asked) -> RemotingCommand:
+        """329: the next turns of retention do not wait for the hour. Java: executeDeleteFilesManually."""
+        with self._parts.lock:
+            self._parts.cleans_asked_for = CLEANS_WHEN_ASKED
         return asked.answer()
 
     def _check_name(self, topic: str) -> None:

@@ -5,11 +5,14 @@ Of a span the oldest and the newest sample count. What is put is summed up by `P
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from spark_mq.broker.store_rates import StoreRates
 from spark_mq.remoting.admin_bodies import BrokerStats, StatsItem
+from storage.names import is_system_topic
 from storage.tables.put_statistics import PutStatistics, Sum
 
 SPANS_MS = (10_000, 600_000, 3_600_000)
@@ -24,6 +27,18 @@ class _Sample(NamedTuple):
     times: int
 
 
+class DayTotals(NamedTuple):
+    """How many messages there had been when the day before began, and this one, by the broker's local time, and are now."""
+
+    yesterday: int = 0
+    today: int = 0
+    now: int = 0
+
+    def on_the_next_day(self) -> DayTotals:
+        """The day ends now."""
+        return DayTotals(self.today, self.now, self.now)
+
+
 class Traffic:
     """The figures of one broker by name and key, as TOPIC_PUT_NUMS of a topic. For one thread at a time; times are ms."""
 
@@ -34,24 +49,64 @@ class Traffic:
             name: defaultdict(Sum)
             for name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE", "GROUP_GET_LATENCY", "BROKER_GET_NUMS")
         }
+        self._got = 0
+        self.rates = StoreRates()
+        self._mornings = DayTotals(), DayTotals()
+        self._next_morning_ms: int | None = None
+        self._behind: dict[tuple[str, str, int], int] = {}
         self._samples: tuple[dict[_Name, deque[_Sample]], ...] = ({}, {}, {})
         self._next_ms = [0, 0, 0]
 
     def pulled(self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, latency_ms: int) -> None:
         """Count one pull that found something."""
         key = f"{topic}@{group}"
+        self.rates.got(messages)
         self._pulled["GROUP_GET_NUMS"][key].add(messages)
         self._pulled["GROUP_GET_SIZE"][key].add(size_bytes)
         self._pulled["GROUP_GET_LATENCY"][f"{queue_id}@{key}"].add(latency_ms)
         self._pulled["BROKER_GET_NUMS"][self._cluster].add(messages)
+        if not is_system_topic(topic, broker_name=self._puts.broker_name, cluster_name=self._puts.cluster_name):
+            self._got += messages
+
+    def missed(self) -> None:
+        """Count one pull that found nothing."""
+        self.rates.got(0)
+
+    def looked(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
+        """How far before the log's end the last message lies that a pull looked at. Java: recordDiskFallBehindSize."""
+        self._behind[group, topic, queue_id] = behind_bytes
+
+    def behind(self, most_bytes: int) -> dict[str, int]:
+        """The groups that are further behind in some queue, and how far at most."""
+        found: dict[str, int] = {}
+        for (group, _, _), behind in self._behind.items():
+            if behind > most_bytes:
+                found[group] = max(behind, found.get(group, 0))
+        return found
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """A group or a topic is deleted: how far behind it was counts no more."""
+        gone = [name for name in self._behind if name[0] == group or name[1] == topic]
+        for name in gone:
+            del self._behind[name]
 
     @property
-    def pulled_messages(self) -> int:
-        """All that were pulled since the broker began."""
-        return self._pulled["BROKER_GET_NUMS"][self._cluster].value
+    def totals(self) -> tuple[DayTotals, DayTotals]:
+        """What was put and pulled since the broker began, without what is in system topics. Java: BrokerStats."""
+        puts, gets = self._mornings
+        return puts._replace(now=self._puts.broker_put_nums_without_system_topic), gets._replace(now=self._got)
+
+    def _note_morning(self, now_ms: int) -> None:
+        if self._next_morning_ms is not None and now_ms >= self._next_morning_ms:
+            puts, gets = self.totals
+            self._mornings = puts.on_the_next_day(), gets.on_the_next_day()
+        if self._next_morning_ms is None or now_ms >= self._next_morning_ms:
+            self._next_morning_ms = _next_morning_ms(now_ms)
 
     def sample(self, now_ms: int) -> None:
         """Take the samples that are due."""
+        self._note_morning(now_ms)
+        self.rates.sample(now_ms, self._puts.broker_put_nums)
         for number, span_ms in enumerate(SPANS_MS):
             if now_ms < self._next_ms[number]:
                 continue
@@ -85,6 +140,12 @@ class Traffic:
             for key, found in list(table.items()):
                 yield (name, key), found.value, found.times
         yield ("BROKER_PUT_NUMS", self._cluster), puts.broker_put_nums, puts.broker_put_nums
+
+
+def _next_morning_ms(now_ms: int) -> int:
+    """Java: UtilAll.computeNextMorningTimeMillis."""
+    year, month, day, *_ = time.localtime(now_ms / 1_000)
+    return int(time.mktime((year, month, day + 1, 0, 0, 0, 0, 0, -1))) * 1_000
 
 
 def _rate(samples: deque[_Sample] | None) -> StatsItem:

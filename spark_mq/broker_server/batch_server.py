@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 
 from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
@@ -31,16 +32,28 @@ from spark_mq.hand_over.messages import (
 from spark_mq.hand_over.staged_commit import commit_staged
 from storage.batch.commit import CommitOutcome
 from storage.batch.staged_segment import staged_directory
-from storage.errors import ConfigurationError, StorageError, StoreLockedError, StoreServedError
+from storage.errors import (
+    ConfigurationError,
+    NotReplicatedError,
+    ReplicasNotEnoughError,
+    StorageError,
+    StoreLockedError,
+    StoreServedError,
+)
 from storage.format.record import host_text
 from storage.message_store import MessageStore
 from storage.put.settings import RECORD_HEAD_BYTES, record_host
+from storage.put_status import PutStatus
+from storage.rules.acks import NOBODY
 from storage.service.put_service import PutService
+from storage.service.replica_acks import CopiesWanted
 
 MOST_CONNECTIONS = 64
 BEAT_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
+Committed: TypeAlias = tuple[CommitOutcome, CopiesWanted | None]
+"""A batch in the log, and what it waits for before its sink hears of it."""
 
 
 class _SinkGoneError(Exception):
@@ -143,10 +156,14 @@ class BatchServer:
             return
         asked_s = time.monotonic()
         try:
+            self._wait_for_replicas(request, sink)
             commit = self._commits.submit(self._commit, request, sink, asked_s)
+        except ReplicasNotEnoughError as error:
+            sink.tell(error_document(error))
+            return
         except RuntimeError:  # the broker ends
             return
-        self._wait(commit, sink, asked_s + request.patience_ms / 1_000)
+        self._wait(commit, sink, time.monotonic() + request.patience_ms / 1_000)
         if commit.cancelled():
             if not self._is_ending:  # else it hangs up, and the sink looks who has the store then
                 sink.tell(error_document(StoreLockedError(self._service.root, request.patience_ms, "its broker")))
@@ -154,9 +171,18 @@ class BatchServer:
         failure = commit.exception()
         if isinstance(failure, _SinkGoneError):
             raise failure
-        sink.tell(outcome_document(commit.result()) if failure is None else error_document(failure))
+        if failure is not None:
+            sink.tell(error_document(failure))
+            return
+        outcome, wanted = commit.result()
+        try:
+            self._wait_for_copies(request, wanted, sink)
+        except NotReplicatedError as error:
+            sink.tell(error_document(error))
+        else:
+            sink.tell(outcome_document(outcome))
 
-    def _wait(self, commit: Future[CommitOutcome], sink: _Sink, deadline_s: float) -> None:
+    def _wait(self, commit: Future[Committed], sink: _Sink, deadline_s: float) -> None:
         """Until it is done, or given up before it has begun. The sink hears that its broker lives."""
         while not commit.done():
             wait([commit], BEAT_SECONDS)
@@ -168,6 +194,35 @@ class BatchServer:
                 if commit.cancel():
                     raise
                 wait([commit])
+
+    def _wait_for_replicas(self, request: HandOver, sink: _Sink) -> None:
+        """Until so many are in sync that the batch may begin; other sinks' batches go on. Raises ReplicasNotEnoughError."""
+        deadline_s = time.monotonic() + self._slave_timeout_ms(request) / 1_000
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                self._admitted(request, max(0.0, min(left_s, BEAT_SECONDS)))
+            except ReplicasNotEnoughError:
+                if left_s <= 0 or self._is_ending or self._service.acks.is_closed:
+                    raise
+                sink.tell(dict(WAITING))
+            else:
+                return
+
+    def _wait_for_copies(self, request: HandOver, wanted: CopiesWanted | None, sink: _Sink) -> None:
+        """Raises NotReplicatedError; the batch stands in the log then, and is done to the next try, which waits again."""
+        if wanted is None:
+            return
+        deadline_s = time.monotonic() + self._slave_timeout_ms(request) / 1_000
+        while (left_s := deadline_s - time.monotonic()) > 0 and not wanted.done.done():
+            wait([wanted.done], min(left_s, BEAT_SECONDS))
+            sink.tell(dict(WORKING))
+        if wanted.wait(0) is not PutStatus.PUT_OK:
+            raise NotReplicatedError(self._service.root, wanted.ticket.needed, self._slave_timeout_ms(request))
+
+    def _slave_timeout_ms(self, request: HandOver) -> int:
+        asked = request.slave_timeout_ms
+        return self._service.config.replication.slave_timeout if asked is None else asked
 
     def _refuse_others(self, request: HandOver) -> None:
         """Raises StoreServedError for a batch that was staged in another directory, ConfigurationError for another broker's rows."""
@@ -186,13 +241,15 @@ class BatchServer:
 
     # The commit
 
-    def _commit(self, request: HandOver, sink: _Sink, asked_s: float) -> CommitOutcome:
+    def _commit(self, request: HandOver, sink: _Sink, asked_s: float) -> Committed:
         """In the thread of the commits. Raises what `commit_batch` does, _SinkGoneError with nothing begun."""
         service = self._service
         try:
             sink.tell(taken_document(service.dispatched_end))
         except OSError as error:
             raise _SinkGoneError(str(error)) from error
+        copies = self._admitted(request, 0)
+        self._wait_for_ledger(request, copies)
         waited_s = time.monotonic() - asked_s
         outcome = commit_staged(service.store, request.commit, waited_s=waited_s, turn=self._turn)
         if request.is_sync and not service.settings.sync_flush:
@@ -201,7 +258,23 @@ class BatchServer:
             self._committed()
         except Exception:  # the batch is there
             _LOG.exception("nobody was told of a batch that was appended")
-        return outcome
+        return outcome, service.acks.want(service.log_end, copies)
+
+    def _admitted(self, request: HandOver, seconds: float) -> int:
+        """How many copies the batch must have. Raises ReplicasNotEnoughError where so few are in sync then, with nothing written."""
+        service = self._service
+        copies = service.acks.needed_by_batch(request.copies)
+        if copies != NOBODY:
+            in_sync = service.acks.in_sync_within(service.log_end, copies, seconds)
+            if in_sync < copies:
+                raise ReplicasNotEnoughError(service.root, copies, in_sync)
+        return copies
+
+    def _wait_for_ledger(self, request: HandOver, copies: int) -> None:
+        """Until the queues know what earlier batches have left in the log, be it confirmed late. Raises NotReplicatedError."""
+        timeout_ms = self._slave_timeout_ms(request)
+        if not self._service.readable_within(self._service.log_end, timeout_ms / 1_000):
+            raise NotReplicatedError(self._service.root, copies, timeout_ms)
 
     @contextmanager
     def _turn(self) -> Iterator[MessageStore]:

@@ -34,20 +34,19 @@ class Duties:
         *,
         check_interval_ms: int,
         clean_interval_ms: int,
+        is_slave: bool = False,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
         self._service = service
         self._broker = broker
         self._clock = clock
         self._ending = threading.Event()
-        turns = {
-            "tick": (TICK_MS, self._tick),
-            "delay levels": (LEVELS_MS, self._deliver_levels),
-            "transaction check": (check_interval_ms, self._check_transactions),
-            "retention": (clean_interval_ms, self._expire),
-        }
-        if service.config.timer.timer_wheel_enable:
-            turns["timer"] = (TIMER_MS, self._deliver_timed)
+        turns = {"tick": (TICK_MS, self._tick), "retention": (clean_interval_ms, self._expire)}
+        if not is_slave:  # what these put, a slave gets from its master
+            turns["delay levels"] = (LEVELS_MS, self._deliver_levels)
+            turns["transaction check"] = (check_interval_ms, self._check_transactions)
+            if service.config.timer.timer_wheel_enable:
+                turns["timer"] = (TIMER_MS, self._deliver_timed)
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
             for name, (interval_ms, turn) in turns.items()
@@ -87,11 +86,15 @@ class Duties:
         self._broker.check_transactions(self._clock())
 
     def _expire(self) -> None:
+        parts = self._broker.parts
+        with parts.lock:
+            asked_for = parts.cleans_asked_for
+            parts.cleans_asked_for = max(0, asked_for - 1)
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
-            plan = plan_run(store, files, self._clock(), is_asked_for=False)
+            plan = plan_run(store, files, self._clock(), is_asked_for=asked_for > 0)
             apply_expiry(store.writer, plan, store.config.retention, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
-            self._broker.parts.served.list_files()
+            parts.served.list_files()

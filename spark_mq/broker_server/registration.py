@@ -5,20 +5,24 @@ Java: BrokerController.registerBrokerAll, BrokerOuterAPI.registerBrokerAll.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from spark_mq.broker.entries import wire_topics, wire_version
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.client.calls import read_answer_body
+from spark_mq.broker_server.settings import ProcessSettings
+from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting.route_bodies import KvTable, RegisterBrokerBody, TopicConfigTable
-from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerRequest
+from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerAnswer, RegisterBrokerRequest
 from storage.errors import StorageError
 
 MASTER_ID = 0
@@ -28,12 +32,17 @@ _LEAVING_MS = 3_000
 _LOG = logging.getLogger(__name__)
 
 
-def registration(parts: BrokerParts, ha_port: int) -> RemotingCommand:
-    """The request 103 that says all."""
+def registration(parts: BrokerParts, ha_port: int, broker_id: int = MASTER_ID, epoch: int = 0) -> RemotingCommand:
+    """The request 103 that says all. Of two masters name servers believe the one of the later epoch.
+
+    With enableSlaveActingMaster a broker that is silent for `brokerNotActiveTimeoutMillis` counts as gone.
+    """
+    acts = parts.config.replication.enable_slave_acting_master
     settings = parts.service.settings
+    version = settings.topics.version
     table = TopicConfigTable(
         topic_config_table=wire_topics(dict(parts.topics)),
-        data_version=wire_version(settings.topics.version),
+        data_version=wire_version(replace(version, state_version=epoch) if epoch else version),
         mapping_data_version=wire_version(parts.mappings_version),
         topic_queue_mapping_info_map={},
     )
@@ -43,19 +52,21 @@ def registration(parts: BrokerParts, ha_port: int) -> RemotingCommand:
         broker_address=parts.address,
         cluster_name=settings.cluster,
         ha_server_address=f"{parts.ip}:{ha_port}",
-        broker_id=MASTER_ID,
+        broker_id=broker_id,
         body_crc32=zlib.crc32(body) & _CRC_BITS,
+        enable_acting_master=True if acts else None,
+        heartbeat_timeout_ms=parts.config.replication.broker_not_active_timeout_millis if acts else None,
     )
     return make_request(RequestCode.REGISTER_BROKER, write_header(header), body)
 
 
-def departure(parts: BrokerParts) -> RemotingCommand:
+def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand:
     """The request 104 of a broker that ends."""
     header = BrokerAddressRequest(
         broker_name=parts.broker_name,
         broker_address=parts.address,
         cluster_name=parts.service.settings.cluster,
-        broker_id=MASTER_ID,
+        broker_id=broker_id,
     )
     return make_request(RequestCode.UNREGISTER_BROKER, write_header(header))
 
@@ -64,25 +75,43 @@ class Registration:
     """Tells name servers, in a thread of its own. One that is not reached is told again at the next turn."""
 
     def __init__(
-        self, parts: BrokerParts, client: ClientSettings | None, ha_port: int, period_ms: int, timeout_ms: int
+        self,
+        parts: BrokerParts,
+        client: ClientSettings | None,
+        ha_port: int,
+        process: ProcessSettings,
+        *,
+        broker_id: int = MASTER_ID,
+        epoch: int = 0,
+        heed_master: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`client` says where name servers are, and how they are spoken to; None = there are none."""
+        """`client` says where name servers are, and how they are spoken to; None = there are none.
+
+        `heed_master` hears where a slave's master is, and where that serves its log.
+        """
         self._parts = parts
         self._name_servers = () if client is None else client.name_servers
         self._ha_port = ha_port
-        self._period_s = min(max(period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
-        self._timeout_ms = timeout_ms
+        self._period_s = min(max(process.register_period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
+        self._timeout_ms = process.register_timeout_ms
+        self._broker_id = broker_id
+        self._epoch = epoch
+        self._heed_master = heed_master
         self._client = None if client is None else RemotingClient(client)
         self._due = threading.Event()
         self._is_closed = False
         self._told: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
-    def start(self) -> None:
-        """Registers, and goes on to. Returns when every name server was told, or could not be."""
-        if self._client is not None:
+    def start(self, *, waits: bool = True) -> None:
+        """Registers, and goes on to. Returns when every name server was told, or could not be; at once if it does not wait."""
+        if self._client is None:
+            return
+        if waits:
             self._register()
-            self._thread.start()
+        else:
+            self._due.set()
+        self._thread.start()
 
     def soon(self) -> None:
         """Topics have changed: name servers are told now. From any thread."""
@@ -95,9 +124,8 @@ class Registration:
         if self._client is None:
             return
         if self._thread.ident is not None:
-            self._thread.join()
-        for address in sorted(self._told):
-            self._ask(self._client, address, departure(self._parts), _LEAVING_MS)
+            self._thread.join(_LEAVING_MS / 1_000)  # it may be telling one that does not answer
+        self._ask(dict.fromkeys(sorted(self._told), departure(self._parts, self._broker_id)), _LEAVING_MS)
         run(self._client.close())
 
     def _work(self) -> None:
@@ -108,25 +136,43 @@ class Registration:
                 self._register()
 
     def _register(self) -> None:
-        assert self._client is not None
-        for address in self._name_servers:
-            answer = self._ask(self._client, address, registration(self._parts, self._ha_port), self._timeout_ms)
-            if answer is None:
-                continue
+        command = registration(self._parts, self._ha_port, self._broker_id, self._epoch)
+        answers = self._ask(dict.fromkeys(self._name_servers, command), self._timeout_ms)
+        for address, answer in answers.items():
             self._told.add(address)
             try:
+                self._heed_place(answer, address)
                 self._heed_order(answer, address)
             except (ClientError, StorageError, OSError):
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
-    def _ask(
-        self, client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int
-    ) -> RemotingCommand | None:
-        try:
-            return run(client.ask(address, command, timeout_ms))
-        except ClientError as error:
-            _LOG.warning("name server %s: request %d failed: %s", address, command.code, error.describe())
-            return None
+    def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
+        """All at the same time; the answers of those that have answered."""
+        found = run(self._answers(commands, timeout_ms))
+        for address, error in found.items():
+            if isinstance(error, ClientError):
+                code = commands[address].code
+                _LOG.warning("name server %s: request %d failed: %s", address, code, error.describe())
+        return {address: answer for address, answer in found.items() if isinstance(answer, RemotingCommand)}
+
+    async def _answers(
+        self, commands: Mapping[str, RemotingCommand], timeout_ms: int
+    ) -> dict[str, RemotingCommand | ClientError]:
+        client = self._client
+        assert client is not None
+
+        async def ask(address: str) -> RemotingCommand | ClientError:
+            try:
+                return await client.ask(address, commands[address], timeout_ms)
+            except ClientError as error:
+                return error
+
+        return dict(zip(commands, await asyncio.gather(*map(ask, commands)), strict=True))
+
+    def _heed_place(self, answer: RemotingCommand, address: str) -> None:
+        told = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
+        if self._heed_master is not None and told.master_address and told.ha_server_address:
+            self._heed_master(told.master_address, told.ha_server_address)
 
     def _heed_order(self, answer: RemotingCommand, address: str) -> None:
         """A topic that a name server calls ordered is ordered from now on. Java: TopicConfigManager.updateOrderTopicConfig."""

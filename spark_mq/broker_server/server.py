@@ -29,23 +29,36 @@ from spark_mq.broker.connections import (
 )
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.batch_server import BatchServer
+from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.duties import Duties
+from spark_mq.broker_server.following import Following, elected_master, known_master
 from spark_mq.broker_server.gate import Gate
+from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
+from spark_mq.broker_server.opening import ControllerMode, opened_service
 from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.replication import epochs_told, ha_port, serve_slaves, slaves_told
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
-from spark_mq.remoting import RemotingCommand, RemotingError, make_response
+from spark_mq.broker_server.sync_keeper import SyncKeeper
+from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
+from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool, watermark
-from spark_mq.remoting_server.processors import Processor, Processors
+from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage import open_store
+from storage.delay.timer_checkpoint import timer_checkpoint_path
 from storage.epoch_times import current_time_ms
+from storage.format.replication import SlaveHandshake
+from storage.ha.begun_epoch import forget_epoch
+from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.follower import Switching
+from storage.ha.listener import ReplicationListener
+from storage.ha.roles import Term
 from storage.rules.response_codes import ResponseCode
+from storage.service.pending import Pending
 from storage.service.put_service import PutService
 
 _CONNECTION = "connection"
 _WATERMARK_SECONDS = 1
-_LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
 _LOG = logging.getLogger(__name__)
 _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 
@@ -53,18 +66,20 @@ _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 class RunningBroker:
     """One broker, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, service: PutService) -> None:
+    def __init__(self, configuration: Configuration, service: PutService, mode: ControllerMode | None = None) -> None:
         """`service` has the store; it is closed at the end."""
+        is_slave = configuration.is_slave
         self._loop = asyncio.get_running_loop()
         self._configuration = configuration
         self._service = service
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
-        self.broker = Broker(service, wake=self._wake, access=configuration.access.rules)
+        self.broker = Broker(service, wake=self._wake, access=configuration.access.rules, is_slave=is_slave)
         """What answers."""
         self._gate = Gate(self.broker.parts)
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
-        self._pools = {pool: RequestPool(configuration.pool(pool)) for pool in Pool}
+        gathers = {Pool.SEND: service.append_waiting}
+        self._pools = {pool: RequestPool(configuration.pool(pool), gathers.get(pool)) for pool in Pool}
         self.broker.parts.pool_load = lambda pool: (self._pools[pool].size, self._pools[pool].head_wait_ms())
         process = configuration.process
         self._duties = Duties(
@@ -72,25 +87,60 @@ class RunningBroker:
             self.broker,
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
+            is_slave=is_slave,
         )
-        self._batches = BatchServer(service, committed=self.broker.heed_batch)
-        port = configuration.server.listen_port
+        self._batches = None if is_slave else BatchServer(service, committed=self.broker.heed_batch)
+        self._mode = mode
+        self.keeper: SyncKeeper | None = None
+        """A master's, in controller mode."""
+        known = None
+        self.following: Following | None = None
+        """What a slave does."""
+        if mode is not None and is_slave:
+            master = elected_master(configuration, mode.role.term.master_address or "")
+            switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
+            self.following = Following(service, self.broker, configuration, master, switching)
+        elif is_slave:
+            known = known_master(configuration)
+            self.following = Following(service, self.broker, configuration, known)
+        self._answer_replicas()
+        self.broker.parts.ha_address = f"{self.broker.parts.ip}:{ha_port(configuration)}"
+        self.replication: ReplicationListener | None = None
+        """Where slaves connect."""
+        port = ha_port(configuration)
         self._registration = Registration(
-            self.broker.parts, configuration.client, port + 1, process.register_period_ms, process.register_timeout_ms
+            self.broker.parts,
+            configuration.client,
+            port,
+            process,
+            broker_id=process.broker_id if mode is None else mode.role.registered_id,
+            epoch=0 if mode is None else mode.role.term.epoch,
+            heed_master=None if known is None else known.tell,
         )
+        self.group: MemberGroup | None = None
+        """Where slaves stand in for a master that is gone."""
+        if (
+            configuration.client is not None
+            and mode is None
+            and configuration.store.replication.enable_slave_acting_master
+        ):
+            parts = self.broker.parts
+            own = Member(service.settings.cluster, parts.broker_name, process.broker_id, parts.address)
+            self.group = MemberGroup(own, configuration.client, self._heed_group)
+        self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)
         """Where it listens."""
 
     @classmethod
-    async def start(cls, configuration: Configuration) -> RunningBroker:
+    async def start(cls, configuration: Configuration, mode: ControllerMode | None = None) -> RunningBroker:
         """A broker that takes requests, and that name servers know.
 
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
-        service = await asyncio.to_thread(_opened, configuration)
+        service = await asyncio.to_thread(opened_service, configuration, mode)
         try:
-            running = cls(configuration, service)
+            running = cls(configuration, service, mode)
         except BaseException:
             service.close()
             raise
@@ -102,32 +152,130 @@ class RunningBroker:
         return running
 
     async def _begin(self) -> None:
+        self.replication = listener = serve_slaves(
+            self._service, self._configuration, None if self._mode is None else self._mode.epochs
+        )
+        self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
+        self.broker.parts.slaves = lambda: slaves_told(listener, self._service.sendable_end)
+        if self.group is not None and self.following is None:
+            await asyncio.to_thread(self._take_back)
         server = self._configuration.server
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
         self._duties.start()
-        await asyncio.to_thread(self._batches.start)
-        await asyncio.to_thread(self._registration.start)
+        if self._batches is not None:
+            await asyncio.to_thread(self._batches.start)
+        if self._mode is not None and self.following is not None:
+            self.following.start()
+        await asyncio.to_thread(self._registration.start, waits=self._mode is None)
+        if self._mode is None and self.following is not None:  # name servers have said where the master is
+            self.following.start()
+        if self.group is not None:
+            self.group.start()
         self._print_watermark()
+
+    def _answer_replicas(self) -> None:
+        root, files, mode, parts = (
+            self._service.root,
+            self._service.store.writer.file_system,
+            self._mode,
+            self.broker.parts,
+        )
+        parts.timer_page = lambda: files.read_file(timer_checkpoint_path(root)) or b""
+        if mode is not None:
+            identity = self._configuration.store.identity
+            parts.epochs = lambda: epochs_told(
+                mode.epochs.entries,
+                identity.broker_cluster_name,
+                parts.broker_name,
+                mode.role.own_id,
+                self._service.log_end,
+            )
+
+    def _take_back(self) -> None:
+        """A master hears what its slaves have kept while it was gone, before anybody hears of it."""
+        assert self.group is not None
+        assert self._configuration.client is not None
+        found = self.group.ask()
+        slaves = [] if found is None else found.slaves_of(self.group.own)
+        take_back(self._service, self._configuration.client, slaves, self.broker.heed_copy)
+
+    def _heed_group(self, group: Group) -> None:
+        process = self._configuration.process
+        self._service.acks.alive = group.alive_with(process.broker_id)
+        if (stands_in := group.stands_in(process.broker_id)) != self._stands_in:
+            self._stands_in = stands_in
+            _LOG.info("the master is gone: it stands in" if stands_in else "it stands in for no master any more")
+            self._registration.soon()  # who comes back is found by the answer; whose topics count changes, too
+
+    def _keep_in_sync(self, listener: ReplicationListener) -> None:
+        mode = self._mode
+        if mode is not None and mode.role.is_master:
+            behind_ms = int(self._configuration.store.settings.get("haMaxTimeSlaveNotCatchup", 15_000))
+            self.keeper = SyncKeeper(
+                self._service, listener.replicas, mode.role, mode.controllers, mode.doubt, behind_ms
+            )
+            self.keeper.start()
+
+    def position(self) -> Position:
+        """How far its log is, for controllers."""
+        end = self._service.log_end
+        return Position(-1 if self._mode is None else self._mode.epochs.last_epoch, end, self._service.confirm_offset)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it takes nothing more until its store is opened again: as a master, or as a slave from its master. None = it does."""
+        if (failure := self._service.failure) is not None:
+            return str(failure)
+        return None if self.following is None else self.following.follower.failure
+
+    def heed_term(self, told: Term) -> None:
+        """What a controller says, where it changes no role."""
+        if self.keeper is not None:
+            self.keeper.told(told)
 
     async def close(self) -> None:
         """Leaves the name servers, answers what has come, hangs up, and closes the store cleanly."""
         if self._timer is not None:
             self._timer.cancel()
         try:
-            await asyncio.to_thread(self._registration.close)
-            await self._remoting.close()
+            if self._mode is not None:  # another one may be master: nothing is taken or acknowledged any more
+                self._service.acks.close()
+                await asyncio.to_thread(self._service.refuse_puts)
+            if self.group is not None:
+                await asyncio.to_thread(self.group.close)
+            if self._mode is None:
+                await asyncio.to_thread(self._registration.close)
+                await self._remoting.close()
+            else:
+                leaving = asyncio.to_thread(self._registration.close)
+                await asyncio.gather(leaving, self._remoting.close(), asyncio.to_thread(self._close_writers))
         finally:
             await asyncio.to_thread(self._close_store)
 
+    def _close_writers(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+        self._duties.close()
+
     def _close_store(self) -> None:
+        files = self._service.store.writer.file_system
         try:
-            self._batches.close()
-            self._duties.close()
+            if self.keeper is not None:
+                self.keeper.close()
+            self._service.acks.close()  # no slave will tell any more: nobody waits for one
+            if self.replication is not None:
+                self.replication.close()
+            if self.following is not None:
+                self.following.close()
+            self._close_writers()
             self.broker.close(current_time_ms())
         finally:
             self._service.close()
+        if self._mode is not None and self._service.failure is None:
+            forget_epoch(files, self._service.root)
 
     @property
     def connection_count(self) -> int:
@@ -138,14 +286,32 @@ class RunningBroker:
 
     def _processors(self, *, is_fast_port: bool = False) -> Processors:
         rows = ((code, row) for code, row in REQUEST_TABLE.items() if row.is_on_fast_port or not is_fast_port)
-        return Processors({code: Processor(self._answer, self._pools[row.pool]) for code, row in rows})
+        table = {code: Processor(self._answer, self._pools[row.pool]) for code, row in rows}
+        if self._mode is not None:
+            table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._heed_notice, self._pools[Pool.ADMIN])
+        table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._heed_min_id, self._pools[Pool.ADMIN])
+        return Processors(table)
 
-    def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def _heed_notice(self, command: RemotingCommand, peer: Peer) -> None:
+        """1008: it says who is master. Anybody may say so; the controller is asked."""
+        assert self._mode is not None
+        self._mode.doubt()
+
+    def _heed_min_id(self, command: RemotingCommand, peer: Peer) -> RemotingCommand:
+        """905: another one has the lowest id. Anybody may say so; the name server is asked."""
+        if self.group is not None:
+            self.group.soon()
+        return make_response(command, ResponseCode.SUCCESS)
+
+    def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
         self._gate.check(command, peer.host)
         connection = self._connection(peer)
-        return self._settled(self.broker.answer(connection, command, current_time_ms()), command)
+        begun = self.broker.begin(connection, command, current_time_ms())
+        if isinstance(begun, Pending):
+            return Later(lambda: self._settled(begun()), begun.settling)
+        return self._settled(begun)
 
-    def _settled(self, outcome: Outcome, command: RemotingCommand) -> RemotingCommand | None:
+    def _settled(self, outcome: Outcome) -> RemotingCommand | None:
         if isinstance(outcome, AskClients):
             return self._asked(outcome)
         return None if isinstance(outcome, Waiting) else outcome
@@ -179,8 +345,11 @@ class RunningBroker:
         return made
 
     def _run_again(self, again: RunAgain, peer: Peer) -> None:
+        if peer.is_full:
+            peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED))
+            return
         outcome = self.broker.answer_again(again.connection, again.command, current_time_ms())
-        response = self._settled(outcome, again.command)
+        response = self._settled(outcome)
         if response is not None:
             peer.respond(again.command, response)
 
@@ -213,7 +382,7 @@ class RunningBroker:
 
         pool = self._pools[REQUEST_TABLE[again.command.code].pool]
         if not pool.submit(partial(self._run_again, again, peer), refuse):
-            refuse("[OVERLOAD]system busy, start flow control for a while")
+            refuse(OVERLOADED)
 
     def _peer_left(self, peer: Peer) -> None:
         connection = peer.attributes.get(_CONNECTION)
@@ -225,21 +394,3 @@ class RunningBroker:
         if _WATERMARK_LOG.isEnabledFor(logging.INFO):
             _WATERMARK_LOG.info("%s", watermark(self._remoting.pools))
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)
-
-
-def _opened(configuration: Configuration) -> PutService:
-    store = open_store(
-        configuration.process.store_path_root_dir,
-        config=configuration.store,
-        read_only=False,
-        create=True,
-        lock_timeout_ms=_LOCK_TIMEOUT_MS,
-        holder="broker",
-        store_host=configuration.store_host,
-        broker_name=configuration.broker_name,
-    )
-    try:
-        return PutService(store)
-    except BaseException:
-        store.close()
-        raise

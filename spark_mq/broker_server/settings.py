@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
@@ -24,8 +24,10 @@ from spark_mq.remoting_server.settings import (
     setting_texts,
 )
 from storage.errors import ConfigurationError
+from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
 from storage.settings.load import StoreConfig, parse_config
+from storage.settings.nouns import BrokerIdentity
 
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
@@ -66,7 +68,6 @@ class ProcessSettings:
     """Whether name servers that speak TLS must show a certificate that one of these has signed."""
 
     def __post_init__(self) -> None:
-        require(self, "broker_id", "this broker is a master: 0", is_kept=self.broker_id == 0)
         for name in ("register_timeout_ms", "check_interval_ms", "clean_interval_ms"):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
 
@@ -116,6 +117,14 @@ class Configuration:
         return f"{self.server.bind_address}:{self.server.listen_port}"
 
     @property
+    def own_identity(self) -> BrokerIdentity:
+        """The store's, with the address that clients are told."""
+        found = self.store.identity
+        if found.broker_ip1 is not None:
+            return found
+        return replace(found, broker_ip1=self.server.bind_address, listen_port=self.server.listen_port)
+
+    @property
     def client(self) -> ClientSettings | None:
         """How it speaks to name servers: by TLS where it speaks nothing else itself; None = there are none. Java: BrokerStartup."""
         if not self.process.addresses:
@@ -128,6 +137,26 @@ class Configuration:
         )
 
     @property
+    def is_slave(self) -> bool:
+        """Whether a master writes the store (brokerRole)."""
+        return self.store.mode.broker_role == "SLAVE"
+
+    @property
+    def controllers(self) -> ClientSettings | None:
+        """Where its controllers are, and how they are spoken to; None = none says what it is."""
+        addresses = self.store.settings.get("controllerAddr", "")
+        if not self.store.mode.enable_controller_mode:
+            return None
+        found = tuple(filter(None, (part.strip() for part in addresses.split(";"))))
+        asking = self.client or ClientSettings(found, credentials=self.access.credentials)
+        return replace(asking, name_servers=found)
+
+    @property
+    def ha_master_address(self) -> str | None:
+        """Where a slave's master serves its log, where the file says so and not the name servers."""
+        return self.store.settings.get("haMasterAddress") or None
+
+    @property
     def broker_name(self) -> str:
         """As configured, else this machine's name."""
         return self.store.identity.broker_name or socket.gethostname()
@@ -138,7 +167,16 @@ class Configuration:
         capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
         waits = self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true" and pool in _WAITS
         wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
-        return PoolSettings(pool.label, capacity, pool.threads, wait_ms)
+        together = GROUP_MESSAGES if pool is Pool.SEND else 1
+        return PoolSettings(pool.label, capacity, pool.threads, wait_ms, together)
+
+    @property
+    def unfollowed(self) -> dict[str, str]:
+        """The lines of the file but for those that the process goes by, which no store does."""
+        nouns = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
+        names = {each.metadata["java"] for noun in nouns for each in fields(noun)}
+        followed = names | {*_CAPACITIES.values(), *_WAITS.values(), "brokerFastFailureEnable"}
+        return {name: text for name, text in self.store.settings.items() if name not in followed}
 
     def texts(self) -> dict[str, str]:
         """Java name → value of what the process goes by, sorted; nothing secret."""
@@ -169,9 +207,22 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
     if store.identity.broker_ip1 is None and server.bind_address in ("0.0.0.0", "::"):
         rule = "it is missing: with bindAddress for all addresses it says which one clients are told"
         raise ConfigurationError(file, None, "brokerIP1", rule)
+    process = read_settings(ProcessSettings, texts, file)
+    if store.mode.enable_controller_mode:
+        if not store.settings.get("controllerAddr"):
+            rule = "it is missing: with enableControllerMode a controller says whether the broker is master"
+            raise ConfigurationError(file, None, "controllerAddr", rule)
+    elif store.mode.broker_role == "SLAVE":
+        if process.broker_id <= 0:
+            raise ConfigurationError(file, None, "brokerId", "a slave has one that is greater than 0")
+        if not process.addresses and not store.settings.get("haMasterAddress"):
+            rule = "it is missing: a slave finds its master by its name servers, or by haMasterAddress"
+            raise ConfigurationError(file, None, "namesrvAddr", rule)
+    elif process.broker_id != 0:
+        raise ConfigurationError(file, None, "brokerId", "a master has 0; brokerRole=SLAVE makes it a slave")
     return Configuration(
         store,
-        read_settings(ProcessSettings, texts, file),
+        process,
         server,
         read_settings(TlsServerSettings, texts, file),
         read_settings(AccessSettings, texts, file),

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import IMPORTANT, Configuration, read_configuration
 from spark_mq.cli.app import app
-from spark_mq.cli.processes import file_content, serve, tell_settings
+from spark_mq.cli.processes import PrintsAll, PrintsImportant, Shown, file_content, serve
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,10 +23,8 @@ def broker(
     name_servers: Annotated[
         str | None, typer.Option("-n", "--namesrvAddr", metavar="ADDRESSES", help="Name servers: host:port;host:port.")
     ] = None,
-    prints_all: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print all settings and end.")] = False,
-    prints_important: Annotated[
-        bool, typer.Option("-m", "--printImportantConfig", help="Print the important settings and end.")
-    ] = False,
+    prints_all: PrintsAll = False,
+    prints_important: PrintsImportant = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")] = False,
 ) -> None:
     """Run a broker: producers and consumers of RocketMQ's remoting protocol are its clients.
@@ -34,12 +33,16 @@ def broker(
     otherwise (bindAddress, listenPort; brokerIP1 is the address that clients are told). SIGTERM and Ctrl-C end it.
     """
     configuration = _configuration(config_file, {} if name_servers is None else {"namesrvAddr": name_servers})
-    for warning in configuration.store.warnings:
-        typer.echo(f"warning: {warning}", err=True)
-    if prints_all or prints_important:
-        tell_settings(configuration.texts(), None if prints_all else IMPORTANT)
+    if Shown(prints_all, prints_important).tell(configuration.texts(), IMPORTANT, configuration.store.warnings):
         return
     addresses = ";".join(configuration.process.addresses)
+    if configuration.controllers is not None:
+        serve(
+            partial(ControlledBroker.start, configuration),
+            lambda running: _controlled(running, addresses),
+            verbose=verbose,
+        )
+        return
     start = partial(RunningBroker.start, configuration)
     serve(start, lambda running: _words(running, addresses), verbose=verbose)
 
@@ -49,6 +52,11 @@ def _configuration(config_file: str | None, told: dict[str, str]) -> Configurati
         return read_configuration(b"", None, told)
     content = file_content(config_file, "name a broker.conf, as mqbroker -c takes it")
     return read_configuration(content, os.path.abspath(config_file), told)
+
+
+def _controlled(running: ControlledBroker, name_servers: str) -> str:
+    told = f" and name server is {name_servers}" if name_servers else ""
+    return f"The broker[{running.name}, {running.address}] boot success{told}. A controller says whether it is master"
 
 
 def _words(running: RunningBroker, name_servers: str) -> str:

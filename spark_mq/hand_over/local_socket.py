@@ -1,4 +1,5 @@
-"""The socket at which a broker of ours takes batches, ROOT/spark_mq/broker.sock, and frames on it.
+"""The sockets under ROOT/spark_mq, and frames on them: at broker.sock a broker of ours takes batches, at replicas.sock
+`spark-mq replicate` says who has copies (`replica_socket.py`).
 
     0        4
     | length | JSON object, UTF-8 |   big-endian; either side bounds the length before it takes the bytes
@@ -62,56 +63,70 @@ def listen(root: str, store_host: str) -> socket.socket:
 
     Raises OSError where no socket can be made there: PermissionError where the directory is another user's.
     """
-    files, directory = LocalFileSystem(), own_directory(root)
-    files.make_directories(directory)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    files, note_path = LocalFileSystem(), f"{own_directory(root)}/{_NOTE_NAME}"
+    with suppress(FileNotFoundError):
+        os.unlink(note_path)
+    listener = bind(root, SOCKET_NAME)
     try:
-        with _opened(root) as descriptor:
-            owner = os.fstat(descriptor).st_uid
-            if owner != os.geteuid():
-                raise PermissionError(f"{directory} belongs to user {owner}, and this process to user {os.geteuid()}")
-            _remove(descriptor)
-            os.fchmod(listener.fileno(), SOCKET_MODE)  # what bind makes takes it
-            listener.bind(_through(descriptor))
-            os.chmod(SOCKET_NAME, SOCKET_MODE, dir_fd=descriptor)
-        listener.listen(_BACKLOG)
         note = BrokerNote(host_name(), files.boot_id(), os.getpid(), store_host)
-        save_loose(files, f"{directory}/{_NOTE_NAME}", json.dumps(note._asdict()).encode())
+        save_loose(files, note_path, json.dumps(note._asdict()).encode())
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-def remove(root: str) -> None:
-    """No socket any more, nor a note. The caller still holds the store's lock."""
-    with suppress(OSError), _opened(root) as descriptor:
-        _remove(descriptor)
-
-
-def _remove(descriptor: int) -> None:
-    """What a broker has left in the open directory. Raises FileExistsError for what is no socket."""
-    with suppress(FileNotFoundError):
-        os.unlink(_NOTE_NAME, dir_fd=descriptor)
+def bind(root: str, name: str) -> socket.socket:
+    """A socket of that name that listens, in place of one that was left there. Raises OSError, PermissionError, FileExistsError."""
+    directory = own_directory(root)
+    LocalFileSystem().make_directories(directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        found = os.stat(SOCKET_NAME, dir_fd=descriptor, follow_symlinks=False)
+        with _opened(root) as descriptor:
+            owner = os.fstat(descriptor).st_uid
+            if owner != os.geteuid():
+                raise PermissionError(f"{directory} belongs to user {owner}, and this process to user {os.geteuid()}")
+            _unlink(descriptor, name)
+            os.fchmod(listener.fileno(), SOCKET_MODE)  # what bind makes takes it
+            listener.bind(_through(descriptor, name))
+            os.chmod(name, SOCKET_MODE, dir_fd=descriptor)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def remove(root: str, name: str = SOCKET_NAME) -> None:
+    """No socket of that name any more, nor a broker's note. The caller is who listened there."""
+    with suppress(OSError), _opened(root) as descriptor:
+        if name == SOCKET_NAME:
+            with suppress(FileNotFoundError):
+                os.unlink(_NOTE_NAME, dir_fd=descriptor)
+        _unlink(descriptor, name)
+
+
+def _unlink(descriptor: int, name: str) -> None:
+    """What was left in the open directory. Raises FileExistsError for what is no socket."""
+    try:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise FileExistsError(f"spark_mq/{SOCKET_NAME} is no socket, and is left as it is")
-    os.unlink(SOCKET_NAME, dir_fd=descriptor)
+        raise FileExistsError(f"spark_mq/{name} is no socket, and is left as it is")
+    os.unlink(name, dir_fd=descriptor)
 
 
 # The sink's side
 
 
-def connect(root: str, timeout_s: float) -> socket.socket:
-    """A connection to the broker. Raises FileNotFoundError or ConnectionRefusedError where none listens, and other OSErrors."""
+def connect(root: str, timeout_s: float, name: str = SOCKET_NAME) -> socket.socket:
+    """To whoever listens there. Raises FileNotFoundError or ConnectionRefusedError where none does, and other OSErrors."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
         with _opened(root) as descriptor:
-            connection.connect(_through(descriptor))
+            connection.connect(_through(descriptor, name))
     except BaseException:
         connection.close()
         raise
@@ -208,5 +223,5 @@ def _opened(root: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _through(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+def _through(descriptor: int, name: str) -> str:
+    return f"/proc/self/fd/{descriptor}/{name}"

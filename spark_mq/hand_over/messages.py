@@ -44,6 +44,10 @@ class HandOver:
     """How long it may wait for other batches."""
     is_sync: bool = False
     """Whether the log is to be on the disk before the answer, whatever the broker's flush policy is."""
+    copies: int | None = None
+    """How many the batch has when it is done, the master's among them; None = as the broker's settings say."""
+    slave_timeout_ms: int | None = None
+    """How long it may lack them; None = as the broker's settings say."""
 
 
 def request_document(request: HandOver) -> dict[str, Any]:
@@ -53,6 +57,8 @@ def request_document(request: HandOver) -> dict[str, Any]:
         "directory": list(request.directory),
         "patienceMs": request.patience_ms,
         "sync": request.is_sync,
+        "copies": request.copies,
+        "slaveTimeoutMs": request.slave_timeout_ms,
         "batch": list(staged.batch),
         "segments": [list(segment) for segment in staged.segments],
         "topics": dict(staged.topics),
@@ -101,6 +107,8 @@ def read_request(document: dict[str, Any]) -> HandOver:
             (device, inode),
             _of(document["patienceMs"], int),
             _of(document["sync"], bool),
+            _maybe(document["copies"], int),
+            _maybe(document["slaveTimeoutMs"], int),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no batch to be handed over: {type(error).__name__} {error}") from error

@@ -27,16 +27,11 @@ from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.state import Ask, Handler, State
 from spark_mq.namesrv.tables import BrokerAddress, MinBrokerIdNotice
 from spark_mq.remoting import (
-    ANSWER_HEADERS,
     REQUEST_HEADERS,
-    BodyError,
-    HeaderError,
     RemotingCommand,
-    make_response,
     read_header,
 )
-from storage.errors import ConfigurationError
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from spark_mq.remoting_server.refusals import answered, not_supported
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
 """Who answers which request; all others are not supported."""
@@ -71,23 +66,15 @@ class NameServer:
         """The answer to any request of anybody, whatever it is."""
         handler = HANDLERS.get(request.code)
         if handler is None:
-            remark = f" request type {request.code} not supported"
-            return make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        try:
-            if request.code in ADMIN_CODES:
-                administrator = self.state.configuration.name_server.administrator
-                check_may_administer(request, caller.host, administrator)
-            header = read_header(REQUEST_HEADERS[request.code], request)
-            return handler(self.state, Ask(request, header, caller.channel, now_ms))
-        except RequestRefusedError as refusal:
-            fields: Mapping[str, str] | None = {} if request.code in ANSWER_HEADERS else None
-            return make_response(request, refusal.code, refusal.remark, fields)
-        except (HeaderError, BodyError, ConfigurationError) as error:
-            return make_response(request, ResponseCode.SYSTEM_ERROR, error.describe())
-        except OSError as error:
-            _LOG.exception("request %d failed", request.code)
-            remark = f"it could not be written: {error.strerror or error}"
-            return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
+            return not_supported(request)
+        return answered(request, lambda: self._done(handler, request, caller, now_ms))
+
+    def _done(self, handler: Handler, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
+        if request.code in ADMIN_CODES:
+            administrator = self.state.configuration.name_server.administrator
+            check_may_administer(request, caller.host, administrator)
+        header = read_header(REQUEST_HEADERS[request.code], request)
+        return handler(self.state, Ask(request, header, caller.channel, now_ms))
 
     def close_channel(self, channel: Hashable) -> None:
         """A connection is gone: the brokers that had registered over it leave."""

@@ -9,21 +9,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from spark_mq.client.settings import Credentials
 from spark_mq.namesrv.access import administrator_of
 from spark_mq.remoting_server.settings import (
+    ConfigurationTexts,
     ServerSettings,
     TlsServerSettings,
-    java_names,
     read_settings,
     require,
     setting,
-    setting_texts,
+    texts_of_file,
+    unfollowed_names,
 )
 from storage.errors import ConfigurationError
-from storage.nearest_name import advice
-from storage.settings.java_properties import parse_properties
 
 DEFAULT_PORT = 9_876
 IMPORTANT = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "tls.server.mode", "supportActingMaster")
@@ -106,7 +106,7 @@ class NameServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(ConfigurationTexts):
     """All settings of a name server process."""
 
     name_server: NameServerSettings = field(default_factory=NameServerSettings)
@@ -114,63 +114,32 @@ class Configuration:
     tls: TlsServerSettings = field(default_factory=TlsServerSettings)
     warnings: tuple[str, ...] = ()
 
-    def texts(self) -> dict[str, str]:
-        """Each Java name with its value, in the order of the names; nothing secret."""
-        found = {**setting_texts(self.name_server), **setting_texts(self.server), **setting_texts(self.tls)}
-        return dict(sorted(found.items()))
-
-    def text(self) -> str:
-        """As a properties file, `name=value` in each line, as Java answers 319."""
-        return "".join(f"{name}={value}\n" for name, value in self.texts().items())
-
-    def file_text(self) -> str:
-        """The same, as `java.util.Properties` reads it back whatever the values hold."""
-        return "".join(f"{name}={_escaped(value)}\n" for name, value in self.texts().items())
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return self.name_server, self.server, self.tls
 
     def updated(self, texts: Mapping[str, str]) -> Configuration:
         """With other values of settings that can change while it runs; unknown names are left alone, as in Java.
 
         Those of the listener hold from the next start on. Raises ConfigurationError for a text that is no value.
         """
-        known = {name: text for name, text in texts.items() if name in self.texts()}
-        changed = configuration_of({**self.texts(), **known})
+        changed = configuration_of(self.changed_texts(texts))
         kept = replace(changed.name_server, admin_user=self.name_server.admin_user)
         return Configuration(kept, changed.server, self.tls, self.warnings)
 
 
-def _escaped(value: str) -> str:
-    marked = (
-        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
-    )
-    units = marked.encode("utf-16-be", "replace")
-    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
-    escaped = "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}" for unit in found)
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
 def read_configuration(content: bytes, file: str, given: Mapping[str, str] | None = None) -> Configuration:
     """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
-    texts = {found.key: found.value for found in parse_properties(content, file)}
-    return configuration_of({**(given or {}), **texts, "configStorePath": file}, file)
+    return configuration_of(texts_of_file(content, file, given), file)
 
 
 def configuration_of(texts: Mapping[str, str], file: str | None = None) -> Configuration:
     """What texts by Java name make; names that nobody knows are warned about. Raises ConfigurationError."""
     classes = (NameServerSettings, ServerSettings, TlsServerSettings)
-    known = {name for each in classes for name in java_names(each)}
-    notes = []
-    for name, text in texts.items():
-        if name in known:
-            continue
-        if name not in NOT_FOLLOWED:
-            notes.append(f"{file or 'configuration'}: {name}: no name server knows this name{advice(name, known)}")
-        elif NOT_FOLLOWED[name] is None:
-            notes.append(f"{file or 'configuration'}: {name}: it has no effect here")
-        elif text.strip().lower() != NOT_FOLLOWED[name]:
-            raise ConfigurationError(file, None, name, f"{text!r} is not supported")
+    notes = unfollowed_names(classes, texts, NOT_FOLLOWED, "name server", file)
     return Configuration(
         read_settings(NameServerSettings, texts, file),
         read_settings(ServerSettings, {"listenPort": str(DEFAULT_PORT), **texts}, file),
         read_settings(TlsServerSettings, texts, file),
-        tuple(notes),
+        notes,
     )

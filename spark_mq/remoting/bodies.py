@@ -1,4 +1,4 @@
-"""Which typed body belongs to which code. Bodies that are records, texts of properties or batches of messages are not here."""
+"""Which typed body belongs to which code. Records, texts of properties, lists of names and batches of messages are not here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 from spark_mq.remoting import access_bodies as access
 from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client
+from spark_mq.remoting import controller_bodies as controller
 from spark_mq.remoting import route_bodies as route
 from spark_mq.remoting.body_fields import WireBody
 from spark_mq.remoting.codes import RequestCode
@@ -25,6 +26,8 @@ REQUEST_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.REGISTER_BROKER: route.RegisterBrokerBody,
         RequestCode.REGISTER_TOPIC_IN_NAMESRV: route.TopicRouteData,
         RequestCode.QUERY_DATA_VERSION: route.DataVersion,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.SyncStateSet,
         RequestCode.AUTH_CREATE_USER: access.UserInfo,
         RequestCode.AUTH_UPDATE_USER: access.UserInfo,
         RequestCode.AUTH_CREATE_ACL: access.AclInfo,
@@ -69,6 +72,12 @@ ANSWER_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.GET_KVLIST_BY_NAMESPACE: route.KvTable,
         RequestCode.REGISTER_BROKER: route.KvTable,
         RequestCode.QUERY_DATA_VERSION: route.DataVersion,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
+        RequestCode.CONTROLLER_ELECT_MASTER: controller.ElectedMasterBody,
+        RequestCode.CONTROLLER_REGISTER_BROKER: controller.SyncStateSet,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.SyncStateSet,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: controller.BrokerReplicasInfo,
+        RequestCode.GET_BROKER_EPOCH_CACHE: controller.EpochEntryCache,
         **dict.fromkeys(
             (
                 RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,

@@ -4,12 +4,17 @@
         offset_table: Mapping[MessageQueue, TopicOffset]     # {{"brokerName":…,"queueId":…,"topic":…}:{…}}
         topic_put_tps: float = 0.0
 
-Fields are `str`, `bool`, `float`, `Int`, `Long`, other bodies, `tuple[…, ...]` (lists and sets: arrays), `Mapping[…]` with keys `str`,
-`Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Written are keys in alphabetical order without blanks,
-maps in the order that they have, nulls left out, integer keys bare and queues as keys as objects. Read is the dialect of
-`storage/format/fastjson.py`; unknown fields are passed over; null counts as absent, and what is absent has its default.
+Fields are `str`, `bool`, `float`, `Int`, `Long`, `Annotated[str, …]` of an enum, other bodies, `tuple[…, ...]` (lists and sets:
+arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Written are
+keys in alphabetical order without blanks, maps in the order that they have, nulls left out, integer keys bare and queues as keys as
+objects. Read is the dialect of `storage/format/fastjson.py`; unknown fields are passed over; null counts as absent, and what is
+absent has its default.
 
-Java: RemotingSerializable. Departure: a value of another type than declared raises BodyError, where fastjson would convert it.
+Clients in other languages send numbers in quotes, booleans as 0 and 1, enums as their positions. All of them are read, as fastjson
+converts them. An unknown name of an enum is null.
+
+Java: RemotingSerializable, TypeUtils.castToLong, castToBoolean, EnumDeserializer. Departure: other conversions of fastjson's (a
+fraction to an integer, "Y" to true, a number with commas) raise BodyError.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
+from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -45,6 +51,8 @@ _Reader = Callable[[Any], Any]
 _Writer = Callable[[Any], str]
 _KEYS = json.JSONDecoder(strict=False)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})", re.ASCII)
+_BOOLEANS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+"""1 and 0 are in it: they equal True and False."""
 _BEYOND_ASCII = re.compile("[^\x00-\x7e]")
 
 
@@ -65,33 +73,44 @@ class _BadValueError(Exception):
 
 def read_body(body_class: type[B], body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> B:
     """The body as a value. Raises BodyError with the place of what is wrong."""
-    read: B = _read(body_class, _codec(body_class).read, body, limit_bytes)
+    read: B = _read(body_class.__name__, _codec(body_class).read, body, limit_bytes)
     return read
 
 
 def read_body_list(body_class: type[B], body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> tuple[B, ...]:
     """A body that is a list of such values, as `read_body`."""
-    read: tuple[B, ...] = _read(body_class, _list_codec(_codec(body_class)).read, body, limit_bytes)
+    read: tuple[B, ...] = _read(body_class.__name__, _list_codec(_codec(body_class)).read, body, limit_bytes)
     return read
 
 
-def _read(body_class: type[WireBody], read: _Reader, body: Buffer, limit_bytes: int) -> Any:
+def read_texts(what: str, body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> tuple[str, ...]:
+    """A body that is a list of texts, as `read_body`; `what` it is stands in an error."""
+    read: tuple[str, ...] = _read(what, _list_codec(_PLAIN[str]).read, body, limit_bytes)
+    return read
+
+
+def _read(what: str, read: _Reader, body: Buffer, limit_bytes: int) -> Any:
     if len(body) > limit_bytes:
-        raise BodyError(body_class.__name__, "", f"{len(body)} bytes", f"the limit is {limit_bytes} bytes")
+        raise BodyError(what, "", f"{len(body)} bytes", f"the limit is {limit_bytes} bytes")
     try:
         value = parse_sent(bytes(body).decode("utf-8", "replace"))
     except StateFileError as error:
         place = f"line {error.line}, column {error.column}"
-        raise BodyError(body_class.__name__, place, f"{len(body)} bytes", error.rule) from None
+        raise BodyError(what, place, f"{len(body)} bytes", error.rule) from None
     try:
         return read(value)
     except _BadValueError as error:
-        raise BodyError(body_class.__name__, error.place, error.found, error.rule) from None
+        raise BodyError(what, error.place, error.found, error.rule) from None
 
 
 def write_body_list(bodies: Sequence[WireBody]) -> bytes:
     """The values as one body, a list."""
     return f"[{','.join(_codec(type(body)).write(body) for body in bodies)}]".encode("utf-8", "replace")
+
+
+def write_texts(texts: Sequence[str]) -> bytes:
+    """The texts as one body, a list."""
+    return _list_codec(_PLAIN[str]).write(texts).encode("utf-8", "replace")
 
 
 def write_body(body: WireBody, *, is_standard_json: bool = False) -> bytes:
@@ -138,9 +157,11 @@ def _object_reader(body_class: type[WireBody], codecs: list[tuple[str, Field[Any
                     raise _BadValueError(None, "it is required", name)
                 continue
             try:
-                values[attribute] = read_value(found)
+                value_read = read_value(found)
             except _BadValueError as error:
                 raise error.within(name) from None
+            if value_read is not None:
+                values[attribute] = value_read
         return body_class(**values)
 
     return read
@@ -172,8 +193,8 @@ def _codec_of(hint: Any) -> _Codec:
         return _list_codec(_codec_of(parts[0]))
     if origin is not None and issubclass(origin, Mapping):
         return _map_codec(_key_codec(parts[0]), _codec_of(parts[1]))
-    bits = hint.__metadata__[0]
-    return _Codec(_number_reader(bits), str)
+    said = hint.__metadata__[0]
+    return _Codec(_number_reader(said), str) if isinstance(said, int) else _Codec(_enum_reader(said), quoted)
 
 
 def _body_codec(body_class: type[WireBody]) -> _Codec:
@@ -221,9 +242,24 @@ def _map_codec(key: _Codec, item: _Codec) -> _Codec:
 
 def _number_reader(bits: int) -> _Reader:
     def read(value: Any) -> int:
+        if type(value) is str and _NUMBER.fullmatch(value):
+            value = int(value)
         if type(value) is not int or not fits(value, bits):
             raise _BadValueError(value, f"it must be a number of {bits} bits")
         return value
+
+    return read
+
+
+def _enum_reader(kind: type[Enum]) -> _Reader:
+    names, members = kind.__members__, tuple(kind)
+
+    def read(value: Any) -> Enum | None:
+        if type(value) is int and 0 <= value < len(members):
+            return members[value]
+        if not isinstance(value, str):
+            raise _BadValueError(value, f"it must be a name of {kind.__name__}, or its position")
+        return names.get(value)
 
     return read
 
@@ -246,8 +282,8 @@ def _read_queue_key(key: str) -> MessageQueue:
 def _read_queue(value: Any) -> MessageQueue:
     if isinstance(value, dict):
         topic, broker_name, queue_id = value.get("topic"), value.get("brokerName"), value.get("queueId")
-        if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int and fits(queue_id, 32):
-            return MessageQueue(topic, broker_name, queue_id)
+        if isinstance(topic, str) and isinstance(broker_name, str):
+            return MessageQueue(topic, broker_name, _read_int(queue_id))
     raise _BadValueError(value, "it must be a queue: brokerName, queueId and topic")
 
 
@@ -255,16 +291,24 @@ def _write_queue(queue: MessageQueue) -> str:
     return f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},"topic":{quoted(queue.topic)}}}'
 
 
+_read_int = _number_reader(32)
+
+
 def _read_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
     if not isinstance(value, str):
         raise _BadValueError(value, "it must be a string")
     return value
 
 
 def _read_bool(value: Any) -> bool:
-    if not isinstance(value, bool):
+    found = _BOOLEANS.get(value.lower() if isinstance(value, str) else value) if isinstance(value, str | int) else None
+    if found is None:
         raise _BadValueError(value, "it must be true or false")
-    return value
+    return found
 
 
 def _read_double(value: Any) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Annotated
 
 from spark_mq.remoting.body_fields import MessageQueue, WireBody
 from spark_mq.remoting.wire_class import Int, Long, wire
 
 
 class ConsumeType(StrEnum):
-    """How a group consumes: by polling, or handed messages; a value of ConsumerData.consume_type."""
+    """How a group consumes: by polling, or handed messages. Each enum here is in Java's order: C++ clients send positions."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -21,14 +22,17 @@ class ConsumeType(StrEnum):
 class MessageModel(StrEnum):
     """Whether consumers of a group share its messages or each gets all of them."""
 
-    CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
     """Where a group without offsets begins."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
@@ -51,9 +55,9 @@ class ConsumerData(WireBody):
     """A group in which the client consumes."""
 
     group_name: str
-    consume_type: str | None = None
-    message_model: str | None = None
-    consume_from_where: str | None = None
+    consume_type: Annotated[str, ConsumeType] | None = None
+    message_model: Annotated[str, MessageModel] | None = None
+    consume_from_where: Annotated[str, ConsumeFromWhere] | None = None
     subscriptions: tuple[SubscriptionData, ...] = wire("subscriptionDataSet", default=())
     unit_mode: bool = False
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -118,7 +118,24 @@ def read_header(header_class: type[H], command: RemotingCommand) -> H:
             values[name] = read(text)
         except ValueError:
             raise HeaderError(header_class.__name__, key, text, rule) from None
-    return header_class(**values)
+    defaults = _defaults(header_class)
+    if defaults is None:
+        return header_class(**values)
+    header = object.__new__(
+        header_class
+    )  # a header has no rules of its own, and its constructor sets each field by a call
+    header.__dict__.update(defaults)
+    header.__dict__.update(values)
+    return header
+
+
+@cache
+def _defaults(header_class: type[Header]) -> dict[str, Any] | None:
+    """The values of fields that need none; None where they are made by a function, or where the class looks at what it is given."""
+    declared = fields(header_class)
+    if any(found.default_factory is not MISSING for found in declared) or hasattr(header_class, "__post_init__"):
+        return None
+    return {found.name: found.default for found in declared if found.default is not MISSING}
 
 
 def wire_names(header_class: type[Header], code: int | None = None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from spark_mq.remoting import admin_headers as admin
 from spark_mq.remoting import consumer_headers as consumer
+from spark_mq.remoting import controller_headers as controller
 from spark_mq.remoting import message_headers as message
 from spark_mq.remoting import route_headers as route
 from spark_mq.remoting.codes import RequestCode
@@ -94,6 +95,14 @@ REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
         RequestCode.GET_TOPICS_BY_CLUSTER: route.ClusterRequest,
         RequestCode.DELETE_TOPIC_IN_NAMESRV: route.DeleteTopicRequest,
         RequestCode.GET_BROKER_MEMBER_GROUP: route.BrokerGroupRequest,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetRequest,
+        RequestCode.CONTROLLER_ELECT_MASTER: controller.ElectMasterRequest,
+        RequestCode.CONTROLLER_REGISTER_BROKER: controller.RegisterToControllerRequest,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.ReplicaInfoRequest,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.RoleChangedRequest,
+        RequestCode.CLEAN_BROKER_DATA: controller.CleanBrokerDataRequest,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: controller.NextBrokerIdRequest,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID: controller.ApplyBrokerIdRequest,
         **dict.fromkeys(
             (
                 RequestCode.HEART_BEAT,
@@ -126,6 +135,11 @@ REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
                 RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
                 RequestCode.UPDATE_NAMESRV_CONFIG,
                 RequestCode.GET_NAMESRV_CONFIG,
+                RequestCode.CONTROLLER_GET_METADATA_INFO,
+                RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+                RequestCode.GET_BROKER_EPOCH_CACHE,
+                RequestCode.UPDATE_CONTROLLER_CONFIG,
+                RequestCode.GET_CONTROLLER_CONFIG,
             ),
             RpcHeader,
         ),
@@ -161,6 +175,13 @@ ANSWER_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
         RequestCode.GET_KV_CONFIG: route.KvConfigAnswer,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER: route.WipeWritePermissionAnswer,
         RequestCode.ADD_WRITE_PERM_OF_BROKER: route.AddWritePermissionAnswer,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetAnswer,
+        RequestCode.CONTROLLER_ELECT_MASTER: controller.MasterAnswer,
+        RequestCode.CONTROLLER_REGISTER_BROKER: controller.RegisterToControllerAnswer,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.ReplicaInfoAnswer,
+        RequestCode.CONTROLLER_GET_METADATA_INFO: controller.ControllerMetadataAnswer,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: controller.NextBrokerIdAnswer,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID: controller.ApplyBrokerIdAnswer,
     }
 )
 """By the code of the request. A refusal may lack the fields: look at the answer's code before its header."""

@@ -2,24 +2,29 @@
 
     {"code":0,"extFields":{…},"flag":1,"language":"JAVA","opaque":7,"remark":"…","serializeTypeCurrentRPC":"JSON","version":479}
 
-Java: RemotingSerializable, fastjson 1.2.83. As there, numbers and booleans among the extFields read as their text, nulls as absent, and
-bytes that are no UTF-8 as U+FFFD. Departures: the dialect of `storage/format/fastjson.py` is not read here. A header without code or
-opaque is refused; Java takes it for code 0, or gives it a number of its own.
+Java: RemotingSerializable, fastjson 1.2.83. As there, numbers and booleans among the extFields read as their text, nulls as absent,
+bytes that are no UTF-8 as U+FFFD, numbers in quotes as numbers, a language by its name or its number; what is not there is 0, as
+some serializers leave zeros out. Departures: the dialect of `storage/format/fastjson.py` is not read here; a request without opaque
+has the number 0, and is answered so, where Java gives it a number of its own; an answer without one, which nobody waits for, is
+refused.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from spark_mq.remoting.codes import LanguageCode
-from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand
+from spark_mq.remoting.command import RESPONSE_FLAG, Body, HeaderEncoding, RemotingCommand
 from spark_mq.remoting.errors import FrameError
 from storage.format.fastjson import quoted
 
 _LANGUAGE_NAMES = {code: code.name for code in LanguageCode}
 _LANGUAGES = {code.name: code for code in LanguageCode}
+_BY_NUMBER = {code.value: code for code in LanguageCode}
+_NUMBER = re.compile("-?[0-9]{1,10}", re.ASCII)
 _name = lru_cache(1_024)(quoted)
 
 
@@ -52,12 +57,14 @@ def decode_json_header(header: bytes, body: Body, position: int) -> RemotingComm
     if not isinstance(found, dict):
         raise FrameError(position, "header", header[:16], "it is no JSON object")
     remark = found.get("remark")
-    if remark is not None and not isinstance(remark, str):
-        raise FrameError(position, "remark", remark, "it must be a string")
-    code = _number(found, "code", None, position)
-    opaque = _number(found, "opaque", None, position)
-    flag = _number(found, "flag", 0, position)
-    version = _number(found, "version", 0, position)
+    if remark is not None and type(remark) is not str:
+        remark = _text("remark", remark, position)
+    code = _number(found, "code", position)
+    opaque = _number(found, "opaque", position)
+    flag = _number(found, "flag", position)
+    if "opaque" not in found and (code == 0 or flag & RESPONSE_FLAG):
+        raise FrameError(position, "opaque", None, "what is no request must have a number")
+    version = _number(found, "version", position)
     fields = _fields(found.get("extFields"), position)
     language = _language(found.get("language", "JAVA"))
     return RemotingCommand(code, opaque, flag, fields, body, remark, language, version, HeaderEncoding.JSON)
@@ -70,15 +77,25 @@ def _refuse(word: str) -> NoReturn:
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=_refuse)
 
 
-def _number(header: dict[str, Any], name: str, default: int | None, position: int) -> int:
-    value = header.get(name, default)
-    if type(value) is not int or not -0x8000_0000 <= value <= 0x7FFF_FFFF:
-        raise FrameError(position, name, value, "it must be a number of 32 bits")
+def _number(header: dict[str, Any], name: str, position: int) -> int:
+    value = header.get(name, 0)
+    if type(value) is not int:
+        value = _as_number(value)
+    if value is None or not -0x8000_0000 <= value <= 0x7FFF_FFFF:
+        raise FrameError(position, name, header[name], "it must be a number of 32 bits")
     return value
 
 
+def _as_number(value: object) -> int | None:
+    if value is None:
+        return 0
+    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
+
+
 def _language(name: object) -> LanguageCode:
-    return _LANGUAGES.get(name, LanguageCode.OTHER) if isinstance(name, str) else LanguageCode.OTHER
+    if isinstance(name, str):
+        return _LANGUAGES.get(name, LanguageCode.OTHER)
+    return _BY_NUMBER.get(name, LanguageCode.OTHER) if type(name) is int else LanguageCode.OTHER
 
 
 def _fields(fields: object, position: int) -> dict[str, str] | None:
@@ -88,7 +105,9 @@ def _fields(fields: object, position: int) -> dict[str, str] | None:
         raise FrameError(position, "extFields", fields, "it must be an object")
     for value in fields.values():
         if type(value) is not str:
-            return {name: _text(name, value, position) for name, value in fields.items() if value is not None}
+            return {
+                name: _text(f"extFields.{name}", value, position) for name, value in fields.items() if value is not None
+            }
     return fields
 
 
@@ -99,4 +118,4 @@ def _text(name: str, value: object, position: int) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    raise FrameError(position, f"extFields.{name}", value, "it must be a string")
+    raise FrameError(position, name, value, "it must be a string")

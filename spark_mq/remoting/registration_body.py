@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 
-from spark_mq.remoting.body_fields import WireBody, read_body, write_body
+from spark_mq.remoting.body_fields import WireBody, read_body, read_texts, write_body, write_texts
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.errors import BodyError
 from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer
@@ -37,12 +37,6 @@ _FIELDS_LEAST = 5
 _NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 
 
-class _Servers(WireBody):
-    """A list that stands in the stream without an object around it."""
-
-    names: tuple[str, ...] = ()
-
-
 class _Attributes(WireBody):
     """A map that stands in a text without an object around it."""
 
@@ -52,7 +46,7 @@ class _Attributes(WireBody):
 def write_compressed(body: RegisterBrokerBody) -> bytes:
     """The body as a broker of 5.0 or later compresses it."""
     table = body.topic_config_table
-    servers = f"[{','.join(map(quoted, body.filter_servers))}]".encode()
+    servers = write_texts(body.filter_servers)
     mappings = (table.topic_queue_mapping_info_map or {}).values()
     parts = [
         _sized(write_body(table.data_version or DataVersion())),
@@ -75,7 +69,7 @@ def read_compressed(
     stream = _Stream(_inflated(body, limit_bytes))
     data_version = read_body(DataVersion, stream.sized())
     topics = [_topic(stream.sized()) for _ in stream.counted()]
-    servers = read_body(_Servers, b'{"names":' + (stream.sized() or b"[]") + b"}").names
+    servers = read_texts("filterServerList", stream.sized() or b"[]")
     has_mappings = version >= ProtocolVersion.V5_0_0
     mappings = [read_body(TopicQueueMappingInfo, stream.sized()) for _ in stream.counted()] if has_mappings else []
     table = TopicConfigTable(

@@ -1,7 +1,8 @@
 """One connection, as the event loop sees it: bytes in, requests to their pools, answers out.
 
-Nothing is read while the peer does not take what it is sent, or while too much of what it has sent waits to be answered. What is said
-within one turn of the loop leaves in one write.
+Nothing is read while the peer does not take what it is sent, or while too much of what it has sent waits to be answered. What it has
+sent before is refused, not answered, while too much waits to be written (`unwritten.py`). What is said within one turn of the loop
+leaves in one write.
 
 Java: NettyRemotingAbstract.processRequestCommand, NettyServerHandler, NettyConnectManageHandler.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from spark_mq.remoting import (
@@ -26,8 +28,10 @@ from spark_mq.remoting import (
     make_response,
 )
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.processors import Processor, Processors
+from spark_mq.remoting_server.pools import RequestPool
+from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
+from spark_mq.remoting_server.unwritten import Unwritten
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
@@ -46,6 +50,8 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.outbox = shared.outbox
         self.thread_id = threading.get_ident()
+        self.unwritten = Unwritten(shared.unwritten)
+        self._counted_bytes = 0  # of what is unsent, or in the transport
         self.peer = Peer(self, "", "")
         self._shared = shared
         self._processors = processors
@@ -98,6 +104,7 @@ class Channel(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.peer.is_writable = True
+        self._count_unwritten()
         self._read_or_pause()
 
     # Requests.
@@ -131,34 +138,67 @@ class Channel(asyncio.Protocol):
     def _answer(self, command: RemotingCommand, processor: Processor, size: int) -> None:
         """On the thread of the pool."""
         peer = self.peer
+
+        def answer() -> RemotingCommand | Later | None:
+            if peer.is_full and not command.is_oneway:
+                return make_response(command, ResponseCode.SYSTEM_BUSY, OVERLOADED)
+            return processor.answer(command, peer) if peer.is_open else None
+
+        self._settle(command, processor.pool, size, answer)
+
+    def _settle(
+        self,
+        command: RemotingCommand,
+        pool: RequestPool,
+        size: int,
+        answer: Callable[[], RemotingCommand | Later | None],
+    ) -> None:
+        response: RemotingCommand | Later | None
         try:
-            response = processor.answer(command, peer) if peer.is_open else None
+            response = answer()
         except RequestRefusedError as refusal:
             response = make_response(command, refusal.code, refusal.remark)
         except Exception as error:
-            _LOG.exception("request %d of %s failed", command.code, peer.address)
+            _LOG.exception("request %d of %s failed", command.code, self.peer.address)
             response = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        if response is not None:
-            peer.respond(command, response)
-        self._done(size)
+        if isinstance(response, Later):
+            later = response
+            pool.afterwards(lambda: self._settle_later(command, pool, size, later))
+        else:
+            self._done(command, response, size)
+
+    def _settle_later(self, command: RemotingCommand, pool: RequestPool, size: int, later: Later) -> None:
+        def settle() -> None:
+            self._settle(command, pool, size, later.answer)
+
+        if later.settling is None or not self._shared.unsettled.hold(later.settling, settle):
+            settle()
 
     def _refuse_late(self, command: RemotingCommand, remark: str, size: int) -> None:
         """On the thread that has found it too old."""
-        self.peer.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
-        self._done(size)
+        self._done(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark), size)
 
     def _refuse(self, command: RemotingCommand, remark: str) -> None:
         self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
-    def _done(self, size: int) -> None:
+    def _done(self, command: RemotingCommand, response: RemotingCommand | None, size: int) -> None:
         if threading.get_ident() == self.thread_id:
-            self._forget_bytes(size)
-        else:
-            self.outbox.put(lambda: self._forget_bytes(size))
+            self._end(command, response, size)
+            return
+        answer_bytes = 0 if response is None else len(response.body)
 
-    def _forget_bytes(self, size: int) -> None:
+        def end() -> None:
+            self.unwritten.change(-answer_bytes)
+            self._end(command, response, size)
+
+        self.unwritten.change(answer_bytes)
+        self.outbox.put(end)
+
+    def _end(self, command: RemotingCommand, response: RemotingCommand | None, size: int) -> None:
         self._shared.give_bytes(size)
         self._unanswered_bytes -= size
+        if response is not None:
+            self.respond(command, response)
         self._read_or_pause()
 
     # What is said to the peer.
@@ -206,12 +246,24 @@ class Channel(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent += pieces
+        size = sum(map(len, pieces))
+        self._counted_bytes += size
+        self.unwritten.change(size)
+
+    def _count_unwritten(self) -> None:
+        """What the system has taken does not count any more."""
+        if self._transport is None or not self.peer.is_open:
+            return
+        size = self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+        self.unwritten.change(size - self._counted_bytes)
+        self._counted_bytes = size
 
     def _flush(self) -> None:
         if self._unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(self._unsent)
             self._used_at = self._loop.time()
         self._unsent = []
+        self._count_unwritten()
 
     # Reading, and when it ends.
 
@@ -240,6 +292,7 @@ class Channel(asyncio.Protocol):
 
     def close_if_idle(self, now: float, idle_seconds: float) -> None:
         """Hangs up on a peer that has said and taken nothing for so long, or has brought next to nothing of a frame."""
+        self._count_unwritten()
         transport = self._transport
         buffered = 0 if transport is None else transport.get_write_buffer_size()
         if buffered < self._buffered_bytes:  # the peer takes what it is sent
@@ -270,5 +323,7 @@ class Channel(asyncio.Protocol):
                 waiter.set_exception(ConnectionClosedError(reason))
         self._shared.count_unfinished(-self._unfinished_bytes)
         self._unfinished_bytes = 0
+        self.unwritten.change(-self._counted_bytes)
+        self._counted_bytes = 0
         self._shared.channels.discard(self)
         self._shared.on_close(self.peer)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.codes import LanguageCode
+from spark_mq.remoting_server.unwritten import Unwritten
 
 
 def is_this_host(host: str) -> bool:
@@ -34,6 +35,8 @@ class Line(Protocol):
     """Of the loop's thread."""
     outbox: Outbox
     """Where other threads leave what is to be done."""
+    unwritten: Unwritten
+    """What was said and has not left."""
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Writes an answer."""
@@ -95,10 +98,22 @@ class Peer:
     def __repr__(self) -> str:
         return f"Peer({self.address!r}, client_id={self.client_id!r})"
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much that it was told waits for it to read that it is to be told no more."""
+        return self._line.unwritten.is_too_much
+
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answers a request of it; a one-way request, or one of a peer that has gone, is not answered."""
         if not request.is_oneway and self.is_open:
-            self._on_loop(lambda: self._line.respond(request, response))
+            line, size = self._line, len(response.body)
+            line.unwritten.change(size)
+
+            def respond() -> None:
+                line.unwritten.change(-size)
+                line.respond(request, response)
+
+            self._on_loop(respond)
 
     def request(self, command: RemotingCommand, timeout_ms: int) -> Future[RemotingCommand]:
         """Asks it something; the answer, whatever its code, TimeoutError, or an error of the remoting room.

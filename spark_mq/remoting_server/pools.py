@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import NamedTuple
 
 _TURN_SECONDS = 0.005
@@ -33,6 +34,8 @@ class PoolSettings:
     """0 = they run on the event loop, and must not block."""
     wait_limit_ms: int | None = None
     """None = they wait for ever."""
+    together: int = 1
+    """So many that wait are taken by one thread, one after the other, before it does what they have left for later (`afterwards`)."""
 
 
 class Task(NamedTuple):
@@ -46,14 +49,20 @@ class Task(NamedTuple):
 class RequestPool:
     """One queue and who works it off. `submit` is for the loop's thread; what runs may be on any."""
 
-    def __init__(self, settings: PoolSettings) -> None:
+    def __init__(self, settings: PoolSettings, gather: Callable[[], None] | None = None) -> None:
+        """`gather` is called by a thread behind the requests that it has taken together, and before what they have left for later:
+        until it returns, those that come wait for each other.
+        """
         self.settings = settings
+        self._gather = gather
         self._queue: deque[Task] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         self._is_cleaning = False
-        self._may_take = threading.Semaphore(0)
+        self._may_take: SimpleQueue[None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._own = threading.local()
+        self._is_taking = False
         self._running_count = 0
         self._is_closed = False
 
@@ -87,12 +96,22 @@ class RequestPool:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         if self.settings.thread_count:
-            self._wake_a_thread()
+            if not self._is_taking:
+                self._is_taking = self.settings.together > 1
+                self._wake_a_thread()
             self._clean_soon()
         elif not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run_some)
         return True
+
+    def afterwards(self, call: Callable[[], None]) -> None:
+        """Of a request that runs: to be called in its thread behind those that wait with it; at once where none are taken together."""
+        later: list[Callable[[], None]] | None = getattr(self._own, "later", None)
+        if later is None:
+            call()
+        else:
+            later.append(call)
 
     def refuse_all(self, remark: Callable[[int, int], str]) -> int:
         """Empties the queue: each gets the remark of its waiting time in ms and of the queue's size; how many they were."""
@@ -106,7 +125,7 @@ class RequestPool:
         """Takes nothing more, and lets the threads end when the queue is empty."""
         self._is_closed = True
         for _ in self._threads:
-            self._may_take.release()
+            self._may_take.put(None)
 
     # On the loop.
 
@@ -144,16 +163,43 @@ class RequestPool:
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._may_take.release()
+        self._may_take.put(None)
 
     def _work(self) -> None:
         while True:
-            self._may_take.acquire()
-            task = self._taken()
-            if task is not None:
+            self._may_take.get()
+            if self.settings.together > 1:
+                self._run_together()
+            elif (task := self._taken()) is not None:
                 self._run(task)
-            elif self._is_closed:
+            if self._is_closed and not self._queue:
                 return
+
+    def _run_together(self) -> None:
+        """Those that wait, and then what they have left for later. While one thread takes requests, none is woken for new ones."""
+        later: list[Callable[[], None]] = []
+        self._own.later = later
+        count = 0
+        while count < self.settings.together and (task := self._taken()) is not None:
+            self._run(task)
+            count += 1
+        self._running_count += 1
+        if self._gather is not None and later:
+            try:
+                self._gather()
+            except Exception:
+                _LOG.exception("requests of pool %s failed together", self.name)
+        self._is_taking = False
+        if self._queue and not self._is_taking:
+            self._is_taking = True
+            self._may_take.put(None)
+        self._own.later = None
+        for call in later:
+            try:
+                call()
+            except Exception:
+                _LOG.exception("a request of pool %s failed", self.name)
+        self._running_count -= 1
 
     # In both.
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
+from spark_mq.remoting_server.unsettled import Settling
 
-Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | None]
+
+class Later(NamedTuple):
+    """An answer that is asked for when the requests beside this one have been looked at."""
+
+    answer: Callable[[], RemotingCommand | None]
+    """It may raise what `Answering` may."""
+    settling: Settling | None = None
+    """Called first, in the thread of the pool: until when the answer would wait for others. It is asked for then, on the loop."""
+
+
+Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | Later | None]
 """The answer to a request of a peer. None: it is answered later with `Peer.respond`, or never.
 
 It may raise RequestRefusedError, which says what is answered; any other error is answered as SYSTEM_ERROR with its text.

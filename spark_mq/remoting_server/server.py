@@ -135,7 +135,7 @@ class RemotingServer:
         self._listeners.clear()
         self._arrivals.close()
         end = self._loop.time() + _END_SECONDS
-        while any(pool.is_busy for pool in self._pools) and self._loop.time() < end:
+        while self._is_answering and self._loop.time() < end:
             await asyncio.sleep(0.01)
         for pool in self._pools:
             pool.close()
@@ -144,6 +144,10 @@ class RemotingServer:
         for channel in list(self._shared.channels):
             channel.close("the server shuts down")
         await asyncio.sleep(0)
+
+    @property
+    def _is_answering(self) -> bool:
+        return any(pool.is_busy for pool in self._pools) or self._shared.unsettled.count > 0
 
     # Connections.
 

@@ -5,11 +5,14 @@ A field's `java` is the name in a configuration file; those of TLS and frames ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
+from storage.nearest_name import advice
+from storage.settings.java_properties import parse_properties
 from storage.settings.java_values import java_value
 
 _C = TypeVar("_C")
@@ -55,6 +58,83 @@ def setting_texts(config: object) -> dict[str, str]:
         if value is not None and not each.metadata["is_secret"]:
             texts[each.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
+
+
+def properties_text(texts: Mapping[str, str]) -> str:
+    """A properties file that `java.util.Properties` reads back, whatever the values hold."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in texts.items())
+
+
+def _escaped(value: str) -> str:
+    marked = (
+        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    units = marked.encode("utf-16-be", "replace")
+    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    escaped = "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}" for unit in found)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+class ConfigurationTexts(ABC):
+    """All settings of a server's process, as operators see them: those of its own, of its listener, of TLS."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Any, ...]:
+        """The settings, class by class."""
+
+    def texts(self) -> dict[str, str]:
+        """Each Java name with its value, in the order of the names; nothing secret."""
+        return dict(sorted((name, text) for part in self.parts for name, text in setting_texts(part).items()))
+
+    def text(self) -> str:
+        """As a properties file, `name=value` in each line, as Java answers who asks for it."""
+        return "".join(f"{name}={value}\n" for name, value in self.texts().items())
+
+    def file_text(self) -> str:
+        """The same, as `java.util.Properties` reads it back whatever the values hold."""
+        return properties_text(self.texts())
+
+    def changed_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """With other values; unknown names are left alone, as in Java."""
+        own = self.texts()
+        return own | {name: text for name, text in texts.items() if name in own}
+
+
+def texts_of_file(content: bytes, file: str, given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a server's properties file says, and what is given for what it does not say. Raises ConfigurationError."""
+    return {
+        **(given or {}),
+        **{found.key: found.value for found in parse_properties(content, file)},
+        "configStorePath": file,
+    }
+
+
+def unfollowed_names(
+    classes: Iterable[type],
+    texts: Mapping[str, str],
+    not_followed: Mapping[str, str | None],
+    who: str,
+    file: str | None,
+) -> tuple[str, ...]:
+    """What is to be said of names that none of these classes has: nobody knows them, or they do nothing here.
+
+    Those of `not_followed` with a value may have no other: ConfigurationError.
+    """
+    known = {name for each in classes for name in java_names(each)}
+    notes = []
+    for name, text in texts.items():
+        if name in known:
+            continue
+        if name not in not_followed:
+            notes.append(f"{file or 'configuration'}: {name}: no {who} knows this name{advice(name, known)}")
+        elif (only := not_followed[name]) is None:
+            notes.append(f"{file or 'configuration'}: {name}: it has no effect here")
+        elif text.strip().lower() != only.lower():
+            raise ConfigurationError(file, None, name, f"{text!r} is not supported")
+    return tuple(notes)
 
 
 def require(config: object, name: str, rule: str, *, is_kept: bool) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from spark_mq.remoting import FrameLimits
 from spark_mq.remoting_server.peer import Outbox, Peer
 from spark_mq.remoting_server.settings import ServerSettings
+from spark_mq.remoting_server.unsettled import Unsettled
+from spark_mq.remoting_server.unwritten import UnwrittenOfAll
 
 if TYPE_CHECKING:
     from spark_mq.remoting_server.channel import Channel
@@ -22,8 +24,10 @@ class Shared:
         self.on_close = on_close
         self.frame_limits = FrameLimits(settings.frame_bytes_most, min(settings.frame_bytes_most, 0xFF_FFFF))
         self.outbox = Outbox(asyncio.get_running_loop())
+        self.unsettled = Unsettled(asyncio.get_running_loop(), self.outbox)
         self.channels: set[Channel] = set()
         self.is_going_away = False
+        self.unwritten = UnwrittenOfAll()
         self._request_bytes = 0
         self._unfinished_bytes = 0
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_mq.conditions import WriteFailedError
 from spark_mq.hand_over.local_socket import directory_identity
 from spark_mq.hand_over.messages import HandOver
+from spark_mq.hand_over.replica_socket import ask_for_copies
 from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.handed_over import hand_over
@@ -30,10 +31,18 @@ from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
-from storage.errors import StagedRowsGoneError, StoreLockedError, StoreNotFoundError, StoreServedError
+from storage.errors import (
+    NotReplicatedError,
+    ReplicasNotEnoughError,
+    StagedRowsGoneError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreServedError,
+)
 from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.recovery.creation import find_log
+from storage.rules.acks import NOBODY, copies_of_batch
 from storage.rules.row_topics import RowWish
 from storage.settings.load import load_config
 
@@ -88,11 +97,14 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
         left_ms = max(0, round((end_s - time.monotonic()) * 1_000))
         try:
             with _opened(options, left_ms) as store:
+                copies = _admitted(options, store)
                 outcome = commit_staged(store, commit, waited_s=time.monotonic() - asked_s)
                 if outcome.already_done:
                     discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
+                end = store.writer.log_end
                 store.release()
-                return
+            _wait_for_copies(options, store, copies, end)
+            return
         except StoreServedError as served:
             holder = served.holder
         answer = hand_over(options.root, _request(options, commit, left_ms), holder)
@@ -109,6 +121,28 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
             said = answer.reason
             _LOG.warning("batch %d of sink %s waits for a broker: %s", batch.batch_id, batch.sink_id, said)
         time.sleep(_PAUSE_SECONDS)
+
+
+def _admitted(options: SinkOptions, store: MessageStore) -> int:
+    """How many copies the batch must have; a replicator beside the store knows of them. Raises ReplicasNotEnoughError."""
+    needed = copies_of_batch(store.config.mode, store.config.replication, options.in_sync_replicas)
+    if needed != NOBODY:
+        in_sync = ask_for_copies(options.root, needed, None, _slave_timeout_ms(options, store))
+        if in_sync < needed:
+            raise ReplicasNotEnoughError(options.root, needed, in_sync)
+    return needed
+
+
+def _wait_for_copies(options: SinkOptions, store: MessageStore, needed: int, end: int) -> None:
+    """Raises NotReplicatedError; the batch is in the log, and done to the next try, which waits again."""
+    if needed != NOBODY:
+        timeout_ms = _slave_timeout_ms(options, store)
+        if ask_for_copies(options.root, needed, end, timeout_ms) < needed:
+            raise NotReplicatedError(options.root, needed, timeout_ms)
+
+
+def _slave_timeout_ms(options: SinkOptions, store: MessageStore) -> int:
+    return store.config.replication.slave_timeout if options.slave_timeout is None else options.slave_timeout
 
 
 def _opened(options: SinkOptions, lock_timeout_ms: int) -> MessageStore:
@@ -133,6 +167,8 @@ def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> Ha
         directory_identity(options.root),
         patience_ms,
         is_sync=options.flush_disk_type == "SYNC_FLUSH",
+        copies=options.in_sync_replicas,
+        slave_timeout_ms=options.slave_timeout,
     )
 
 

@@ -178,6 +178,23 @@ class SinkOptions:
             shown="broker.conf's, else ASYNC_FLUSH",
         ),
     ] = None
+    in_sync_replicas: Annotated[
+        int | None,
+        Option(
+            values.parse_positive_int,
+            "how many copies a batch has, the master's among them, when it counts as done; more than one needs a running "
+            "`spark-mq broker` or `spark-mq replicate`",
+            shown="inSyncReplicas in broker.conf with brokerRole=SYNC_MASTER, else 1",
+        ),
+    ] = None
+    slave_timeout: Annotated[
+        int | None,
+        Option(
+            values.parse_duration_ms,
+            "how long a batch in the log may lack copies before the write fails; the next try waits on",
+            shown="slaveTimeout in broker.conf, else 3s",
+        ),
+    ] = None
     lock_timeout: Annotated[
         int,
         Option(

@@ -23,6 +23,7 @@ The put lock of the open store (`turn`) is held for 1 to 3, for each slice, and 
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -86,6 +87,7 @@ from storage.put.store_writer import StoreWriter
 from storage.rules.row_topics import RowWish
 
 _NO_WISH = RowWish()
+_LOG = logging.getLogger(__name__)
 
 
 class CommitOutcome(NamedTuple):
@@ -205,6 +207,28 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
             keep_progress(writer, intent.sink_id, intent.query_id, intent.batch_id, end_place)
         writer.ends.finished_intents.add(intent_path(writer.root, intent))
     return count
+
+
+def forget_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> None:
+    """What this store had decided as a master, and follows another one now: the sink's query does it again there, if it is not done."""
+    remove_undecided(writer.file_system, writer.root)
+    for intent in load_intents(writer.file_system, writer.root):
+        _LOG.warning(
+            "%s follows a master: batch %d of sink %s, which was decided here, is its master's to finish",
+            writer.root,
+            intent.batch_id,
+            intent.sink_id,
+        )
+        _drop(writer, intent)
+    if torn:
+        drop_torn_rows(writer.file_system, writer.root)
+
+
+def leave_open_intents(writer: StoreWriter) -> None:
+    """They are neither finished nor forgotten by this opening."""
+    writer.ends.open_commits.update(
+        intent_path(writer.root, intent) for intent in load_intents(writer.file_system, writer.root)
+    )
 
 
 def settle(writer: StoreWriter) -> None:

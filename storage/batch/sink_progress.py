@@ -172,7 +172,7 @@ def confirm_progress(writer: StoreWriter, sink_id: str, query_id: str, last_batc
 
 
 def _ledger(writer: StoreWriter, unmarked_end: int) -> BatchLedger:
-    end = writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0)
+    end = writer.ends.readable_ends.get((TOPIC, QUEUE_ID), 0)
     queue = writer.queues.get(TOPIC, QUEUE_ID)
     return BatchLedger(writer.log, queue, end, writer.log_end, unmarked_end=unmarked_end)
 

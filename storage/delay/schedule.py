@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.delay_offsets import FILE_NAME, DelayOffsets
 from storage.delay.delivery_mark import (
     DeliveryMark,
     DueRange,
@@ -47,6 +46,7 @@ from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.delay_level import SCHEDULE_TOPIC, deliver_time_ms
 from storage.message_store import MessageStore
 from storage.queues.scan import QueueSlice, scan_queue
+from storage.tables.delay_offsets import FILE_NAME, DelayOffsets
 
 DELIVERY = ("after-mark", "amid-delivery", "after-delivery", "after-delivery-sync", "after-delivery-save")
 """The failpoints of a round, in the order in which it passes them."""

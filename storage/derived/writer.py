@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from storage.derived.bit_maps import BitMaps
 from storage.derived.runs import AppendedRun, index_keys_of_runs, queue_entries_of_runs
 from storage.derived.sync import DerivedSync, begin_sync, end_sync, unsynced_directories
 from storage.ends.store_ends import QueueName, StoreEnds
@@ -16,7 +17,7 @@ from storage.files.sync_gate import SyncGate
 from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter
-from storage.log.dispatch import IndexKeys, QueueEntries
+from storage.log.dispatch import DispatchBatch, IndexKeys, QueueEntries, index_keys, queue_entries
 from storage.names import validate_path_element
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.writer import ConsumeQueueWriter
@@ -51,12 +52,16 @@ class DerivedWriter:
         ends.readable_ends = dict(ends.queue_ends)
         self.arrived: Arrived | None = None
         """Called in the writer's thread; it must be quick and raise nothing."""
+        self.bit_maps: BitMaps | None = None
+        """Who gives the extension units of new entries their maps; None = they have none."""
         self._unpublished: list[QueueName] = []
         self._entered: list[QueueEntries] = []  # kept for who wants to hear of them
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
         """Queue entries, then keys, of runs in log order. Nobody is told: that is `publish`."""
-        for entries in queue_entries_of_runs(runs):
+        maps = self.bit_maps if self._queues.writes_ext else None
+        for new in queue_entries_of_runs(runs):
+            entries = new if maps is None else maps.mapped(new)
             self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
             self._unpublished.append((entries.topic, entries.queue_id))
             if self.arrived is not None:
@@ -64,6 +69,30 @@ class DerivedWriter:
         reach("after-queues")
         self.enter_keys(index_keys_of_runs(runs))
         reach("after-index")
+
+    def enter_records(self, batch: DispatchBatch, *, is_counted: bool = False) -> None:
+        """The same of whole records of a log, which bring their queue offsets. Nobody is told: that is `publish`.
+
+        `is_counted`: the queues' next offsets are behind them already (`count`).
+        An offset that goes back takes the place of what the queue has there and behind: its topic was deleted and made again.
+        """
+        for entries in queue_entries(batch):
+            name = entries.topic, entries.queue_id
+            writer = self._queue_writer(*name, self._ends.readable_ends.get(name, 0), is_followed=True)
+            writer.append(entries)
+            if not is_counted:
+                self._ends.queue_ends[name] = writer.end
+            self._unpublished.append(name)
+            if self.arrived is not None:
+                self._entered.append(entries)
+        reach("after-queues")
+        self.enter_keys(index_keys(batch))
+        reach("after-index")
+
+    def count(self, batch: DispatchBatch) -> None:
+        """Records that are entered later: what is put meanwhile gets the queue offsets behind theirs. Java: recoverTopicQueueTable."""
+        for entries in queue_entries(batch):
+            self._ends.queue_ends[entries.topic, entries.queue_id] = int(entries.queue_offsets[-1]) + 1
 
     def publish(self) -> None:
         """What was entered can be read from now on, and who waits for it hears of it.
@@ -113,7 +142,7 @@ class DerivedWriter:
         hits = self._index.lookup(key_hash, 0, _LONG_MAX) if self._index is not None else ()
         return self._index is None or any(hit.commitlog_offset == commitlog_offset for hit in hits)
 
-    def _queue_writer(self, topic: str, queue_id: int, end: int) -> ConsumeQueueWriter:
+    def _queue_writer(self, topic: str, queue_id: int, end: int, *, is_followed: bool = False) -> ConsumeQueueWriter:
         name = topic, queue_id
         if name not in self._queue_writers:
             queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
@@ -122,7 +151,7 @@ class DerivedWriter:
                 raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
             size = queue.file_size_bytes or self._queue_file_size_bytes
             ext = self._queues.ext_writer(self._file_system, topic, queue_id)
-            writer = ConsumeQueueWriter(self._file_system, queue, end, size, ext=ext)
+            writer = ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=is_followed, ext=ext)
             # A last entry that points further is wrong, and must not make new records look old.
             writer.greatest_end = min(writer.greatest_end, self._begun_at)
             self._queue_writers[name] = writer

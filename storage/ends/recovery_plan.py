@@ -33,6 +33,13 @@ class RecoveryPlan:
     """Up to which queue offset nothing but zeros was seen behind a written end."""
     gaps: tuple[LogGap, ...] = ()
     """Files that the log lacks amid others."""
+    held_from: int | None = None
+    """Behind this record's end the log is not dispatched, as it was not confirmed; None = it is, to its end."""
+
+    @property
+    def dispatch_end(self) -> int:
+        """Up to where queues and index are to know the log."""
+        return self.log_end if self.held_from is None else self.held_from
 
     @property
     def last_store_time_ms(self) -> int:

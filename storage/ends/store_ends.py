@@ -39,5 +39,7 @@ class StoreEnds:
     """Directories of ROOT whose names are known to be on the disk; "" is ROOT and what a new store has in it."""
     index_slots: OpenSlots | None = None
     """Those of the last index file, where this process has kept them."""
+    held_from: int | None = None
+    """From this place on the log waits until it is confirmed; None = nothing ever does."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
     """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""

@@ -15,6 +15,8 @@
       FileFailedError(path, host, reason)           the operating system cannot read or write a file
         AccessDeniedError(path, host, user, reason)   this user may not open it, or has no credentials
         FileSystemUnavailableError(url, host, reason) a scheme without a client here, or a server that refuses
+      ReplicasNotEnoughError(path, needed, present) too few replicas follow; nothing was written; retriable
+      NotReplicatedError(path, needed, timeout_ms)  a batch is in the log, and not yet on so many replicas; retriable
       StoreNotWritableError(path, reason)           read-only, disk full, shutting down; retriable
         LogFileNotMadeError(path, reason)           the log needs a new file, and none can be made
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
@@ -72,6 +74,8 @@ from storage.errors.of_stores import (
     IndexGeometryUnknownError,
     LogFileMissingError,
     LogFileNotMadeError,
+    NotReplicatedError,
+    ReplicasNotEnoughError,
     StateFileError,
     StoreDamagedError,
     StoreLockedError,
@@ -97,8 +101,10 @@ __all__ = [
     "LogFileNotMadeError",
     "MessageIllegalError",
     "NameIllegalError",
+    "NotReplicatedError",
     "OffsetOutOfRangeError",
     "PutRefusedError",
+    "ReplicasNotEnoughError",
     "RowIllegalError",
     "SinkProgressError",
     "SinkTakenError",

@@ -174,6 +174,42 @@ class StoreServedError(StoreLockedError):
         return f"store {self.path} is served by {by}: {self.reason}"
 
 
+class ReplicasNotEnoughError(StorageError):
+    """Too few replicas follow the store, so a batch that must have so many copies is not begun. Java: IN_SYNC_REPLICAS_NOT_ENOUGH."""
+
+    retriable = True
+    hint = "start the slaves, look at their logs, or ask for fewer copies (option inSyncReplicas)"
+
+    def __init__(self, path: str, needed: int, present: int) -> None:
+        super().__init__(path, needed, present)
+        self.path = path
+        self.needed = needed
+        self.present = present
+
+    def describe(self) -> str:
+        counts = f"{self.needed} copies are asked for, and {self.present} are in sync, the master's among them"
+        return f"store {self.path}: {counts}; nothing was written"
+
+
+class NotReplicatedError(StorageError):
+    """A batch is in the log, and too few replicas have told in time that they hold it. Java: FLUSH_SLAVE_TIMEOUT."""
+
+    retriable = True
+    hint = "the next try writes nothing twice, and waits on"
+
+    def __init__(self, path: str, needed: int, timeout_ms: int) -> None:
+        super().__init__(path, needed, timeout_ms)
+        self.path = path
+        self.needed = needed
+        self.timeout_ms = timeout_ms
+
+    def describe(self) -> str:
+        copies = f"{self.needed} copies" if self.needed > 0 else "copies on the whole SyncStateSet"
+        return (
+            f"store {self.path}: the batch is in the log, and {copies} of it were not there within {self.timeout_ms} ms"
+        )
+
+
 class FileFailedError(StorageError):
     """The operating system of `host` could not read, write or find `path`."""
 

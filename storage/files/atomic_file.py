@@ -82,19 +82,21 @@ def read_table(path: str, parse: Callable[[str, str], _T], read_bytes: Callable[
     return loaded.value
 
 
-def write_with_backup(path: str, text: str, file_system: LocalFileSystem | None = None) -> None:
+def write_with_backup(
+    path: str, text: str, file_system: LocalFileSystem | None = None, *, is_private: bool = False
+) -> None:
     """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
     needed.
 
     Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad, and of an empty file nothing: `path`.bak
-    stays.
+    stays. With `is_private` nobody but the owner may read any of them.
     """
     files = file_system or LocalFileSystem()
     old = files.read_file(path)
     if old and old.strip():
-        files.replace(path + (".bak" if _is_table(old) else ".bad"), old)
+        files.replace(path + (".bak" if _is_table(old) else ".bad"), old, is_private=is_private)
         reach("state-backed-up")
-    files.replace(path, text.encode("utf-8"))
+    files.replace(path, text.encode("utf-8"), is_private=is_private)
 
 
 def _is_table(content: bytes) -> bool:

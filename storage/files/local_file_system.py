@@ -46,6 +46,8 @@ DIRECTORY_MODE = 0o770
 
 Departure: Java makes both readable by everybody.
 """
+PRIVATE_MODE = 0o600
+"""Of a file with passwords."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KERNEL = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 REPORTS_ALL_ERRORS = platform.system() == "Linux" and _KERNEL >= (5, 8)
@@ -159,17 +161,22 @@ class LocalFileSystem:
         """An existing file to write to in many places."""
         return LocalWriter(path)
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
         """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
 
-        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one.
+        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one; with `is_private`
+        the owner alone.
         """
         directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
         if not os.path.isdir(directory):
             self.make_directories(directory)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, FILE_MODE)
+        mode = PRIVATE_MODE if is_private else FILE_MODE
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
         try:
-            _take_mode(descriptor, path)
+            if is_private:
+                os.fchmod(descriptor, mode)
+            else:
+                _take_mode(descriptor, path)
         finally:
             os.close(descriptor)
         self.write(temporary, 0, content)
@@ -178,6 +185,11 @@ class LocalFileSystem:
         self.rename(temporary, path)
         reach("file-replaced")
         self.sync(directory)
+
+    def make_private(self, path: str) -> None:
+        """From now on the owner alone may read the file, if there is one, as far as the system lets us."""
+        with suppress(FileNotFoundError, PermissionError):
+            os.chmod(path, PRIVATE_MODE)
 
     def make_directories(self, path: str) -> None:
         """A directory with its parents; its entry, and those of new parents, are synced, also if somebody else has made it."""
@@ -314,7 +326,9 @@ def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder
             if holder == "sink" and is_held_by_own_broker(descriptor):
                 raise StoreServedError(path, "it takes batches", lock_holder(descriptor))
             now = time.monotonic()
-            if now >= start + timeout_ms / 1_000 or (holder in ("job", "broker") and is_held_by_broker(descriptor)):
+            if now >= start + timeout_ms / 1_000 or (
+                holder in ("job", "broker", "follower") and is_held_by_broker(descriptor)
+            ):
                 raise StoreLockedError(path, timeout_ms, lock_holder(descriptor))
             if turn is not None:
                 turn.queue_up()

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
-Holder = Literal["writer", "sink", "job", "broker"]
+Holder = Literal["writer", "sink", "job", "broker", "follower"]
 """Who asks for a store's lock, and so whom it waits for: a writer for everybody, a sink for all but a broker of ours (which takes its
-batches), a job and a broker for no broker.
+batches), a job, a broker and a follower for no broker.
 """
 BROKER_BYTE = 1
 """Of ROOT/lock: a broker of ours holds it beside byte 0. Java's locks byte 0 alone."""

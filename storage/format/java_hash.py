@@ -6,6 +6,7 @@ sum is a difference of prefix sums of s[i]·31^-i: 31 is odd, so it has an inver
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -50,6 +51,20 @@ def string_hashes(texts: pa.Array) -> np.ndarray:
         hashes = np.array([string_hash(text) for text in distinct.dictionary.to_pylist()], np.int32)
         return hashes[distinct.indices.to_numpy()]
     return _ascii_hashes(data, offsets)
+
+
+def hashes_of(texts: Sequence[str]) -> np.ndarray:
+    """The same of a few texts, `int32`, for whom an array would cost more than their hashes."""
+    joined = "".join(texts)
+    if not joined.isascii():
+        return np.array([string_hash(text) for text in texts], np.int32)
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=offsets[1:])
+    return (
+        _ascii_hashes(np.frombuffer(joined.encode("ascii"), np.uint8), offsets)
+        if joined
+        else np.zeros(len(texts), np.int32)
+    )
 
 
 @lru_cache(maxsize=4)

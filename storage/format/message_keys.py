@@ -7,10 +7,14 @@ Java: IndexService.buildIndex, which enters a key twice that a message names twi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.index import index_key
+from storage.format.java_hash import hashes_of
 from storage.format.kernels.compiled import ENCODE, as_int32, sealed, strings_of
 from storage.format.texts import bytes_and_offsets, is_valid
 from storage.format.unique_key import hashes_behind, index_hashes
@@ -68,3 +72,25 @@ def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
     singles = lists.flatten()
     filled = pc.greater(pc.binary_length(singles), 0)
     return rows[filled.to_numpy(zero_copy_only=False)], singles.filter(filled)
+
+
+def few_message_keys(topics: Sequence[str], properties: Sequence[Mapping[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """The same of a few messages, by their topics and properties."""
+    texts: list[str] = []
+    ends: list[int] = []
+    for topic, own in zip(topics, properties, strict=True):
+        if unique := own.get("UNIQ_KEY"):
+            texts.append(index_key(topic, unique))
+        if keys := own.get("KEYS"):
+            texts += [index_key(topic, key) for key in keys.split(" ") if key]
+        ends.append(len(texts))
+    hashes = index_hashes(hashes_of(texts).view(np.uint32)).tolist()
+    found: list[int] = []
+    counts: list[int] = []
+    start = 0
+    for end in ends:
+        kept = dict.fromkeys(hashes[start:end])  # each once
+        found += kept
+        counts.append(len(kept))
+        start = end
+    return np.array(counts, np.int32), np.array(found, np.int32)

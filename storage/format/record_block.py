@@ -142,7 +142,7 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     host_flags = (BORN_HOST_V6 if born_size == 20 else 0) | (STORE_HOST_V6 if len(host) == 20 else 0)
     layout = HEADERS[host_flags]
     topics = [topic.encode() for topic, _ in messages.queues]
-    names = [_length(topic) + topic for topic in topics]
+    names = [encoded_name(topic) for topic in topics]
     magics = np.array([MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics], np.int64)
     body_sizes = pc.binary_length(messages.bodies).to_numpy().astype(np.int64)
     property_sizes = pc.binary_length(messages.properties).to_numpy().astype(np.int64)
@@ -233,8 +233,9 @@ def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock
     return RecordBlock(block.columns._replace(sizes_bytes=np.array([size], np.int32)), data)
 
 
-def _length(topic: bytes) -> bytes:
-    return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big")
+def encoded_name(topic: bytes) -> bytes:
+    """The topic as it stands in a record, its length before it."""
+    return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big") + topic
 
 
 def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:

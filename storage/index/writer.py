@@ -10,8 +10,9 @@ there already only the pages that changed are written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import fields, replace
 from datetime import datetime
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from storage.format.kernels.compiled import ENTER, as_int32, as_int64
 from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys
+
+_NUMBERS = attrgetter(*(field.name for field in fields(IndexHeader)))
 
 
 def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
@@ -226,7 +229,7 @@ class IndexWriter:
 
 
 def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
-    file_system.write(path, 0, HEADER_STRUCT.pack(*astuple(header)))
+    file_system.write(path, 0, HEADER_STRUCT.pack(*_NUMBERS(header)))
 
 
 def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, pages: np.ndarray) -> None:

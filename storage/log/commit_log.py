@@ -5,6 +5,7 @@ Java: CommitLog, MappedFileQueue. Appending is not here.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -221,12 +222,15 @@ class CommitLog:
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error
 
-    def walk(self, start: int, *, check_crc: bool = True, wanted: Wanted = NOTHING) -> LogWalk:
+    def walk(
+        self, start: int, *, check_crc: bool = True, wanted: Wanted = NOTHING, limit: int | None = None
+    ) -> LogWalk:
         """A validating walk over all records from `start`, which must be where a record or a file begins.
 
-        What of them is `wanted` is decoded on the way, where that is faster.
+        What of them is `wanted` is decoded on the way, where that is faster. With `limit` no byte behind that place is looked at: a
+        record that goes on there ends the walk, as free space does.
         """
-        return LogWalk(self, start, check_crc, wanted)
+        return LogWalk(self, start, check_crc, wanted, limit)
 
     def close(self) -> None:
         for opened in self._open_files.values():
@@ -242,8 +246,9 @@ class LogWalk:
     stopped there: None at free space or at the last file's end, else what is wrong with the bytes.
     """
 
-    def __init__(self, log: CommitLog, start: int, check_crc: bool, wanted: Wanted) -> None:
+    def __init__(self, log: CommitLog, start: int, check_crc: bool, wanted: Wanted, limit: int | None = None) -> None:
         self._log = log
+        self._limit = sys.maxsize if limit is None else limit
         self._check_crc = check_crc
         self._walker = Walker(wanted)
         self.end = start
@@ -269,7 +274,7 @@ class LogWalk:
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
         """Returns whether the walk goes on in the next file."""
         opened, given_back = self._log.open_file(file), self.end
-        while True:
+        while self.end + BLANK_SIZE <= self._limit or self.end + BLANK_SIZE > file.end:
             if self.end >= given_back + _GIVE_BACK_BYTES:
                 opened.give_pages_back()
                 given_back = self.end
@@ -288,7 +293,10 @@ class LogWalk:
             if magic not in (MAGIC_V1, MAGIC_V2) or not MINIMUM_RECORD_SIZE <= size <= opened.size_bytes - position:
                 self.failure = self._failure_at(opened, position)
                 return False
-            window = opened.view(position, max(WINDOW_BYTES, size))
+            room = self._limit - self.end
+            if size > room:
+                return False
+            window = opened.view(position, min(max(WINDOW_BYTES, size), room))
             records, valid = self._valid_records(window)
             if len(records):
                 offsets = records.positions + self.end
@@ -297,6 +305,7 @@ class LogWalk:
             if not valid:
                 self.failure = self._failure_at(opened, self.end - file.start)
                 return False
+        return False
 
     def _valid_records(self, window: np.ndarray) -> tuple[Records, bool]:
         """The valid records at the window's head, and whether what follows them may be valid too."""

@@ -78,11 +78,18 @@ class QueueEntries(NamedTuple):
     queue_offsets: np.ndarray
     entries: np.ndarray
     store_times_ms: np.ndarray
+    bit_maps: np.ndarray | None = None
+    """For their extension units, a row of bytes each."""
 
-    def rows(self, rows: np.ndarray) -> QueueEntries:
-        """Some of them, by a mask."""
+    def rows(self, rows: np.ndarray | slice) -> QueueEntries:
+        """Some of them, by a mask or a range."""
         return QueueEntries(
-            self.topic, self.queue_id, self.queue_offsets[rows], self.entries[rows], self.store_times_ms[rows]
+            self.topic,
+            self.queue_id,
+            self.queue_offsets[rows],
+            self.entries[rows],
+            self.store_times_ms[rows],
+            None if self.bit_maps is None else self.bit_maps[rows],
         )
 
 

@@ -155,6 +155,25 @@ class CommitLogWriter:
     def held_bytes(self) -> int:
         return self.end - self.written_end
 
+    def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
+        """Write bytes of another log, which lie in one file, behind this one's end; where this log is empty, at the start of a file.
+
+        Raises StoreNotWritableError where another process changed the last file, OSError. Java: DefaultMessageStore.appendToCommitLog.
+        """
+        if not self._log.files:
+            self.end = self.written_end = commitlog_offset
+        assert commitlog_offset == self.end == self.written_end
+        self._write(commitlog_offset, np.frombuffer(data, np.uint8))
+        self.end = self.written_end = commitlog_offset + len(data)
+
+    def cut_raw(self, end: int) -> None:
+        """Zero what `append_raw` has written behind a place of the last file, so that it never comes back."""
+        if end < self.end:
+            start = self._file_end(end) - self.file_size_bytes
+            self._file_system.zero(self._path(start), end - start, self.end - end)
+            self.end = self.written_end = end
+            self.synced_end = min(self.synced_end, end)
+
     def write_held(self) -> None:
         """Write out what is held in memory. Java: MappedFileQueue.commit."""
         if self._held:

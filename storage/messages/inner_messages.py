@@ -100,12 +100,12 @@ class InnerMessages(NamedTuple):
             texts = [decode_properties(self.properties[0].as_py()).get("WAIT")]
         else:
             texts = decode_property_maps(self.properties.cast(pa.binary())).values_of("WAIT").to_pylist()
-        return any(text is None or text.lower() == "true" for text in texts)
+        return any(map(is_wait, texts))
 
     @classmethod
     def of(cls, messages: Sequence[InnerMessage]) -> InnerMessages:
         """The columns of these."""
-        hosts, v6 = _hosts([message.born_host for message in messages])
+        hosts, v6 = hosts_of([message.born_host for message in messages])
         return cls(
             pa.array([message.topic for message in messages], pa.string()),
             np.array([message.queue_id for message in messages], np.int32),
@@ -194,6 +194,11 @@ class InnerMessages(NamedTuple):
             None if column is None else column[rows] if isinstance(column, np.ndarray) else column.take(taken)
             for column in self
         )
+
+
+def is_wait(text: str | None) -> bool:
+    """Whether a message with that property WAIT is acknowledged only when it is on the disk. Java: Message.isWaitStoreMsgOK."""
+    return text is None or text.lower() == "true"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -296,7 +301,8 @@ def _narrow(hosts: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(rows[:, :8]).view("V8")[:, 0]
 
 
-def _hosts(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
+def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """`born_hosts` and `born_v6` of messages. Raises ValueError where some say where they were born and others do not."""
     if all(host is None for host in hosts):
         return None, None
     if any(host is None for host in hosts):

@@ -165,3 +165,18 @@ def refuse_any_excess(sizes: Sizes, limits: Limits, is_timed: Truths) -> None:
         if (over := np.flatnonzero(excess.over)).size:
             size, limit = excess.of_row(int(over[0]))
             raise MessageIllegalError(excess.what, limit, size)
+
+
+def refuse_first_excess(sizes: Sizes, limits: Limits, *, is_timed: bool) -> None:
+    """Raises PutRefusedError for the first of many messages that breaks a limit, and for the first limit that it breaks."""
+    broken = [
+        (int(np.argmax(excess.over)), excess) for excess in excesses(sizes, limits, is_timed) if np.any(excess.over)
+    ]
+    if broken:
+        row, excess = min(broken, key=lambda found: found[0])
+        raise PutRefusedError(excess.status, f"{excess.what}: {excess.reason(row)}")
+
+
+def is_within(sizes: Sizes, limits: Limits) -> bool:
+    """Whether one message, which does not wait for its time, breaks no limit."""
+    return not any(excess.over for excess in excesses(sizes, limits))

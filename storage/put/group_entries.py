@@ -56,6 +56,10 @@ class GroupEntries:
                 self.save(group, file_system, now_ms)
             return present or group
 
+    def replace(self, table: SubscriptionGroupTable, file_system: LocalFileSystem) -> None:
+        """Another table in place of this one. Raises OSError."""
+        self._replace(lambda _: table, file_system)
+
     def _replace(
         self, change: Callable[[SubscriptionGroupTable], SubscriptionGroupTable], file_system: LocalFileSystem
     ) -> None:

@@ -10,16 +10,17 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from storage.errors import RowIllegalError
-from storage.format.message_id import hex_strings
+from storage.format.message_id import encode_offset_message_id, hex_strings
 from storage.format.properties import decode_property_maps
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.log.placement import Placement
+from storage.messages.few_messages import EncodedMessage, columns_of, few_block
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, with_states
 from storage.put.options import PutOptions, message_rules
@@ -45,6 +46,10 @@ class PutResult(NamedTuple):
     """The offset message id."""
     unique_key: str
     store_time_ms: int
+
+
+Places: TypeAlias = pa.RecordBatch | list[PutResult]
+"""Where the messages of a put stand, row by row: the fields of `PutResult` as columns, or of a few messages as rows."""
 
 
 class Append(Protocol):
@@ -174,6 +179,52 @@ class InnerPut:
             for part, placement in zip(self._parts, placements, strict=True)
         ]
         return results[0] if len(results) == 1 else pa.Table.from_batches(results).combine_chunks().to_batches()[0]
+
+
+def put_few(
+    settings: PutSettings,
+    messages: Sequence[EncodedMessage],
+    delays_ms: tuple[int, ...],
+    writer: StoreWriter,
+    append: Append,
+) -> Places:
+    """Append a few messages, all or none, as far as the process lives; where each stands.
+
+    Raises MessageIllegalError for what no record can hold, ValueError and OverflowError for what no column can: nothing is appended
+    then; StoreNotWritableError, OSError.
+    """
+    block = None if settings.appends_crc else few_block(messages, settings.host, settings.limits)
+    if block is None:
+        return InnerPut(settings, columns_of(messages), delays_ms).append_to(writer, append)
+    settings.refuse_unreadable(block.columns.queues)
+    writer.reserve(len(block.data), _largest_record(block))
+    (placement,) = append([block], index_lease_ms=INDEX_LEASE_MS)
+    last = writer.ends.last_record
+    assert last is not None, "something was appended"
+    address, port = settings.host[:-4], int.from_bytes(settings.host[-4:], "big")
+    return [
+        PutResult(
+            message.topic,
+            message.queue_id,
+            queue_offset,
+            commitlog_offset,
+            encode_offset_message_id(address, port, commitlog_offset),
+            message.properties.get("UNIQ_KEY", ""),
+            last.store_time_ms,
+        )
+        for message, queue_offset, commitlog_offset in zip(
+            messages, placement.queue_offsets.tolist(), placement.commitlog_offsets.tolist(), strict=True
+        )
+    ]
+
+
+def table_of(places: Places) -> pa.RecordBatch:
+    """The places as a table of the fields of `PutResult`."""
+    if isinstance(places, pa.RecordBatch):
+        return places
+    columns = zip(*places, strict=True) if places else [[] for _ in PutResult._fields]
+    arrays = [pa.array(column, found.type) for column, found in zip(columns, NO_RESULTS.schema, strict=True)]
+    return pa.record_batch(arrays, names=list(PutResult._fields))
 
 
 def _largest_record(block: RecordBlock) -> int:

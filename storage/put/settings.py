@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
@@ -94,10 +95,14 @@ class PutSettings:
 
     def encode(self, messages: OutgoingMessages) -> RecordBlock:
         """The messages as records of this store. PutRefusedError for a topic that its broker cannot read."""
-        for topic, _ in messages.queues:
+        self.refuse_unreadable(messages.queues)
+        return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
+
+    def refuse_unreadable(self, queues: Iterable[tuple[str, int]]) -> None:
+        """PutRefusedError for a topic that its broker cannot read."""
+        for topic, _ in queues:
             if (refusal := self.version.refusal_of_topic(topic)) is not None:
                 raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, refusal)
-        return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
 
 
 def put_settings(

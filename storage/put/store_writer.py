@@ -35,17 +35,19 @@ from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
 from storage.log.writer import CommitLogWriter, RunningSync
+from storage.put.confirmed import Confirmed
+from storage.put.raw_writer import HeldRecords, RawWriter
 from storage.put.settings import PutSettings
 from storage.put.topic_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import TopicConfig, TopicTable
 
 CHECKPOINT_INTERVAL_MS = 60_000
 """Java: flushConsumeQueueThoroughInterval."""
 
 
-class StoreWriter:
+class StoreWriter(RawWriter):
     """The writing end of one open store. The caller holds the store's lock, and `abort` stands. Not thread-safe."""
 
     def __init__(
@@ -76,12 +78,17 @@ class StoreWriter:
         self._undispatched: deque[AppendedRun] = deque()
         last_ms = ends.last_record.store_time_ms if ends.last_record else 0
         self._written_ms = self._dispatched_ms = last_ms
-        self.dispatched_end = ends.log_end
+        self.dispatched_end = ends.log_end if ends.held_from is None else ends.held_from
         """Up to where queues and index know the log."""
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
         self._trust_is_saved = False
         self._failure: BaseException | None = None
+        self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
+        self._held: deque[HeldRecords] = deque()
+        if ends.held_from is not None and ends.held_from < ends.log_end:
+            self._dispatched_ms = 0
+            self._hold(ends.held_from, settings.delays_ms)
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
         """What was appended. Whoever wants to know what is appended from now on puts another in its place."""
 
@@ -117,6 +124,11 @@ class StoreWriter:
         """The topic's entry: this one, saved, where there is none; else the one that is there. Thread-safe."""
         self._refuse_after_failure()
         return self._topics.make(topic)
+
+    def replace_topics(self, table: TopicTable) -> None:
+        """Another table in place of topics.json's. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.replace(table)
 
     def remove_topic(self, topic: str) -> None:
         """No entry in topics.json; the queues stay (`deleted_topic.py`). Thread-safe."""
@@ -183,12 +195,17 @@ class StoreWriter:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`."""
+        """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`, of a log
+        that must be confirmed what is.
+        """
         self._refuse_after_failure()
         try:
             end = self.settings.flush.readable_end(self._log_writer.written_end, self._log_writer.synced_end)
+            if self.confirmed is not None:
+                end = self.confirmed.move(end)
+                self._enter_held(end)
             runs = []
-            while self._undispatched and self._undispatched[0].placement.end <= end:
+            while not self._held and self._undispatched and self._undispatched[0].placement.end <= end:
                 runs.append(self._undispatched.popleft())
             if runs:
                 self.derived.enter(runs)
@@ -358,11 +375,15 @@ class StoreWriter:
             self._save_checkpoint(
                 physic_msg_timestamp=max(self._synced_ms, self._checkpoint.physic_msg_timestamp),
                 logics_msg_timestamp=max(sync.store_time_ms, self._checkpoint.logics_msg_timestamp),
+                confirm_phy_offset=self._confirmed_end(),
             )
             self.ends.checkpointed_ms = self.clock()
         except BaseException as failed:
             self.fail(failed)
             raise
+
+    def _confirmed_end(self) -> int:
+        return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end
 
     def checkpoint(self) -> None:
         """Log, queues and index onto the disk, then the checkpoint's times, which now vouch for all of it."""
@@ -374,7 +395,14 @@ class StoreWriter:
             last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
             files = self._index.files() if self._index is not None else []
             index_time = files[-1].header().end_time_ms if files else 0
-            self._save_checkpoint(physic_msg_timestamp=last, logics_msg_timestamp=last, index_msg_timestamp=index_time)
+            waits = self._held or self._undispatched
+            in_queues = max(self._dispatched_ms, self._checkpoint.logics_msg_timestamp) if waits else last
+            self._save_checkpoint(
+                physic_msg_timestamp=last,
+                logics_msg_timestamp=in_queues,
+                index_msg_timestamp=index_time,
+                confirm_phy_offset=self._confirmed_end(),
+            )
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
@@ -398,7 +426,7 @@ class StoreWriter:
 
     def close(self) -> None:
         """Let go of descriptors; syncs nothing. Records that wait for their sync are left to the next opening, which recovers."""
-        if self._undispatched and self._failure is None:
-            reason = "it was let go of while records waited for their sync"
+        if (self._undispatched or self._held) and self._failure is None:
+            reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()

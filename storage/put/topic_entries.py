@@ -78,6 +78,11 @@ class TopicEntries:
             if topic in self.settings.topics.topics:
                 self._save(self.settings.topics.without_topic(topic, now_ms=self._clock()))
 
+    def replace(self, table: TopicTable) -> None:
+        """Another table in place of this one. Raises OSError."""
+        with self._lock:
+            self._save(table)
+
     def _save(self, table: TopicTable) -> None:
         text = table.to_text()
         try:

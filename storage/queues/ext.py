@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import EXT_UNIT, ext_position, is_ext_address
 from storage.format.layout import struct_of, view_at
 
@@ -65,15 +66,31 @@ class ConsumeQueueExt:
 
     def units(self, addresses: np.ndarray) -> np.ndarray:
         """What stands at ascending addresses, without bit maps, as EXT_UNIT; zeros where the files hold nothing."""
+        return self._found(addresses, EXT_UNIT)
+
+    def _found(self, addresses: np.ndarray, layout: np.dtype) -> np.ndarray:
         positions = addresses - np.int64(-(2**63))
         numbers = np.searchsorted(np.array(self._starts, np.int64), positions, side="right") - 1
-        found = np.zeros(len(addresses), EXT_UNIT)
+        found = np.zeros(len(addresses), layout)
         for number, file in enumerate(self._files):
             here = np.flatnonzero(numbers == number)
-            buffer, places = file.gather(positions[here] - self._starts[number], np.full(len(here), EXT_UNIT.itemsize))
-            inside = places + EXT_UNIT.itemsize <= len(buffer)
-            found[here[inside]] = view_at(buffer, places[inside], EXT_UNIT)
+            buffer, places = file.gather(positions[here] - self._starts[number], np.full(len(here), layout.itemsize))
+            inside = places + layout.itemsize <= len(buffer)
+            found[here[inside]] = view_at(buffer, places[inside], layout)
         return found
+
+    def passes(self, codes: np.ndarray, wanted: BitTest) -> np.ndarray:
+        """Which entries, of these tags codes in order, a group may want: all but those whose units' maps say that it does not.
+
+        Java: ExpressionMessageFilter.isMatchedByConsumeQueue.
+        """
+        passes = np.ones(len(codes), bool)
+        rows = np.flatnonzero(is_ext_address(codes))
+        width = wanted.shape.bit_count // 8
+        units = self._found(codes[rows].astype(np.int64), np.dtype([*EXT_UNIT.descr, ("bit_map", "u1", (width,))]))
+        is_said = (units["bit_map_size_bytes"] == width) & (units["store_time_ms"] > wanted.born_ms)
+        passes[rows] = ~is_said | wanted.shape.has(units["bit_map"], wanted.positions)
+        return passes
 
     def close(self) -> None:
         for file in self._files:

@@ -2,7 +2,7 @@
 
     | unit | unit | … | unit | ff ff | zeros |     a file: the mark says that the next unit did not fit before the last four bytes
 
-Units are written before the entries that name them, with empty bit maps. A unit's address never stands for another unit that some
+Units are written before the entries that name them. A unit's address never stands for another unit that some
 entry still names: where the last ones are lost, the next unit goes into a new file.
 
 Departures from Java: what stands behind the last unit is zeroed, Java moves positions only. Java looks for the end by walking all
@@ -34,6 +34,8 @@ DEFAULT_EXT_FILE_SIZE = 48 << 20
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueueExt."""
 END_MARK = b"\xff\xff"
 _END_BLANK = 4  # Java: END_BLANK_DATA_LENGTH
+_SECTOR_BYTES = 512
+_MOST_MAP_BYTES = 2**15 - 1 - EXT_UNIT.itemsize  # Java: MAX_EXT_UNIT_SIZE
 _BLOCK_ENTRIES = 4_096
 _MOST_LOOKED_AT = 64
 
@@ -101,29 +103,27 @@ class ConsumeQueueExtWriter:
                 self._file_system.zero(path, position, last - position)
                 self.paths.add(path)
 
-    def put(self, queue: ConsumeQueue, end: int, tags_codes: np.ndarray, store_times_ms: np.ndarray) -> np.ndarray:
-        """Write units for the entries to come from queue offset `end` on; returns their addresses, in place of the tags codes.
+    def put(self, queue: ConsumeQueue, end: int, new: QueueEntries) -> np.ndarray:
+        """Write units for entries that come at queue offset `end` or behind; returns their addresses, in place of the tags codes.
 
         Where no file can hold a unit, or no address is left, the tags codes themselves, as in Java.
         """
         if self._end is None:
             self.settle(queue, end)
         assert self._end is not None
-        per_file = max(0, self._file_size - _END_BLANK) // EXT_UNIT.itemsize
-        count = len(tags_codes)
+        tags_codes = new.entries["tags_code"]
+        units = _units(tags_codes, new.store_times_ms, new.bit_maps)
+        count, size = len(units), units.itemsize
+        per_file = max(0, self._file_size - _END_BLANK) // size
         if not per_file or self._end > MAX_EXT_POSITION - (count // per_file + 2) * self._file_size:
             return tags_codes
-        units = np.zeros(count, EXT_UNIT)
-        units["size_bytes"] = EXT_UNIT.itemsize
-        units["tags_code"] = tags_codes
-        units["store_time_ms"] = store_times_ms
         addresses = np.empty(count, np.int64)
         done = 0
         while done < count:
             start = self._end // self._file_size * self._file_size
-            room = max(0, self._file_size - _END_BLANK - (self._end - start)) // EXT_UNIT.itemsize
+            room = max(0, self._file_size - _END_BLANK - (self._end - start)) // size
             part = units[done : done + room]
-            addresses[done : done + len(part)] = ext_address(self._end) + EXT_UNIT.itemsize * np.arange(len(part))
+            addresses[done : done + len(part)] = ext_address(self._end) + size * np.arange(len(part))
             is_full = done + room < count
             self._write(start, part.tobytes() + (END_MARK if is_full else b""))
             done += len(part)
@@ -158,11 +158,23 @@ class ConsumeQueueExtWriter:
         ext = ConsumeQueueExt(self._file_system, self.directory)
         try:
             units = ext.units(addresses)
+            is_torn = self._may_be_torn(ext, addresses, units)
         finally:
             ext.close()
-        is_whole = units["size_bytes"] == EXT_UNIT.itemsize + units["bit_map_size_bytes"]
+        is_whole = (units["size_bytes"] == EXT_UNIT.itemsize + units["bit_map_size_bytes"]) & ~is_torn
         is_code = (units["tags_code"] == records.entries["tags_code"]) | (records.topic == SCHEDULE_TOPIC)
         return np.asarray(is_whole & is_code & (units["store_time_ms"] == records.store_times_ms))
+
+    def _may_be_torn(self, ext: ConsumeQueueExt, addresses: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Which units have a bit map that goes on in another sector, and is zeros there: as if a power loss had taken it."""
+        starts = (addresses - np.int64(-(2**63))) % self._file_size
+        lasts = (starts + units["size_bytes"] - 1) // _SECTOR_BYTES * _SECTOR_BYTES
+        behind = lasts - starts - EXT_UNIT.itemsize
+        is_torn = np.zeros(len(units), bool)
+        for row in np.flatnonzero((units["bit_map_size_bytes"] > 0) & (behind >= 0)).tolist():
+            unit = ext.unit(int(addresses[row]))
+            is_torn[row] = unit is not None and not any(unit.bit_map[int(behind[row]) :])
+        return is_torn
 
     def set_tags_code(self, address: int, tags_code: int) -> bool:
         """Give the unit at an address another tags code; returns whether there is one."""
@@ -180,6 +192,20 @@ class ConsumeQueueExtWriter:
 
     def _path(self, start: int) -> str:
         return f"{self.directory}/{start:020d}"
+
+
+def _units(tags_codes: np.ndarray, store_times_ms: np.ndarray, bit_maps: np.ndarray | None) -> np.ndarray:
+    """Units of one size; without maps that none can hold. Java: CqExtUnit.write."""
+    width = 0 if bit_maps is None or bit_maps.shape[1] > _MOST_MAP_BYTES else bit_maps.shape[1]
+    layout = np.dtype([*EXT_UNIT.descr, ("bit_map", "u1", (width,))]) if width else EXT_UNIT
+    units = np.zeros(len(tags_codes), layout)
+    units["size_bytes"] = layout.itemsize
+    units["tags_code"] = tags_codes
+    units["store_time_ms"] = store_times_ms
+    units["bit_map_size_bytes"] = width
+    if width:
+        units["bit_map"] = bit_maps
+    return units
 
 
 def ext_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:

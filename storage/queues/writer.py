@@ -102,22 +102,21 @@ class ConsumeQueueWriter:
         fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
         if not fresh.all():
             new = new.rows(fresh)
-        offsets, entries, times = new.queue_offsets, new.entries, new.store_times_ms
+        offsets = new.queue_offsets
         if not self._rebuilt:
             ahead = np.maximum.accumulate(np.concatenate(([self.end - 1], offsets)))[:-1] < offsets
-            if not ahead.all():
-                offsets, entries, times = offsets[ahead], entries[ahead], times[ahead]
-            self._append(offsets, entries, times)
+            self._append(new if ahead.all() else new.rows(ahead))
             return
         back = np.flatnonzero(np.diff(offsets, prepend=self.end - 1 if len(offsets) else 0) <= 0)
         for start, end in pairwise([0, *back.tolist(), len(offsets)]):
             if start < end:
                 if offsets[start] < self.end:
                     self.truncate(int(offsets[start]))
-                self._append(offsets[start:end], entries[start:end], times[start:end])
+                self._append(new.rows(slice(start, end)))
 
-    def _append(self, offsets: np.ndarray, entries: np.ndarray, store_times_ms: np.ndarray) -> None:
+    def _append(self, new: QueueEntries) -> None:
         """Enter records whose offsets ascend, from the queue's end on."""
+        offsets, entries = new.queue_offsets, new.entries
         if not len(offsets):
             return
         first, last = int(offsets[0]), int(offsets[-1])
@@ -125,7 +124,7 @@ class ConsumeQueueWriter:
             raise CorruptRecordError("queue offset", int(entries["commitlog_offset"][-1]), f"about {self.end}", last)
         if self._ext is not None:
             entries = entries.copy()
-            entries["tags_code"] = self._ext.put(self.queue, self.end, entries["tags_code"], store_times_ms)
+            entries["tags_code"] = self._ext.put(self.queue, self.end, new)
         is_begun = bool(self.queue.file_starts)
         start = min(first, self.end if is_begun else self._first_offset_of_file(first))
         if last + 1 - start == len(offsets):

@@ -13,11 +13,11 @@ from storage.errors import StorageError
 from storage.format.checkpoint import Checkpoint
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.log.commit_log import CommitLog
+from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
 
 _QUEUES_LOOKED_AT = 16
-_MULTI_DISPATCH_PREFIX = "%LMQ%"  # entries for records of other topics
 
 
 class _Entry(NamedTuple):
@@ -75,7 +75,7 @@ def is_another_log(log: CommitLog, queues: ConsumeQueueStore) -> bool:
 
 
 def _ordinary(queues: ConsumeQueueStore) -> list[ConsumeQueue]:
-    return [queue for queue in queues if not queue.topic.startswith(_MULTI_DISPATCH_PREFIX)]
+    return [queue for queue in queues if not queue.topic.startswith(MULTI_DISPATCH_PREFIX)]
 
 
 def _entry_before(queue: ConsumeQueue, end: int) -> _Entry | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from storage.batch.intent import load_intents
 from storage.batch.redo import mend_batches
 from storage.ends.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
 from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
@@ -38,6 +39,7 @@ from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
     count_successors,
+    hold_unconfirmed,
     plan_kept_index,
     plan_recovery,
 )
@@ -54,9 +56,15 @@ class Opening(NamedTuple):
 
 
 def read_plan(
-    root: str, config: StoreConfig, file_system: FileSystem, log: CommitLog, queues: ConsumeQueueStore
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    *,
+    cuts_torn: bool = False,
 ) -> RecoveryPlan:
-    """The reading passes of recovery; changes nothing."""
+    """The reading passes of recovery; changes nothing. `cuts_torn` as of `plan_recovery`."""
     return plan_recovery(
         log,
         queues,
@@ -65,6 +73,7 @@ def read_plan(
         check_crc=config.commit_log.check_crc_on_recover,
         index_safe=config.index.message_index_enable and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
+        cuts_torn=cuts_torn,
     )
 
 
@@ -73,12 +82,17 @@ def open_for_writing(
     *,
     truncate_damage: bool,
     on_progress: Callable[[int, int], None] | None = None,
+    cuts_torn: bool = False,
+    holds_back: bool = False,
+    finishes: bool = True,
 ) -> Opening:
     """Bring the store into a state to append to; `abort` stands then.
 
     What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
     LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
     is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
+    `cuts_torn` as of `plan_recovery`: for a follower. With `holds_back` nothing is dispatched that is not known to be confirmed,
+    but where who opens `finishes` decided batches and there are some: the queues must find what of them is there.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
@@ -91,15 +105,22 @@ def open_for_writing(
     if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it says nothing of what is written from now on
         reach("hint-dropped")
-        return _opening_of_hint(root, hint, keeps_index=index is not None)
-    plan = read_plan(root, config, file_system, log, queues)
+        opening = _opening_of_hint(root, hint, keeps_index=index is not None)
+        if holds_back:  # a hint is left of a store of which all is dispatched
+            opening.ends.held_from = hint.log_end
+        return opening
+    plan = read_plan(root, config, file_system, log, queues, cuts_torn=cuts_torn)
     if plan.gaps:
         if not truncate_damage:
             raise plan.gaps[0].error()
         bridge(file_system, log, plan.gaps)
-        plan = read_plan(root, config, file_system, log, queues)
+        plan = read_plan(root, config, file_system, log, queues, cuts_torn=cuts_torn)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
+    if holds_back:
+        is_decided = finishes and bool(load_intents(file_system, root))
+        confirmed = plan.log_end if is_decided else read_checkpoint(file_system, root).confirm_phy_offset
+        plan = hold_unconfirmed(plan, log, confirmed)
     if plan.was_clean:
         _vouch_for_index(file_system, root, index)
     quarantine = _keep_what_is_cut(parts, plan)
@@ -127,7 +148,8 @@ def open_for_writing(
             dict(ends),
             checkpointed_ms=parts.clock(),
             index_is_sound=True,
-            indexed_from=None if index is None else plan.log_end,  # before that a broker may have left gaps
+            indexed_from=None if index is None else plan.dispatch_end,  # before that a broker may have left gaps
+            held_from=plan.held_from,
         ),
     )
 
@@ -261,5 +283,8 @@ def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPla
     files = index.files() if index is not None else []
     last = plan.last_store_time_ms
     index_time = files[-1].header().end_time_ms if files else 0
-    checkpoint = Checkpoint(last, last, index_time, before.master_flushed_offset, before.confirm_phy_offset)
+    is_dispatched = plan.dispatch_end == plan.log_end
+    queues_time = last if is_dispatched else min(last, before.logics_msg_timestamp)
+    confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
+    checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed)
     write_checkpoint(file_system, root, checkpoint)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch
 from storage.log.gaps import find_gaps
 from storage.log.intact_records import intact_records
 from storage.log.tail import RecordIdentity
+from storage.log.torn_records import first_torn
 from storage.queues.consume_queue import valid_entries
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.tails import read_tails
@@ -59,11 +61,13 @@ def plan_recovery(
     check_crc: bool = True,
     index_safe: bool = False,
     from_greatest_end: bool = False,
+    cuts_torn: bool = False,
 ) -> RecoveryPlan:
     """Where the log and each queue end, and whether the log is damaged. Reads only.
 
     `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
-    is dear. Stale records of equal length behind a truncated log's end would not be told apart then.
+    is dear. Stale records of equal length behind a truncated log's end would not be told apart then. `cuts_torn` ends an unclean log
+    before the first record that a crash may have left without a part: a follower gets it again (`torn_records.py`).
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -78,7 +82,13 @@ def plan_recovery(
     walk = log.walk(start, check_crc=check_crc)
     last = None
     for offsets, records in walk:
-        last = RecordIdentity(int(offsets[-1]), int(records.column("store_time_ms")[-1]))
+        times = records.column("store_time_ms")
+        torn = first_torn(offsets, records) if cuts_torn and not was_clean else None
+        if torn is not None:
+            last = RecordIdentity(int(offsets[torn - 1]), int(times[torn - 1])) if torn else last
+            walk.end = int(offsets[torn])
+            break
+        last = RecordIdentity(int(offsets[-1]), int(times[-1]))
     damage = (
         None
         if from_greatest_end
@@ -172,6 +182,18 @@ def _times_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[np.ndarra
             yield times[times >= after_ms]
 
 
+def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> RecoveryPlan:
+    """The plan, but dispatched only up to the place that is known to be confirmed; what a queue knows is.
+
+    Java: CommitLog.recoverAbnormally in controller mode.
+    """
+    known = max(plan.walk_start, plan.greatest_end, min(confirmed, plan.log_end))
+    walk = log.walk(plan.walk_start, check_crc=False, limit=known)
+    for _ in walk:
+        pass
+    return replace(plan, held_from=min(walk.end, plan.log_end))
+
+
 def apply_recovery(
     plan: RecoveryPlan,
     parts: StoreParts,
@@ -216,20 +238,20 @@ def apply_recovery(
     writers = QueueWriters(file_system, queues, plan, parts.queue_file_size_bytes, log.minimum, report, data_ends)
     indexer = Indexer(file_system, index_plan, parts.clock) if index_plan is not None else None
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
-    index_start = indexer.start(log) if indexer is not None else plan.log_end
+    index_start = indexer.start(log) if indexer is not None else plan.dispatch_end
     if wrongly_cut:
         start = max(log.minimum, min(wrongly_cut.values()))
-        for batch in _batches(log, start, plan.log_end, delays_ms):
+        for batch in _batches(log, start, plan.dispatch_end, delays_ms):
             writers.append(batch, start, wrongly_cut)
         writers.enter_held()
-    for batch in _batches(log, min(plan.walk_start, index_start), plan.log_end, delays_ms, on_progress):
+    for batch in _batches(log, min(plan.walk_start, index_start), plan.dispatch_end, delays_ms, on_progress):
         writers.append(batch, dispatch_start)
         if indexer is not None:
             indexer.append(batch)
     writers.enter_held()
     if writers.broken:
         parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
-        writers.rebuild_broken_queues(_batches(log, log.minimum, plan.log_end, delays_ms))
+        writers.rebuild_broken_queues(_batches(log, log.minimum, plan.dispatch_end, delays_ms))
     writers.finish()
     reach("queues-recovered")
     if indexer is not None:
@@ -255,7 +277,7 @@ def plan_kept_index(parts: StoreParts, plan: RecoveryPlan) -> IndexPlan | None:
         return None
     known_ms = parts.checkpoint().index_msg_timestamp
     trust = load_index_trust(parts.file_system, parts.root, known_ms, was_clean=plan.was_clean)
-    return plan_index(parts.index, plan.log_end, trust)
+    return plan_index(parts.index, plan.dispatch_end, trust)
 
 
 def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
@@ -340,7 +362,7 @@ def _batches(
     delays_ms: tuple[int, ...],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[DispatchBatch]:
-    for offsets, records in log.walk(start, check_crc=False, wanted=DISPATCHED) if start < end else ():
+    for offsets, records in log.walk(start, check_crc=False, wanted=DISPATCHED, limit=end) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
         if on_progress is not None:
             on_progress(int(offsets[-1]) - start, end - start)

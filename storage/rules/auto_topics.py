@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import TIMER_TOPIC
@@ -58,6 +57,8 @@ def built_in_topics(
     ]
     if send.auto_create_topic_enable:
         topics.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, PERM_INHERIT | READ_WRITE))
+    if send.trace_topic_enable:
+        topics.append(TopicConfig(send.msg_trace_topic_name, 1, 1))
     if broker_name is not None:
         topics.append(TopicConfig(broker_name, 1, 1, broker_perm))
         topics.append(TopicConfig(f"{BROKER_MEMBER_TOPIC_PREFIX}{broker_name}", 1, 1, PERM_INHERIT))
@@ -70,11 +71,30 @@ def known_topics(
     topics: Mapping[str, TopicConfig], broker_name: str | None, cluster_name: str, send: SendConfig, timer: TimerConfig
 ) -> Mapping[str, TopicConfig]:
     """The entries of topics.json over those that every broker has. A view: nothing is copied."""
-    built_in = _built_in(broker_name, cluster_name, send, timer)
-    return ChainMap(cast("dict[str, TopicConfig]", topics), built_in)
+    key = id(send), id(timer), broker_name, cluster_name
+    found = _BUILT_IN.get(key)
+    if found is None:
+        if len(_BUILT_IN) >= _KEPT:
+            _BUILT_IN.clear()
+        found = _BUILT_IN[key] = send, timer, built_in_topics(broker_name, cluster_name, send, timer)
+    return _KnownTopics(cast("dict[str, TopicConfig]", topics), found[2])
 
 
-_built_in = lru_cache(16)(built_in_topics)
+class _KnownTopics(ChainMap[str, TopicConfig]):
+    def get(self, key: str, default: Any = None) -> Any:
+        """As any mapping's; a request asks several times."""
+        own, built_in = self.maps
+        found = own.get(key)
+        return built_in.get(key, default) if found is None else found
+
+    def __contains__(self, key: object) -> bool:
+        own, built_in = self.maps
+        return key in own or key in built_in
+
+
+_KEPT = 16
+_BUILT_IN: dict[tuple[int, int, str | None, str], tuple[SendConfig, TimerConfig, dict[str, TopicConfig]]] = {}
+"""By the settings' identity, which holds while they are kept here: comparing them costs more than all the rest of a request's rules."""
 
 
 def topic_from_template(

@@ -75,3 +75,12 @@ class Duty:
             self._woken.clear()
             if self._stops or not self._turn():
                 return
+
+
+def error_of(act: Callable[[], None]) -> OSError | None:
+    """What a sync fails with; None where it does not."""
+    try:
+        act()
+    except OSError as error:
+        return error
+    return None

@@ -9,42 +9,76 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from storage.errors import StorageError
-from storage.messages.inner_messages import InnerMessages
+from storage.messages.few_messages import EncodedMessage, columns_of
+from storage.messages.inner_messages import InnerMessages, is_wait
+from storage.put.put import Places, table_of
+from storage.put_status import PutStatus
+from storage.service.promise import NOTHING
 
 GROUP_MESSAGES = 64
 GROUP_BYTES = 4 << 20
 PATIENCE_SECONDS = 0.05
 """For those on the way; one of them may wait for a disk."""
 
-Append: TypeAlias = Callable[[InnerMessages], pa.RecordBatch]
+Rows: TypeAlias = InnerMessages | tuple[EncodedMessage, ...]
+"""Of one put, or of several: columns, or a few messages."""
+Append: TypeAlias = Callable[[Rows], Places]
+
+
+class PutReceipt(NamedTuple):
+    """How a put ended, and where its messages stand: the fields of `PutResult`, row by row; no rows if nothing was stored."""
+
+    status: PutStatus
+    rows: Places
+
+    @property
+    def places(self) -> pa.RecordBatch:
+        """As a table."""
+        return table_of(self.rows)
 
 
 class JoinedPut:
     """One put, until it stands in the log or is refused."""
 
-    def __init__(self, messages: InnerMessages, waits: bool) -> None:
+    def __init__(self, messages: Rows, waits: bool, copies: int) -> None:
         self.messages = messages
         self.waits = waits
         """Whether it is acknowledged when it is on the disk."""
-        self.done = threading.Event()
-        self.flush: Future[None] | None = None
+        self.copies = copies
+        """How many it needs to be acknowledged (`rules/acks.py`)."""
+        self.is_done = False
+        """Whether it stands in the log, or is refused."""
+        self.promise = NOTHING
         """What is to be waited for, once it is appended."""
-        self._places: pa.RecordBatch | None = None
+        self._places: Places | None = None
         self._error: BaseException | None = None
+
+    @property
+    def row_count(self) -> int:
+        """How many messages."""
+        return self.messages.row_count if isinstance(self.messages, InnerMessages) else len(self.messages)
 
     @property
     def size_bytes(self) -> int:
         """Of the bodies."""
-        return int(self.messages.bodies.nbytes)
+        if isinstance(self.messages, InnerMessages):
+            return int(self.messages.bodies.nbytes)
+        return sum(len(message.body) for message in self.messages)
 
-    def places(self) -> pa.RecordBatch:
+    @property
+    def says_where_born(self) -> bool:
+        """Whether its messages say where they were born; all do, or none."""
+        if isinstance(self.messages, InnerMessages):
+            return self.messages.born_hosts is not None
+        return any(message.born_host is not None for message in self.messages)
+
+    def places(self) -> Places:
         """Where its messages stand, when it is done. Raises what the append raised."""
         if self._error is not None:
             raise self._error
@@ -54,16 +88,16 @@ class JoinedPut:
     @property
     def is_stored(self) -> bool:
         """Whether messages of it stand in the log."""
-        return self._error is None and self._places is not None and self._places.num_rows > 0
+        return self._error is None and self._places is not None and len(self._places) > 0
 
     def append(self, append: Append) -> None:
         """Alone."""
         try:
             self._places = append(self.messages)
-        except (StorageError, OSError) as error:
+        except (StorageError, OSError, ValueError, OverflowError) as error:
             self._error = error
 
-    def give(self, places: pa.RecordBatch) -> None:
+    def give(self, places: Places) -> None:
         """It was appended with others."""
         self._places = places
 
@@ -79,6 +113,7 @@ class PutGroup:
         self._lock = threading.Lock()
         self._waiting: deque[JoinedPut] = deque()
         self._on_the_way = 0
+        self._told = threading.Condition()
 
     def come(self) -> None:
         """Somebody begins to judge a request, and may join."""
@@ -90,12 +125,31 @@ class PutGroup:
         with self._lock:
             self._on_the_way -= 1
 
-    def join(self, messages: InnerMessages, waits: bool) -> JoinedPut:
+    def join(self, messages: Rows, waits: bool, copies: int) -> JoinedPut:
         """A put that waits from now on."""
-        joined = JoinedPut(messages, waits)
+        joined = JoinedPut(messages, waits, copies)
         with self._lock:
             self._waiting.append(joined)
         return joined
+
+    def wait_for(self, joined: JoinedPut, seconds: float) -> bool:
+        """Waits for so long, at most; whether that put is done."""
+        with self._told:
+            if not joined.is_done:
+                self._told.wait(seconds)
+            return joined.is_done
+
+    def tell(self, taken: Sequence[JoinedPut]) -> None:
+        """These are done: whoever waits for them goes on."""
+        with self._told:
+            for put in taken:
+                put.is_done = True
+            self._told.notify_all()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any put waits to be appended."""
+        return bool(self._waiting)
 
     @property
     def is_due(self) -> bool:
@@ -109,7 +163,7 @@ class PutGroup:
         with self._lock:
             while self._waiting:
                 first = self._waiting[0]
-                rows, size = rows + first.messages.row_count, size + first.size_bytes
+                rows, size = rows + first.row_count, size + first.size_bytes
                 if taken and (rows > GROUP_MESSAGES or size > GROUP_BYTES or not _fit(taken[0], first)):
                     break
                 taken.append(self._waiting.popleft())
@@ -119,14 +173,14 @@ class PutGroup:
 def append_together(taken: list[JoinedPut], append: Append) -> None:
     """Append them as one; where that is refused with nothing stored, each by itself."""
     try:
-        if len(taken) > 1:
-            places = append(InnerMessages.concat([put.messages for put in taken]))
+        if len(taken) > 1 and (rows := _rows_if_all_are_sound(taken)) is not None:
+            places = append(rows)
             start = 0
             for put in taken:
-                put.give(places.slice(start, put.messages.row_count))
-                start += put.messages.row_count
+                put.give(places[start : start + put.row_count])
+                start += put.row_count
             return
-    except StorageError:  # nothing was stored: one of them may be what is wrong
+    except (StorageError, ValueError, OverflowError):  # nothing was stored: one of them may be what is wrong
         pass
     except BaseException as error:
         for put in taken:
@@ -140,4 +194,32 @@ def append_together(taken: list[JoinedPut], append: Append) -> None:
 
 def _fit(first: JoinedPut, other: JoinedPut) -> bool:
     """Whether both say where they were born, or neither."""
-    return (first.messages.born_hosts is None) == (other.messages.born_hosts is None)
+    return first.says_where_born == other.says_where_born
+
+
+def _rows(puts: Sequence[JoinedPut]) -> Rows:
+    """The messages of all, in their order. Raises ValueError or OverflowError for what no column holds."""
+    few: list[EncodedMessage] = []
+    for put in puts:
+        if isinstance(put.messages, InnerMessages):
+            parts = (put.messages for put in puts)
+            return InnerMessages.concat(
+                [rows if isinstance(rows, InnerMessages) else columns_of(rows) for rows in parts]
+            )
+        few += put.messages
+    return tuple(few)
+
+
+def _rows_if_all_are_sound(puts: Sequence[JoinedPut]) -> Rows | None:
+    """The same; None where one of them holds what no column does."""
+    try:
+        return _rows(puts)
+    except (ValueError, OverflowError):
+        return None
+
+
+def wait_for_disk(messages: Rows) -> bool:
+    """Whether a put is acknowledged only when it is on the disk: if any of its messages says so."""
+    if isinstance(messages, InnerMessages):
+        return messages.wait_for_disk
+    return any(is_wait(message.properties.get("WAIT")) for message in messages)

@@ -20,36 +20,42 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from storage.errors import StorageError, StoreNotWritableError
+from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.placement import Placement
 from storage.message_store import MessageStore
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.options import PutOptions
-from storage.put.put import NO_RESULTS, InnerPut, Putter
+from storage.put.put import NO_RESULTS, InnerPut, Places, Putter, put_few
 from storage.put_status import PutStatus
-from storage.service.flush_service import Duty, GroupCommit
-from storage.service.put_group import PATIENCE_SECONDS, PutGroup, append_together
+from storage.rules.acks import NOBODY, may_wait
+from storage.service.flush_service import Duty, GroupCommit, error_of
+from storage.service.pending import Pending
+from storage.service.promise import NOTHING, Promise, promise_of
+from storage.service.put_group import (
+    PATIENCE_SECONDS,
+    JoinedPut,
+    PutGroup,
+    PutReceipt,
+    Rows,
+    append_together,
+    wait_for_disk,
+)
+from storage.service.replica_acks import ReplicaAcks
 from storage.service.shared_store import SharedStore
 from storage.service.work import Work
 
 _LOG = logging.getLogger(__name__)
-
-
-class PutReceipt(NamedTuple):
-    """How a put ended, and where its messages stand: the fields of `PutResult`, row by row; no rows if nothing was stored."""
-
-    status: PutStatus
-    places: pa.RecordBatch
+_LOOK_SECONDS = 0.01
 
 
 class PutService(SharedStore):
@@ -66,14 +72,17 @@ class PutService(SharedStore):
         self._policy = self._writer.settings.flush
         self._putter = Putter(self._writer, self._append)
         self._group = GroupCommit()
+        self.acks = ReplicaAcks(store.config.mode, store.config.replication)
         self._joining = PutGroup()
         self._work = Work(self._joining)
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
         self._held_since_ms: int | None = None
-        self._is_closed = False
+        self._is_closed = self._is_refusing = False
         self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
         self._queue_rule = queue_flush_rule(self._config)
+        flush_timeout_ms = self._policy.timeout_ms if isinstance(self._policy, SyncFlush) else 0
+        self._timeouts_ms = flush_timeout_ms, store.config.replication.slave_timeout
         self._pool = self._policy.pool if isinstance(self._policy, AsyncFlush) else None
         if isinstance(self._policy, SyncFlush):
             self._log_duty = self._duty("group commit", None, self.sync_turn)
@@ -83,8 +92,14 @@ class PutService(SharedStore):
         self._ahead_duty = self._duty("next log file", None, self.next_file_turn)
         self._duties.append(self._ahead_duty)
         if self._pool is not None:
-            self._pool_duty = self._duty("pool commit", self._pool.rule.interval_ms, self.pool_turn)
-            self._duties.append(self._pool_duty)
+            self._duties.append(self._duty("pool commit", self._pool.rule.interval_ms, self.pool_turn))
+            self._pool_duty = self._duties[-1]
+        if (confirmed := self._writer.confirmed) is not None:
+            self._confirm_duty = self._duty("confirmed messages", None, self.confirm_turn)
+            self._duties.append(self._confirm_duty)
+            if may_wait(store.config.mode):
+                confirmed.reached = self.acks.reached_by_all
+                self.acks.heed = self.heed_confirmed
         for duty in self._duties if starts_duties else ():
             duty.start()
 
@@ -109,13 +124,19 @@ class PutService(SharedStore):
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        """Whether it takes puts no more."""
+        return self._is_closed or self._is_refusing
+
+    def refuse_puts(self) -> None:
+        """Take no puts any more; when this returns none is appended. What is done within `exclusive` is."""
+        with self._lock:
+            self._is_refusing = True
 
     @property
     def is_os_page_cache_busy(self) -> bool:
         """Whether one put has held the log for longer than `osPageCacheBusyTimeOutMills`."""
-        timeout_ms = self._config.os_page_cache_busy_time_out_mills
-        return is_page_cache_busy(self._held_since_ms, self._writer.clock(), timeout_ms)
+        since_ms, timeout_ms = self._held_since_ms, self._config.os_page_cache_busy_time_out_mills
+        return since_ms is not None and is_page_cache_busy(since_ms, self._writer.clock(), timeout_ms)
 
     @property
     def is_pool_deficient(self) -> bool:
@@ -132,6 +153,7 @@ class PutService(SharedStore):
             finally:
                 if (failure := self._writer.failure) is not None:
                     self._group.fail(failure)
+                self.log_grew()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -142,6 +164,10 @@ class PutService(SharedStore):
         finally:
             if self._joining.is_due:
                 self._append_joined()
+
+    def at_work_for_later(self) -> AbstractContextManager[None]:
+        """As `at_work`, for what ends in `put_later`: nobody waits for it, and nothing is appended behind it."""
+        return self._work.begun(is_waited_for=False)
 
     def off_work(self) -> AbstractContextManager[None]:
         """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
@@ -158,22 +184,57 @@ class PutService(SharedStore):
         """Append messages as they are, as `MessageStore.put_inner` does.
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
-        as soon as it is synced. OS_PAGE_CACHE_BUSY: refused, nothing was stored. `waits` False does not wait for the disk; None = not
-        if every message says WAIT=false.
+        as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, and fewer replicas than `inSyncReplicas` have told within
+        `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
+        `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
         Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError where nobody knows.
         """
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
-        if self._is_busy:
-            return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
-        if waits is None:
-            waits = inner.wait_for_disk
-        joined = self._joining.join(inner, waits)
+        return self.put_later(inner, waits=waits)()
+
+    def put_later(self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True) -> Pending[PutReceipt]:
+        """Messages that join the next append. What is returned is to be asked, or settled: it makes the append unless somebody has made
+        it, with all that have joined until then. Asked, it returns and raises what `put_inner` does.
+        Without `needs_copies` it waits for no replicas.
+        """
+        waits = wait_for_disk(messages) if waits is None else waits
+        copies = self._admitted(waits and needs_copies)
+        if isinstance(copies, PutStatus):
+            refused = PutReceipt(copies, NO_RESULTS)
+            return Pending(lambda: refused)
+        joined = self._joining.join(messages, waits, copies)
+
+        def receipt() -> PutReceipt:
+            self._appended(joined)
+            places = joined.places()
+            return PutReceipt(self._wait(joined.promise), places)
+
+        def settling(call: Callable[[], None]) -> float | None:
+            self._appended(joined)
+            return joined.promise.when_settled(call, *self._timeouts_ms)
+
+        return Pending(receipt, settling)
+
+    def _appended(self, joined: JoinedPut) -> None:
+        """It stands in the log, or is refused."""
         self._work.end()
-        while not joined.done.is_set():
-            if self._joining.is_due or not joined.done.wait(PATIENCE_SECONDS):
+        while not joined.is_done:
+            if self._joining.is_due or not self._joining.wait_for(joined, PATIENCE_SECONDS):
                 self._append_joined()
-        places = joined.places()
-        return PutReceipt(self._wait(joined.flush), places)
+
+    def _admitted(self, waits: bool) -> int | PutStatus:
+        """How many copies a put must have that begins now; or why there will be none."""
+        if self.is_os_page_cache_busy or self.is_pool_deficient:
+            return PutStatus.OS_PAGE_CACHE_BUSY
+        try:
+            return self.acks.needed(self._writer.log_end) if waits else NOBODY
+        except PutRefusedError as refused:
+            return refused.status
+
+    def append_waiting(self) -> None:
+        """Make the appends that `put_later` has left, without waiting for the disk."""
+        while self._joining.is_waiting:
+            self._append_joined()
 
     def _append_joined(self) -> None:
         """Append those that have joined, if any still wait, as one; each is told."""
@@ -184,67 +245,61 @@ class PutService(SharedStore):
                     append_together(taken, self._append_inner)
                 for put in taken:
                     if put.is_stored:
-                        put.flush = self._promised(put.waits)
+                        put.promise = self._promised(put.waits, put.copies)
             except OSError as error:  # they stand in the log, and nobody can read them yet
                 for put in taken:
                     put.fail(error)
             finally:
-                for put in taken:
-                    put.done.set()
+                self._joining.tell(taken)
         self._wake_duties()
 
-    def _promised(self, waits: bool) -> Future[None] | None:
-        """What was appended is to be synced, or can be read now, as the flush policy has it. Under the put lock.
+    def _promised(self, waits: bool, copies: int) -> Promise:
+        """What was appended is to be synced, or can be read now, as the flush policy has it; and to be copied. Under the put lock.
 
         Raises OSError where it cannot be made readable: it stands in the log, and nobody may be told that nothing was stored.
         """
+        end = self._writer.log_end
         if isinstance(self._policy, SyncFlush):
-            return self._group.request(self._writer.log_end) if waits else None
+            return promise_of(self._group.request(end) if waits else None, self.acks.want(end, copies))
         if self._pool is None:
             try:
                 self._writer.dispatch()
             except StorageError as error:
                 raise OSError(errno.EIO, f"stored, and no consumer finds it yet ({error})", self._store.root) from error
-        return None
+        return promise_of(None, self.acks.want(end, copies))
 
-    def _append_inner(self, messages: InnerMessages) -> pa.RecordBatch:
-        self._refuse_if_closed()
-        put = InnerPut(self._writer.settings, messages, self._store.config.delay.delays_ms)
-        return put.append_to(self._writer, self._append)
+    def _append_inner(self, messages: Rows) -> Places:
+        self._refuse_puts_if_closed()
+        settings, delays_ms = self._writer.settings, self._store.config.delay.delays_ms
+        if isinstance(messages, InnerMessages):
+            return InnerPut(settings, messages, delays_ms).append_to(self._writer, self._append)
+        return put_few(settings, messages, delays_ms, self._writer, self._append)
 
     def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutReceipt:
-        """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
-        if self._is_busy:
-            return PutReceipt(PutStatus.OS_PAGE_CACHE_BUSY, NO_RESULTS)
+        """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are `put_inner`'s."""
+        copies = self._admitted(waits)
+        if isinstance(copies, PutStatus):
+            return PutReceipt(copies, NO_RESULTS)
         append = self._putter.prepare(rows, PutOptions(**options))
         with self._lock:
-            self._refuse_if_closed()
+            self._refuse_puts_if_closed()
             with self._holding():
                 places = append()
-            flush = self._promised(waits and places.num_rows > 0)
+            promise = self._promised(waits, copies) if places.num_rows else NOTHING
         self._wake_duties()
-        return PutReceipt(self._wait(flush), places)
-
-    @property
-    def _is_busy(self) -> bool:
-        return self.is_os_page_cache_busy or self.is_pool_deficient
+        return PutReceipt(self._wait(promise), places)
 
     def _append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         return self._writer.append_records(runs, index_lease_ms=index_lease_ms, hold=self._pool is not None)
 
-    def _wait(self, waiting: Future[None] | None) -> PutStatus:
-        if waiting is None or not isinstance(self._policy, SyncFlush):
+    def _wait(self, promise: Promise) -> PutStatus:
+        if promise is NOTHING:
             return PutStatus.PUT_OK
         self._work.end()
-        try:
-            error = waiting.exception(self._policy.timeout_ms / 1_000)
-        except TimeoutError:
-            return PutStatus.FLUSH_DISK_TIMEOUT
-        if error is not None:
-            raise OSError(errno.EIO, f"the log was not synced ({error})", self._store.root) from error
-        return PutStatus.PUT_OK
+        return promise.outcome(self._store.root, *self._timeouts_ms)
 
     def _wake_duties(self) -> None:
+        self.log_grew()
         if self._writer.wants_next_file:
             self._ahead_duty.wake()
         if self._pool is not None:
@@ -264,6 +319,11 @@ class PutService(SharedStore):
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise StoreNotWritableError(self._store.root, "it is shut down")
+
+    def _refuse_puts_if_closed(self) -> None:
+        self._refuse_if_closed()
+        if self._is_refusing:
+            raise StoreNotWritableError(self._store.root, "it takes no more messages")
 
     # Duties
 
@@ -303,11 +363,32 @@ class PutService(SharedStore):
         with self._failing_all():
             with self._lock:
                 sync = self._writer.begin_derived_sync(turn.least_pages)
-            error = _error_of(sync.run)
+            error = error_of(sync.run)
             with self._lock:
                 self._writer.end_derived_sync(sync, error)
             if error is not None:
                 raise error
+
+    def heed_confirmed(self, place: float) -> None:
+        """All who must have the log have it up to there: a master's replicas, or a slave's master, say so. For any thread."""
+        if (confirmed := self._writer.confirmed) is not None and confirmed.reached != place:
+            confirmed.reached = place
+            self._confirm_duty.wake()
+
+    def confirm_turn(self) -> None:
+        """What is confirmed by now can be read. Java: ReputMessageService."""
+        with self._failing_all(), self._lock:
+            self._writer.dispatch()
+        self.log_grew()
+
+    def readable_within(self, end: int, seconds: float) -> bool:
+        """Whether readers see the log up to there, as soon as they do, or then. True where nothing must be confirmed."""
+        if self._writer.confirmed is None:
+            return True
+        deadline_s = time.monotonic() + seconds
+        while self._writer.dispatched_end < end and not self._is_closed and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_SECONDS)
+        return self._writer.dispatched_end >= end
 
     def next_file_turn(self) -> None:
         """The log's next file is made beside the puts, if it will be needed soon. Java: AllocateMappedFileService."""
@@ -321,7 +402,7 @@ class PutService(SharedStore):
         with self._syncing:
             with self._lock:
                 sync = self._writer.begin_log_sync()
-            error = _error_of(sync.log.run)
+            error = error_of(sync.log.run)
             with self._lock:
                 self._writer.end_log_sync(sync, error)
                 if error is not None:
@@ -330,6 +411,7 @@ class PutService(SharedStore):
                     self._writer.dispatch()
                 finally:  # what is on the disk is acknowledged, be it that a queue's file cannot be written
                     self._group.complete(sync.log.end)
+        self.log_grew()
 
     def _is_worth_it(self, done: int, until: int, least_pages: int) -> bool:
         size = self._writer.settings.log_file_size_bytes
@@ -340,6 +422,7 @@ class PutService(SharedStore):
         with self._lock:
             self._writer.write_held()
             self._writer.dispatch()
+        self.log_grew()
 
     @contextmanager
     def _failing_all(self) -> Iterator[None]:
@@ -369,6 +452,7 @@ class PutService(SharedStore):
             was_closed, self._is_closed = self._is_closed, True
         if was_closed:
             return
+        self.acks.close()
         for duty in self._duties:
             duty.stop()
         try:
@@ -386,11 +470,3 @@ class PutService(SharedStore):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _error_of(act: Callable[[], None]) -> OSError | None:
-    try:
-        act()
-    except OSError as error:
-        return error
-    return None

@@ -1,6 +1,6 @@
 """Records of one queue for a pull: which entries it takes, decided by arrays. Pure. Java: DefaultMessageStore.getMessage.
 
-    entries ─▶ filter by tags code ─▶ which the log still holds ─▶ where the pull is full ─▶ rows to be read
+    entries ─▶ filter by tags code or bit map ─▶ which the log still holds ─▶ where the pull is full ─▶ rows to be read
 
 A pull is full before an entry when its count, or the bytes with that entry, would pass the limits; they are lower for an entry that
 has probably left the page cache. It is never full before its first message. What is filtered out counts as looked at.
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import ENTRY_SIZE, is_pre_blank
 from storage.get_result import GetStatus
 
@@ -38,9 +39,12 @@ class TransferLimits:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages a pull wants: by the entry's tags code, then by the record's encoded properties; None = all."""
+    """Which messages a pull wants: by the entry's tags code, by its unit's bit map, then by the record's encoded properties;
+    None = all.
+    """
 
     tags_codes: frozenset[int] | None = None
+    bits: BitTest | None = None
     accepts: Callable[[bytes], bool] | None = None
 
 
@@ -60,6 +64,8 @@ class RawGet(NamedTuple):
     """Whether what was looked at last lies so far behind the log's end that a slave should be asked."""
     last_store_time_ms: int = 0
     """Of the last record that was found."""
+    behind_bytes: int | None = None
+    """How far before the log's end what was looked at last lies; None where nothing was."""
 
 
 class LogSpan(NamedTuple):
@@ -78,7 +84,7 @@ class Candidates:
     places: np.ndarray
     sizes: np.ndarray
     passes: np.ndarray
-    """Which the filter lets through by their tags codes."""
+    """Which the filter lets through by their tags codes and bit maps."""
     is_gone: np.ndarray
     """Which name a message that the log no longer holds."""
     is_there: np.ndarray
@@ -91,17 +97,38 @@ def entries_looked_at(max_messages: int, limits: TransferLimits) -> int:
     return -(-max(limits.filter_bytes, product) // ENTRY_SIZE)
 
 
-def candidates(entries: np.ndarray, tags_codes: np.ndarray, wanted: frozenset[int] | None, span: LogSpan) -> Candidates:
-    """Entries as the pull sees them. `tags_codes` are theirs, read through extension units; Java compares their lower 32 bits."""
+def candidates(
+    entries: np.ndarray,
+    tags_codes: np.ndarray,
+    wanted: frozenset[int] | None,
+    span: LogSpan,
+    by_bits: np.ndarray | None = None,
+) -> Candidates:
+    """Entries as the pull sees them. `tags_codes` are theirs, read through extension units; Java compares their lower 32 bits.
+
+    `by_bits` says which pass by the bit maps of these units.
+    """
     places, sizes = entries["commitlog_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
-    passes = np.ones(len(entries), bool) if wanted is None else np.isin(tags_codes.astype(np.int32), list(wanted))
+    passes = pass_by_entry(tags_codes, wanted, by_bits)
     is_message = ~is_pre_blank(entries)
     is_there = is_message & (places >= span.minimum) & (places + sizes <= span.end)
     return Candidates(places, sizes, passes, is_message & ~is_there, is_there)
 
 
+def pass_by_entry(tags_codes: np.ndarray, wanted: frozenset[int] | None, by_bits: np.ndarray | None) -> np.ndarray:
+    """Which entries a filter lets through by their tags codes and bit maps. Java: MessageFilter.isMatchedByConsumeQueue."""
+    if wanted is None:
+        return np.ones(len(tags_codes), bool) if by_bits is None else by_bits
+    return np.isin(tags_codes.astype(np.int32), list(wanted))
+
+
 def stop_of(seen: Candidates, taken: np.ndarray, max_messages: int, limits: TransferLimits, span: LogSpan) -> int:
     """Before which entry the pull is full, where `taken` says which it takes; their number if it is not. Java: isTheBatchFull."""
+    most = max(1, min(max_messages, limits.in_memory_count))
+    if taken.all() and span.written_end - int(seen.places.min()) <= limits.memory_bytes:  # as with most pulls
+        stop = min(len(taken), most)
+        if int(seen.sizes[:stop].sum()) <= min(limits.in_memory_bytes, _MOST_BYTES):
+            return stop
     taken_sizes = np.where(taken, seen.sizes, 0)
     count = np.cumsum(taken) - taken
     with_entry = np.cumsum(taken_sizes) - taken_sizes + seen.sizes

@@ -16,7 +16,7 @@ import numpy as np
 
 from storage.ends.dispatched_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
+from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_pre_blank
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
 from storage.format.layout import view_at
@@ -39,6 +39,7 @@ from storage.service.raw_get import (
     status_of_nothing,
     stop_of,
 )
+from storage.service.served_entries import ServedEntry, by_units, served_entries
 from storage.store_reader import StoreReader
 
 _T = TypeVar("_T")
@@ -172,17 +173,17 @@ class ServedStore:
             header = files[-1].header() if files else None
             return (0, 0) if header is None else (header.end_time_ms, header.end_commitlog_offset)
 
-    def entries(self, topic: str, queue_id: int, start: int, count: int) -> np.ndarray:
-        """The queue's entries from an offset on, with the tags codes of their extension units; fewer at its end."""
+    def entries(
+        self, topic: str, queue_id: int, start: int, count: int, wanted: MessageFilter = ALL_MESSAGES
+    ) -> list[ServedEntry]:
+        """The queue's entries from an offset on, with their extension units, and whether they pass; fewer at the queue's end."""
         end = min(self.maximum(topic, queue_id), start + count)
 
-        def read() -> np.ndarray:
+        def read() -> list[ServedEntry]:
             queue = self._reader.queues.get(topic, queue_id)
-            if queue is None or end <= start:
-                return np.empty(0, ENTRY)
-            entries = queue.entries(start, end).copy()
-            entries["tags_code"] = self._tags_codes(queue, entries)
-            return entries
+            return (
+                [] if queue is None or end <= start else served_entries(self._reader.queues, queue, start, end, wanted)
+            )
 
         return self._look(topic, queue_id, read)
 
@@ -200,7 +201,8 @@ class ServedStore:
         if maximum == 0:
             return RawGet(GetStatus.NO_MESSAGE_IN_QUEUE, 0, self.minimum(topic, queue_id), 0)
         if offset == maximum:  # the most frequent pull by far: nothing has come
-            return RawGet(GetStatus.OFFSET_OVERFLOW_ONE, offset, self.minimum(topic, queue_id), maximum)
+            status, minimum = GetStatus.OFFSET_OVERFLOW_ONE, self.minimum(topic, queue_id)
+            return RawGet(status, offset, minimum, maximum, behind_bytes=0)
         return self._look(
             topic, queue_id, lambda: self._get(topic, queue_id, offset, maximum, max_messages, limits, wanted)
         )
@@ -227,7 +229,8 @@ class ServedStore:
         if not len(entries):
             file_entries = max(1, queue.file_size_bytes // ENTRY_SIZE)
             return RawGet(GetStatus.OFFSET_FOUND_NULL, (offset // file_entries + 1) * file_entries, minimum, maximum)
-        seen = candidates(entries, self._tags_codes(queue, entries), wanted.tags_codes, span)
+        codes, by_bits = by_units(self._reader.queues, queue, entries, wanted.bits)
+        seen = candidates(entries, codes, wanted.tags_codes, span, by_bits)
         taken = seen.passes & seen.is_there
         stop = stop_of(seen, taken, max_messages, limits, span)
         if wanted.accepts is not None:
@@ -235,14 +238,13 @@ class ServedStore:
         rows = np.flatnonzero(taken[:stop])
         body = self._records(seen.places[rows], seen.sizes[rows])
         rows, body = self._true_rows(queue, entries, rows, body, offset)
-        is_behind = span.written_end - int(seen.places[stop - 1]) > limits.memory_bytes
+        behind = span.written_end - int(seen.places[stop - 1])
+        is_behind = behind > limits.memory_bytes
         if not len(rows):
             status = status_of_nothing(seen, stop, span)
-            return RawGet(status, offset + stop, minimum, maximum, is_behind=is_behind)
-        last = len(body) - int(seen.sizes[rows[-1]])
-        return RawGet(
-            GetStatus.FOUND, offset + stop, minimum, maximum, body, len(rows), is_behind, _store_time_at(body, last)
-        )
+            return RawGet(status, offset + stop, minimum, maximum, is_behind=is_behind, behind_bytes=behind)
+        time_ms = _store_time_at(body, len(body) - int(seen.sizes[rows[-1]]))
+        return RawGet(GetStatus.FOUND, offset + stop, minimum, maximum, body, len(rows), is_behind, time_ms, behind)
 
     @staticmethod
     def _entries_for(
@@ -312,6 +314,8 @@ class ServedStore:
             return b""
         log = self._reader.log
         ends = places + sizes
+        if len(places) == 1 or (places[1:] == ends[:-1]).all():
+            return log.bytes_at(int(places[0]), int(ends[-1] - places[0]))
         first = np.concatenate(([0], np.flatnonzero(places[1:] != ends[:-1]) + 1))
         starts = places[first].tolist()
         stops = ends[np.append(first[1:] - 1, len(ends) - 1)].tolist()
@@ -320,16 +324,6 @@ class ServedStore:
             file = log.files[log.file_index(start)]
             pieces.append(log.open_file(file).view(start - file.start, stop - start).data)
         return b"".join(pieces)
-
-    def _tags_codes(self, queue: ConsumeQueue, entries: np.ndarray) -> np.ndarray:
-        codes = entries["tags_code"]
-        if not is_ext_address(codes).any():
-            return codes
-        ext = self._reader.queues.ext(queue.topic, queue.queue_id)
-        try:
-            return ext.tags_codes(codes)
-        finally:
-            ext.close()
 
     # Seeing what the writer did
 

@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
+from storage.derived.bit_maps import BitMaps
 from storage.derived.writer import Arrived
+from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.put.deleted_topic import delete_queues, delete_topic
 from storage.put.settings import PutSettings
 from storage.service.look_ups import LookUps
 from storage.settings.load import StoreConfig
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 
 _T = TypeVar("_T")
 
@@ -28,6 +32,8 @@ class SharedStore(ABC):
         self._store = store
         self._writer = store.writer
         self._look_ups = LookUps(store, lambda: self._writer.written_end)
+        self.log_grew: Callable[[], None] = lambda: None
+        """Called when more of the log may be readable, in the thread that made it so: it must be quick and raise nothing."""
 
     @property
     def store(self) -> MessageStore:
@@ -48,9 +54,26 @@ class SharedStore(ABC):
         return self._writer.settings
 
     @property
+    def log_end(self) -> int:
+        """Behind the last record, written or held."""
+        return self._writer.log_end
+
+    @property
     def dispatched_end(self) -> int:
         """Up to where the log can be read by queue and key."""
         return self._writer.dispatched_end
+
+    @property
+    def sendable_end(self) -> int:
+        """Up to where the log may be sent to replicas: whole records, under SYNC_FLUSH synced. For any thread."""
+        writer = self._writer
+        return min(writer.log_end, writer.settings.flush.readable_end(writer.written_end, writer.synced_end))
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where readers may see the log as far as others must have it. Java: CommitLog.getConfirmOffset."""
+        confirmed, end = self._writer.confirmed, self.sendable_end
+        return end if confirmed is None else confirmed.within(end)
 
     # Messages
 
@@ -106,6 +129,15 @@ class SharedStore(ABC):
         """The whole of subscriptionGroup.json as it is now. Raises StateFileError."""
         return self._store.group_entries.table
 
+    def take_over(self, name: str, text: str) -> None:
+        """A table of another store in place of config/NAME's, in memory too. Raises StateFileError, OSError."""
+        if name == TOPICS_FILE:
+            self._writer.replace_topics(TopicTable.load(text, name))
+        elif name == GROUPS_FILE:
+            self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
+        else:
+            self._store.save_state(name, text)
+
     @property
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:
         """By group and topic, what is forbidden: bit 0 reading. Raises StateFileError."""
@@ -137,6 +169,15 @@ class SharedStore(ABC):
             yield
         finally:
             self._writer.derived.arrived = None
+
+    @contextmanager
+    def mapping(self, rule: MapRule) -> Iterator[None]:
+        """Extension units get the bit maps that the rule makes from now on: it is asked in the thread that puts, and must be quick."""
+        self._writer.derived.bit_maps = BitMaps(self._writer.log, rule)
+        try:
+            yield
+        finally:
+            self._writer.derived.bit_maps = None
 
     @contextmanager
     def _telling_of_failure(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from storage.service.put_group import PutGroup
 
@@ -22,16 +22,16 @@ class Work:
         self._group = group
         self._own = threading.local()
 
-    @contextmanager
-    def begun(self) -> Iterator[None]:
-        """Computes, and is on the way. Not to be entered twice by a thread."""
-        self._group.come()
-        self._own.is_coming = True
+    def begun(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
+        """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
+        return _Turn(self, is_waited_for)
+
+    def begin(self, *, is_waited_for: bool) -> None:
+        """The beginning of `begun`."""
+        if is_waited_for:
+            self._group.come()
+            self._own.is_coming = True
         self._take()
-        try:
-            yield
-        finally:
-            self.end()
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -57,3 +57,19 @@ class Work:
     def _take(self) -> None:
         self.processor.acquire()
         self._own.is_mine = True
+
+
+class _Turn(AbstractContextManager[None]):
+    """From `begin` to `end`; each send takes one, so it is no generator."""
+
+    __slots__ = ("_is_waited_for", "_work")
+
+    def __init__(self, work: Work, is_waited_for: bool) -> None:
+        self._work = work
+        self._is_waited_for = is_waited_for
+
+    def __enter__(self) -> None:
+        self._work.begin(is_waited_for=self._is_waited_for)
+
+    def __exit__(self, *_: object) -> None:
+        self._work.end()

@@ -33,9 +33,11 @@ from storage.settings.nouns import (
     CommitLogConfig,
     ConsumeQueueConfig,
     DelayConfig,
+    FilterConfig,
     FlushConfig,
     IndexConfig,
     PullConfig,
+    ReplicationConfig,
     RetentionConfig,
     SendConfig,
     StoreModeConfig,
@@ -70,11 +72,13 @@ class StoreConfig:
     send: SendConfig = field(default_factory=SendConfig)
     pull: PullConfig = field(default_factory=PullConfig)
     clients: ClientsConfig = field(default_factory=ClientsConfig)
+    filters: FilterConfig = field(default_factory=FilterConfig)
     delay: DelayConfig = field(default_factory=DelayConfig)
     timer: TimerConfig = field(default_factory=TimerConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     version: BrokerVersion = DEFAULT_VERSION
     """The release of the broker that goes on with the store; `of_version` sets it."""
     file: str | None = None
@@ -192,11 +196,13 @@ def parse_config(content: bytes, file: str | None = None, rocketmq_version: str 
             send=_from_values(SendConfig, values),
             pull=_from_values(PullConfig, values),
             clients=_from_values(ClientsConfig, values),
+            filters=_from_values(FilterConfig, values),
             delay=_from_values(DelayConfig, values),
             timer=_from_values(TimerConfig, values),
             transaction=_from_values(TransactionConfig, values),
             retention=_from_values(RetentionConfig, values),
             mode=_from_values(StoreModeConfig, values),
+            replication=_from_values(ReplicationConfig, values),
             file=file,
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
@@ -280,24 +286,28 @@ def refuse_for_reading(config: StoreConfig) -> list[str]:
     return reasons
 
 
-def refuse_for_writing(config: StoreConfig) -> list[str]:
+def refuse_for_writing(
+    config: StoreConfig, *, follows: bool = False, asks_replicas: bool = False, is_controlled: bool = False
+) -> list[str]:
     """Why a store with these settings must not be written: a broker would cut or never see what we write.
 
-    Empty list = go on.
+    Empty list = go on. `follows` = what is written is what the master has written; `asks_replicas` = whoever writes waits for as many
+    copies as the settings want; `is_controlled` = a controller has said who writes.
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
-    if mode.enable_controller_mode:
+    if mode.enable_controller_mode and not is_controlled:
         reasons.append("enableControllerMode=true: the controller decides who writes")
     if mode.config_manager_version != "v1":
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
-    if mode.broker_role == "SLAVE":
+    if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
-    if mode.broker_role == "SYNC_MASTER" and mode.in_sync_replicas > 1:  # with 1 CommitLog.handleHA waits for nobody
-        copies = f"brokerRole=SYNC_MASTER with inSyncReplicas={mode.in_sync_replicas}"
-        reasons.append(f"{copies}: slaves must acknowledge what is written, and spark_mq cannot ask them")
+    copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA waits for nobody
+    if mode.broker_role == "SYNC_MASTER" and copies > 1 and not asks_replicas:
+        wanted = f"brokerRole=SYNC_MASTER with inSyncReplicas={copies}"
+        reasons.append(f"{wanted}: slaves must acknowledge what is written, and only a running broker asks them")
     return reasons

@@ -175,6 +175,8 @@ class SendConfig:
     trace_on: bool = field(default=True, metadata=_java("traceOn"))
     cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))
     broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
+    trace_topic_enable: bool = field(default=False, metadata=_java("traceTopicEnable"))
+    msg_trace_topic_name: str = field(default="RMQ_SYS_TRACE_TOPIC", metadata=_java("msgTraceTopicName"))
     commercial_base_count: int = field(default=1, metadata=_java("commercialBaseCount"))
     commercial_size_per_msg: int = field(default=4 * 1024, metadata=_java("commercialSizePerMsg", "bytes"))
 
@@ -229,6 +231,29 @@ class ClientsConfig:
     config_black_list: str = field(
         default="configBlackList;brokerConfigPath", metadata=_java("configBlackList", "names between semicolons")
     )
+    disable_consume_if_consumer_read_slowly: bool = field(
+        default=False, metadata=_java("disableConsumeIfConsumerReadSlowly")
+    )
+    consumer_fallbehind_threshold: int = field(
+        default=16 << 30, metadata=_java("consumerFallbehindThreshold", "bytes of log")
+    )
+    disk_fall_recorded: bool = field(default=True, metadata=_java("diskFallRecorded"))
+
+
+@dataclass(frozen=True, slots=True)
+class FilterConfig:
+    """What a broker process keeps of its groups' expressions, and how bit maps of extension units tell of them."""
+
+    enable_calc_filter_bit_map: bool = field(default=False, metadata=_java("enableCalcFilterBitMap"))
+    max_error_rate_of_bloom_filter: int = field(default=20, metadata=_java("maxErrorRateOfBloomFilter", "%"))
+    expect_consumer_num_use_filter: int = field(default=32, metadata=_java("expectConsumerNumUseFilter", "groups"))
+    filter_data_clean_time_span: int = field(default=24 * 3600 * 1000, metadata=_java("filterDataCleanTimeSpan", "ms"))
+    filter_support_retry: bool = field(default=False, metadata=_java("filterSupportRetry"))
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "max_error_rate_of_bloom_filter", "expect_consumer_num_use_filter")
+        if self.max_error_rate_of_bloom_filter >= 100:
+            raise ConfigurationError(None, None, "maxErrorRateOfBloomFilter", "it is not less than 100")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +313,38 @@ class StoreModeConfig:
 
     store_type: str = field(default="default", metadata=_java("storeType"))
     broker_role: str = field(default="ASYNC_MASTER", metadata=_java("brokerRole"))
-    in_sync_replicas: int = field(default=1, metadata=_java("inSyncReplicas", "copies, the master's among them"))
     config_manager_version: str = field(default="v1", metadata=_java("configManagerVersion"))
     enable_dleger_commit_log: bool = field(default=False, metadata=_java("enableDLegerCommitLog"))
     enable_controller_mode: bool = field(default=False, metadata=_java("enableControllerMode"))
     duplication_enable: bool = field(default=False, metadata=_java("duplicationEnable"))
     rocksdb_cq_double_write_enable: bool = field(default=False, metadata=_java("rocksdbCQDoubleWriteEnable"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """How a log is replicated: the connection between master and slave, and how many copies an acknowledged message has.
+
+    Counts of copies include the master's.
+    """
+
+    ha_listen_port: int = field(default=0, metadata=_java("haListenPort", "0 = listenPort + 1"))
+    ha_send_heartbeat_interval: int = field(default=5_000, metadata=_java("haSendHeartbeatInterval", "ms"))
+    ha_housekeeping_interval: int = field(default=20_000, metadata=_java("haHousekeepingInterval", "ms"))
+    ha_transfer_batch_size: int = field(default=32_768, metadata=_java("haTransferBatchSize", "bytes"))
+    ha_max_gap_not_in_sync: int = field(default=268_435_456, metadata=_java("haMaxGapNotInSync", "bytes"))
+    in_sync_replicas: int = field(default=1, metadata=_java("inSyncReplicas", "copies"))
+    min_in_sync_replicas: int = field(default=1, metadata=_java("minInSyncReplicas", "copies"))
+    total_replicas: int = field(default=1, metadata=_java("totalReplicas", "copies"))
+    all_ack_in_sync_state_set: bool = field(default=False, metadata=_java("allAckInSyncStateSet"))
+    enable_auto_in_sync_replicas: bool = field(default=False, metadata=_java("enableAutoInSyncReplicas"))
+    enable_slave_acting_master: bool = field(default=False, metadata=_java("enableSlaveActingMaster"))
+    broker_not_active_timeout_millis: int = field(default=10_000, metadata=_java("brokerNotActiveTimeoutMillis", "ms"))
+    slave_timeout: int = field(default=3_000, metadata=_java("slaveTimeout", "ms"))
+    read_un_committed: bool = field(default=False, metadata=_java("readUnCommitted"))
+
+    def __post_init__(self) -> None:
+        names = "ha_send_heartbeat_interval", "ha_housekeeping_interval", "ha_transfer_batch_size", "slave_timeout"
+        _require_positive(self, *names)
 
 
 NOUNS: tuple[type, ...] = (
@@ -305,9 +356,11 @@ NOUNS: tuple[type, ...] = (
     SendConfig,
     PullConfig,
     ClientsConfig,
+    FilterConfig,
     DelayConfig,
     TimerConfig,
     TransactionConfig,
     RetentionConfig,
     StoreModeConfig,
+    ReplicationConfig,
 )

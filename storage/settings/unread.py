@@ -17,7 +17,10 @@ from storage.settings.nouns import NOUNS
 READ_SETTINGS = frozenset(str(declared.metadata["java"]) for noun in NOUNS for declared in fields(noun))
 """Java's names of the settings that take effect in this package."""
 OF_A_BROKERS_PROCESS = frozenset(
-    ("namesrvAddr", "brokerIP2", "bindAddress", "haListenPort", "storePathRootDir", "rmqAddressServerDomain")
+    (
+        *("namesrvAddr", "brokerIP2", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
+        *("brokerId", "haMasterAddress", "controllerAddr"),
+    )
 )
 """Unread settings that say where a broker's process lies and listens. Every broker.conf has some, so `doctor` alone names them."""
 

@@ -8,7 +8,7 @@ Java: ConsumerOffsetManager.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,26 @@ class ConsumerOffsets:
         # groupTopicMap only repeats the table's keys, and Java does not read it: left in, it would be stale.
         kept = {key: value for key, value in self.document.items() if key != _DERIVED}
         return ConsumerOffsets(version, changed, {**kept, "dataVersion": version.to_document(), _TABLE: entries})
+
+    def lowered(self, end_of: Callable[[str, int], int | None], *, now_ms: int) -> ConsumerOffsets:
+        """The table without an offset behind its queue's end, as `end_of` (topic, queue id) says; None = nobody knows, so it stays.
+
+        Itself if nothing changes.
+        """
+        changed: dict[tuple[str, str], dict[int, int]] = {}
+        for key, queues in self.offsets.items():
+            for queue_id, offset in queues.items():
+                end = end_of(key[0], queue_id)
+                if end is not None and offset > end:
+                    changed.setdefault(key, dict(queues))[queue_id] = end
+        if not changed:
+            return self
+        entries = dict(self.document.get(_TABLE) or {})
+        for (topic, group), queues in changed.items():
+            entries[topic + _SEPARATOR + group] = {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
+        return ConsumerOffsets(version, {**self.offsets, **changed}, document)
 
 
 def _decode_queues(key: str, queues: Mapping[str, Any], file: str | None) -> dict[int, int]:

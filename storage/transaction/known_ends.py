@@ -80,7 +80,7 @@ class KnownEnds:
     def learn(self, store: MessageStore, began_at: int) -> None:
         """Read the op messages behind a place in the log that are not known yet, as far as they can be read."""
         queue = store.queues.get(OP_TOPIC, QUEUE_ID)
-        end = store.writer.ends.queue_ends.get((OP_TOPIC, QUEUE_ID), 0)
+        end = store.writer.ends.readable_ends.get((OP_TOPIC, QUEUE_ID), 0)
         if queue is None or not end:
             self._began_at = began_at
             return

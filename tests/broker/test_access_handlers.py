@@ -199,6 +199,27 @@ def test_the_settings_of_access_control_are_neither_told_nor_changed_by_request(
             assert (answer.code, answer.remark) == (16, "Can not update config in black list.")
 
 
+def test_files_with_passwords_are_the_owners_alone(tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+
+    def modes() -> dict[str, int]:
+        return {
+            path.name: path.stat().st_mode & 0o7777 for name in ("users", "acls") for path in config.glob(f"{name}*")
+        }
+
+    with running(tmp_path / "store") as broker:
+        root = Operator(broker, ROOT)
+        assert root.ask(3001, ANN, username="ann") == (0, None)
+        assert root.ask(3006, AclInfo(policies=entries("Topic:T")), subject="User:ann") == (0, None)
+        assert root.ask(3006, AclInfo(policies=entries("Topic:U")), subject="User:bob") == (0, None)
+        files = {f"{name}.json{ending}" for name in ("users", "acls") for ending in ("", ".bak")}
+        assert modes() == dict.fromkeys(files, 0o600)
+    for path in config.glob("users*"):
+        path.chmod(0o664)
+    with running(tmp_path / "store"):
+        assert modes() == dict.fromkeys(files, 0o600)
+
+
 @pytest.mark.parametrize("name", ["users.json", "acls.json"])
 def test_a_table_that_cannot_be_read_stops_the_start(tmp_path: Path, name: str) -> None:
     """It is not taken for an empty one: everybody would be shut out, or the first user's password be the setting's again."""

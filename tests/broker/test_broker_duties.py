@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.broker import Broker
+from spark_mq.broker.broker import PROTECTION_MS, Broker
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker_server.duties import Duties
 from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, write_body
 from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from storage import open_store
+from storage.format import fastjson
+from storage.retention import ExpiryPlan, plan_run
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_offsets import DelayOffsets
 from tests.broker.peers import BrokerPeers, FakeClock
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\n"
     b"maxHashSlotNum=100\nmaxIndexNum=400\n"
 )
+DAY_MS = 24 * 3_600_000
 OFFSET = {"consumerGroup": "TOOLS_CONSUMER", "topic": "TBW102", "queueId": 0}
 
 
@@ -67,6 +75,175 @@ def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> N
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
 
 
+def test_operators_are_told_what_was_put_and_pulled_by_day(tmp_path: Path) -> None:
+    clock = FakeClock()
+    pull = {"consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4}
+    pull |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+
+        def totals(kind: str) -> list[int]:
+            broker.tick(clock())
+            body = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
+            return [int(body[f"msg{kind}Total{moment}"]) for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")]
+
+        assert totals("Put") == [0, 0, 0]
+        for _ in range(2):
+            assert peers.ask("p", 310, *sent("T")).code == 0
+        assert peers.ask("c", 11, pull).code == 0
+        assert peers.ask("p", 310, *sent("SELF_TEST_TOPIC_X")).code == 0
+        assert (totals("Put"), totals("Get")) == ([0, 0, 3], [0, 0, 1])
+        clock.now_ms += DAY_MS
+        assert (totals("Put"), totals("Get")) == ([0, 3, 3], [0, 1, 1])
+        assert peers.ask("p", 310, *sent("T")).code == 0
+        clock.now_ms += DAY_MS
+        assert (totals("Put"), totals("Get")) == ([3, 4, 4], [1, 1, 1])
+
+
+def test_operators_are_told_rates_over_ten_seconds_a_minute_and_ten_as_far_as_there_are_samples(tmp_path: Path) -> None:
+    clock = FakeClock()
+    pull = {"consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4}
+    pull |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+
+        def rates() -> dict[str, str]:
+            table = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
+            return {name: table[name] for name in ("putTps", "getFoundTps", "getMissTps", "getTransferredTps")}
+
+        for _ in range(10):
+            peers.pause(1)
+        assert set(rates().values()) == {"  "}
+        for _ in range(20):
+            assert peers.ask("p", 310, *sent("T")).code == 0
+        assert peers.ask("c", 11, pull).code == 0
+        assert peers.ask("c", 11, pull | {"queueOffset": 20}).code == 19
+        peers.pause(1)
+        assert rates() == {
+            "putTps": "2.0  ",
+            "getFoundTps": "0.1  ",
+            "getMissTps": "0.1  ",
+            "getTransferredTps": "2.0  ",
+        }
+        for _ in range(49):
+            peers.pause(1)
+        assert rates()["putTps"] == "0.0  "
+        peers.pause(1)
+        assert rates()["putTps"] == f"0.0 {20 / 60} "
+
+
+def test_operators_are_told_how_far_delayed_messages_are_and_how_full_each_directory_of_the_log(tmp_path: Path) -> None:
+    clock, root = FakeClock(), tmp_path / "store"
+    with running(root, clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        names, body = sent("T")
+        for _ in range(3):
+            assert peers.ask("p", 310, names | {"i": "DELAY\x012\x02"}, body).code == 0
+        store = broker.parts.service.store
+        store.save_state(DELAYS_FILE, DelayOffsets().with_offsets({2: 1}, now_ms=1).to_text())
+        told = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
+        for path in (root / "config").glob("delayOffset.json*"):
+            path.write_text("{", "utf-8")
+        assert peers.ask("c", 28).code == 0
+    assert {name: told[name] for name in told if name.startswith("scheduleMessageOffset")} == {
+        "scheduleMessageOffset_2": "1,3"
+    }
+    assert told[f"commitLogDiskRatio_{root}/commitlog"] == told["commitLogDiskRatio"]
+
+
+def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked_for = FakeClock(), []
+
+    def noted(*args: object, is_asked_for: bool) -> ExpiryPlan:
+        asked_for.append(is_asked_for)
+        return plan_run(*args, is_asked_for=is_asked_for)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("spark_mq.broker_server.duties.plan_run", noted)
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        duties = Duties(
+            broker.parts.service, broker, check_interval_ms=DAY_MS, clean_interval_ms=1, is_slave=True, clock=clock
+        )
+        duties.start()
+        try:
+            assert wait_for(lambda: len(asked_for) > 2)
+            assert not any(asked_for)
+            assert peers.ask("c", 329).code == 0
+            assert wait_for(lambda: len(asked_for) > 40 and not asked_for[-1])
+        finally:
+            duties.close()
+    assert asked_for.count(True) == 20
+
+
+def wait_for(met: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return met()
+
+
+def test_settings_are_told_as_the_broker_goes_by_them(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock, CONF + b"listenPort=20000\n") as broker:
+        lines = bytes(BrokerPeers(broker, clock).ask("c", 26).body).decode().splitlines()
+    assert {"listenPort=20000", "haListenPort=20001", "bitMapLengthConsumeQueueExt=112"} <= set(lines)
+    assert f"clientCallbackExecutorThreads={os.cpu_count()}" in lines
+
+
+SLOW = CONF + b"disableConsumeIfConsumerReadSlowly=true\nconsumerFallbehindThreshold=1000\n"
+
+
+@pytest.mark.parametrize(
+    ("conf", "is_read_again", "is_enabled"),
+    [
+        (SLOW, False, False),
+        (SLOW, True, True),
+        (SLOW + b"consumerFallbehindThreshold=10000\n", False, True),
+        (SLOW + b"diskFallRecorded=false\n", False, True),
+        (SLOW + b"disableConsumeIfConsumerReadSlowly=false\n", False, True),
+    ],
+)
+def test_groups_that_read_slowly_are_switched_off(
+    tmp_path: Path, conf: bytes, is_read_again: bool, is_enabled: bool
+) -> None:
+    clock = FakeClock()
+    pull = {"consumerGroup": "slow", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4}
+    pull |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}
+    with running(tmp_path / "store", clock, conf) as broker:
+        peers = BrokerPeers(broker, clock)
+        for _ in range(10):
+            assert peers.ask("p", 310, *sent("T", b"x" * 200)).code == 0
+        assert peers.ask("c", 11, pull).code == 0
+        if is_read_again:
+            assert peers.ask("c", 11, pull | {"queueOffset": 10}).code == 19
+        peers.pause(PROTECTION_MS / 1_000 - 1)
+        assert peers.ask("c", 200, {}, b'{"groupName":"other"}').code == 0
+        assert broker.parts.groups["slow"].consume_enable
+        peers.pause(1)
+        assert broker.parts.groups["slow"].consume_enable == is_enabled
+        assert broker.parts.groups["other"].consume_enable
+        answer = peers.ask("c", 11, pull)
+        refused = (16, "subscription group no permission, slow")
+        assert (answer.code, answer.remark) == ((0, "FOUND") if is_enabled else refused)
+    with running(tmp_path / "store", clock, conf) as broker:
+        assert broker.parts.groups["slow"].consume_enable == is_enabled
+
+
+def test_a_group_that_was_deleted_or_whose_topic_was_is_not_slow(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        traffic, peers = broker.parts.traffic, BrokerPeers(broker, clock)
+        for group, topic in (("a", "T"), ("b", "T"), ("b", "U"), ("c", "U")):
+            traffic.looked(group, topic, 0, 7)
+        assert traffic.behind(6) == {"a": 7, "b": 7, "c": 7}
+        assert traffic.behind(7) == {}
+        assert peers.ask("c", 207, {"groupName": "c"}).code == 0
+        assert peers.ask("c", 215, {"topic": "T"}).code == 0
+        assert traffic.behind(6) == {"b": 7}
+
+
 def test_silent_clients_are_closed_and_nobody_is_told(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
@@ -81,6 +258,17 @@ def test_silent_clients_are_closed_and_nobody_is_told(tmp_path: Path) -> None:
         peers.pause(61)
         assert peers.closed == ["ann"]
         assert len(peers.notices["bob"]) == told
+
+
+@pytest.mark.parametrize(("more", "code"), [(b"", 17), (b"traceTopicEnable=true\n", 0)])
+def test_clients_may_trace_where_the_broker_has_the_topic(tmp_path: Path, more: bytes, code: int) -> None:
+    with running(tmp_path / "store", FakeClock(), CONF + b"autoCreateTopicEnable=false\n" + more) as broker:
+        peers = BrokerPeers(broker, FakeClock())
+        assert peers.ask("p", 310, *sent("RMQ_SYS_TRACE_TOPIC")).code == code
+        known = broker.parts.topics.get("RMQ_SYS_TRACE_TOPIC")
+        assert (known and (known.read_queue_count, known.write_queue_count, known.perm)) == (
+            None if code else (1, 1, 6)
+        )
 
 
 def test_name_servers_hear_of_new_topics_and_of_changed_permissions(tmp_path: Path) -> None:

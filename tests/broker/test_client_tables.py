@@ -103,3 +103,13 @@ def test_a_queue_is_its_lockers_until_the_lock_expires_or_is_given_up() -> None:
     locks.unlock("team", (first,), "bob")
     assert not locks.holds_any("team", 1_001 + LOCK_LIVES_MS)
     assert locks.lock("team", (first,), "ann", 1_002 + LOCK_LIVES_MS) == (first,)
+
+
+def test_locks_that_have_expired_are_forgotten() -> None:
+    locks = QueueLocks()
+    for second in range(600):  # another group with each second, and one that goes on
+        locks.lock(f"group-{second}", (MessageQueue("T", "b", second),), "ann", second * 1_000)
+        locks.lock("team", (MessageQueue("T", "b", 0),), "ann", second * 1_000)
+        assert locks.count <= 2 * LOCK_LIVES_MS // 1_000 + 3
+    assert locks.holds_any("team", 600_000)
+    assert not locks.holds_any("group-0", 600_000)

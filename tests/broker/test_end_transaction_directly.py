@@ -206,7 +206,7 @@ def test_a_commit_whose_sync_is_late_is_not_written_again(tmp_path: Path) -> Non
 def not_waiting(service: PutService) -> Any:
     def put(plan: Any) -> PutOutcome:
         receipt = service.put_inner(plan.messages, waits=False)
-        return PutOutcome(receipt.status, Appended.of(receipt.places, plan.size_bytes))
+        return PutOutcome(receipt.status, Appended.of(receipt, plan.size_bytes))
 
     return put
 

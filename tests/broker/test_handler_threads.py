@@ -173,11 +173,11 @@ def test_a_table_that_is_being_saved_holds_up_no_put(tmp_path: Path) -> None:
     class SlowTables(GatedDisk):
         saving, may_save = threading.Event(), threading.Event()
 
-        def replace(self, path: str, content: bytes) -> None:
+        def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
             if path.endswith(TOPICS_FILE) and b"Slow" in content:
                 self.saving.set()
                 assert self.may_save.wait(PATIENCE_S)
-            super().replace(path, content)
+            super().replace(path, content, is_private=is_private)
 
     disk = SlowTables()
     store = open_store(tmp_path / "store", config=config_of("plain"), read_only=False, create=True, file_system=disk)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
 from spark_mq.broker.connections import ClientConnection
-from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, HeldPull, HeldPulls
+from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldLimits, HeldPull, HeldPulls
 from spark_mq.remoting import make_request
 
 NAME = ("T", 0)
@@ -74,3 +77,50 @@ def test_the_pulls_of_a_connection_that_is_gone_are_forgotten() -> None:
     pulls.hold(NAME, held(of=BOB))
     pulls.drop([ANN])
     assert [pull.connection for pull in pulls.arrived(NAME, 9, None, 0)] == [BOB]
+
+
+def test_no_more_wait_than_may_of_all_and_of_one_connection() -> None:
+    pulls = HeldPulls(limits=HeldLimits(count=4, size_bytes=100, count_of_one=3, size_bytes_of_one=60))
+    assert [pulls.hold(("T", number), held()) for number in range(4)] == [True, True, True, False]
+    assert [pulls.hold(NAME, held(of=BOB)) for _ in range(2)] == [True, False]
+    pulls.drop([ANN])
+    assert len(pulls) == 1
+    assert not pulls.has(("T", 1))
+    large = replace(held(of=ANN), size_bytes=50)
+    assert pulls.hold(NAME, large)
+    assert not pulls.hold(NAME, replace(large, size_bytes=11))
+    assert pulls.hold(NAME, replace(large, connection=BOB))
+    assert not pulls.hold(NAME, replace(large, connection=BOB, size_bytes=1))
+    assert len(pulls.arrived(NAME, 6, None, 0)) == 3
+    assert pulls.hold(NAME, large)
+
+
+def test_a_pull_that_waits_on_is_there_whenever_somebody_asks() -> None:
+    """Who puts asks without a lock: what is looked at by another thread meanwhile must not seem gone."""
+    pulls = HeldPulls()
+    seen: list[bool] = []
+
+    class Watched(frozenset[int]):
+        def isdisjoint(self, other: Iterable[object]) -> bool:
+            seen.append(pulls.has(NAME))
+            return super().isdisjoint(other)
+
+    pulls.hold(NAME, replace(held(), tags_codes=Watched({1})))
+    assert pulls.arrived(NAME, 6, codes(2), 0) == []
+    assert seen == [True]
+
+
+def test_arrivals_are_noted_by_queue_and_taken_once() -> None:
+    arrivals = Arrivals()
+    arrivals.note(NAME, codes(1))
+    arrivals.note(NAME, codes(2, 3))
+    arrivals.note(("T", 1), codes(4))
+    taken = arrivals.take()
+    assert {name: found is not None and found.tolist() for name, found in taken.items()} == {
+        NAME: [1, 2, 3],
+        ("T", 1): [4],
+    }
+    assert not arrivals.take()
+    for _ in range(1_000):
+        arrivals.note(NAME, codes(1))
+    assert arrivals.take() == {NAME: None}  # any message may be wanted

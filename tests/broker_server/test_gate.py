@@ -72,8 +72,9 @@ NEEDED: dict[int, tuple[str, ...]] = {
     **dict.fromkeys((208, 223, 303, 308, 321, 345), _BOTH_GET),
     **dict.fromkeys((222, 314, 353), _BOTH_UPDATE),
     **dict.fromkeys((21, 201), ("Cluster:C List/Get",)),
-    **dict.fromkeys((26, 28, 43, 204, 305, 315, 317, 328, 907, 3004, 3005, 3009, 3010), _CLUSTER_GET),
-    **dict.fromkeys((25, 306, 316, 3001, 3002, 3003, 3006, 3007, 3008), _CLUSTER_UPDATE),
+    **dict.fromkeys((26, 28, 43, 45, 60, 61, 204, 305, 315, 317, 328, 402, 906, 907, 1007), _CLUSTER_GET),
+    **dict.fromkeys((3004, 3005, 3009, 3010), _CLUSTER_GET),
+    **dict.fromkeys((25, 306, 316, 329, 3001, 3002, 3003, 3006, 3007, 3008), _CLUSTER_UPDATE),
 }
 CODES = sorted(REQUEST_TABLE)
 

@@ -27,6 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
@@ -103,7 +104,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("point", "flush", "sink", "starts_again"), CASES)
+@pytest.mark.parametrize(("point", "flush", "sink", "starts_again"), one_in(2, CASES, others=pytest.mark.long))
 def test_each_row_is_there_once(tmp_path: Path, point: str, flush: str, sink: str, starts_again: bool) -> None:
     broker = Broker(tmp_path, flush)
     is_named = sink == "sink"

@@ -10,6 +10,7 @@ from spark_mq.broker.request_table import Pool
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.settings import Credentials
 from storage.errors import ConfigurationError
+from storage.settings.unread import unread_settings
 
 
 def test_the_command_line_comes_before_the_file() -> None:
@@ -44,6 +45,12 @@ def test_pools_are_as_large_and_as_patient_as_configured() -> None:
     found = read_configuration(text, None, {}).pool(Pool.SEND)
     assert (found.capacity, found.wait_limit_ms) == (7, 60_000)
     assert read_configuration(b"brokerFastFailureEnable=false\n", None, {}).pool(Pool.SEND).wait_limit_ms is None
+
+
+def test_a_broker_names_the_settings_that_it_does_not_follow_alone() -> None:
+    followed = b"transactionCheckInterval=1\nwaitTimeMillsInSendQueue=5\nbrokerFastFailureEnable=false\nauthenticationEnabled=true\n"
+    found = read_configuration(followed + b"namesrvAddr=a:1\nsendMessageThreadPoolNums=7\n", "broker.conf", {})
+    assert unread_settings(found.unfollowed) == ("sendMessageThreadPoolNums",)
 
 
 def test_access_control_is_as_configured_and_its_secrets_are_not_told() -> None:

@@ -23,26 +23,33 @@ CALLS = {
     "create-topic": ["create-topic", "PATH", "T"],
     "dump": ["dump", "PATH"],
     "job": ["job", "verify_store", "PATH"],
+    "follow": ["follow", "127.0.0.1:1", "PATH"],
     "lag": ["lag", "PATH"],
     "offset-by-time": ["offset-by-time", "PATH", "--topic", "T", "--time", "2026-01-01"],
     "produce": ["produce", "PATH", "--topic", "T"],
+    "promote": ["promote", "PATH"],
     "quarantine": ["quarantine", "PATH"],
     "query": ["query", "PATH", "--topic", "T", "--key", "k"],
     "recover": ["recover", "PATH"],
     "repair": ["repair", "PATH"],
+    "replicate": ["replicate", "PATH", "--port", "0"],
     "sink-status": ["sink-status", "PATH"],
     "topics": ["topics", "PATH"],
     "verify": ["verify", "PATH"],
 }
-MAKES_A_STORE = {"produce", "create-topic"}
-WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "recover", "repair"}
+MAKES_A_STORE = {"produce", "create-topic", "follow"}
+WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "promote", "recover", "repair"}
 
 
 def test_every_command_is_tried_here() -> None:
     of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
-    assert set(typer.main.get_command(app).commands) - {"broker", "demo", "doctor", "namesrv"} - of_clusters == set(
-        CALLS
-    )
+    assert set(typer.main.get_command(app).commands) - {
+        "broker",
+        "controller",
+        "demo",
+        "doctor",
+        "namesrv",
+    } - of_clusters == set(CALLS)
 
 
 @pytest.fixture(params=["missing", "file", "unknown scheme", "circle", "long name", "no store"])

@@ -18,7 +18,9 @@ from tests.support.store_copies import make_store, picture, write_conf
 from tests.support.ways_in import GROUP, READING, WRITING
 
 READ_ONLY_COMMANDS = {"demo", "doctor", "job", "quarantine"}
-CLUSTER_COMMANDS = {"broker", "brokers", "consume", "groups", "namesrv", "reset-offset"}
+REPLICA_COMMANDS = {"promote", "replicate"}
+"""One opens what has followed a master alone; the other one reads until it is stopped."""
+CLUSTER_COMMANDS = {"broker", "brokers", "consume", "controller", "groups", "namesrv", "reset-offset"}
 """They take no path."""
 """They open no store that a configuration is given for; `demo` makes one of its own."""
 
@@ -125,7 +127,9 @@ def test_the_table_names_every_command_and_every_job() -> None:
     import typer.main
 
     commands = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("command ")}
-    assert commands | READ_ONLY_COMMANDS | CLUSTER_COMMANDS == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert commands | READ_ONLY_COMMANDS | REPLICA_COMMANDS | CLUSTER_COMMANDS == set(
+        typer.main.get_command(app).commands
+    )  # type: ignore[attr-defined]
     jobs = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("job ")}
     assert jobs == set(job_names()), list(job_paths)
 

@@ -23,6 +23,8 @@ from tests.support.planned_server import (
     planned_server,
 )
 
+pytestmark = pytest.mark.slow
+
 SECRET = "correct-horse"
 OF_CLUSTERS = {
     "brokers": ["brokers"],

@@ -14,6 +14,8 @@ import pytest
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.places import PROJECT
 
+pytestmark = pytest.mark.slow
+
 COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 
 

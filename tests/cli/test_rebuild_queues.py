@@ -19,6 +19,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 
+pytestmark = pytest.mark.slow
+
 FixtureStore = Callable[[str], Fixture]
 
 

@@ -36,6 +36,7 @@ from storage.errors import (
     TopicChangedError,
 )
 from storage.format.record_block import encode_block
+from storage.message_store import WritesAs
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
@@ -279,6 +280,31 @@ def test_what_a_stranger_claims_of_a_decided_batch_does_not_finish_it(
     send_to_ledger(store, batch=1, rows=row_count, last=None if key is None else [0, key])
     with store.open() as opened:
         assert opened.finished_batches == 1
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11)])
+
+
+# A master that comes back as a follower
+
+
+@pytest.mark.parametrize("writes_as", ["candidate", "follower"])
+@pytest.mark.parametrize("failpoint", ["after-intent", "amid-records"])
+def test_who_follows_finishes_no_batch_and_a_candidate_leaves_it(
+    store: SinkStore, failpoint: str, writes_as: WritesAs
+) -> None:
+    store.commit(rows_of(0))
+    commit_and_die(store, rows_of(1, 20, 11), failpoint)
+    end = store.log_end
+    with open_store(store.root, config=store.config, read_only=False, holder="follower", writes_as=writes_as) as opened:
+        assert opened.finished_batches == 0
+        assert opened.log_end == end
+    is_left = writes_as == "candidate"
+    assert store.open_intents == int(is_left)
+    assert bool(store.staged_files) == is_left
+    with store.open() as opened:
+        assert opened.finished_batches == int(is_left)
+    if not is_left:  # the query's next try
+        store.commit(rows_of(1, 20, 11))
+        store.close()
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11)])
 
 

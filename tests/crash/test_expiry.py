@@ -29,7 +29,7 @@ from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.shares import one_in
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000

@@ -23,7 +23,10 @@ from tests.support.places import PROJECT
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-FLUSH = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+FLUSH = pytest.mark.parametrize(
+    "sync_flush",
+    [pytest.param(False, id="ASYNC_FLUSH", marks=pytest.mark.long), pytest.param(True, id="SYNC_FLUSH")],
+)
 MOUNT_FAILED = 77
 IN_A_SMALL_FILE_SYSTEM = f'mount -o loop "$0" "$1" || exit {MOUNT_FAILED}; exec "$2" -m {__name__} "$1"'
 

@@ -13,7 +13,7 @@ from tests.crash.stories.of_services import ask
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.rebuilt_store import differences_from_rebuild
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 BODIES = [b"first" * 500, b"second" * 400]
 """Both do not fit the first log file."""

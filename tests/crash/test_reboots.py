@@ -27,7 +27,7 @@ from tests.crash.machine import Machine
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.crash_file_system import CrashFileSystem
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DONE = CommitOutcome(True, 0)
 

@@ -37,7 +37,7 @@ from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows
 from tests.support.unmarked_ledgers import unpacked_ledger
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DONE, WRITTEN = CommitOutcome(True, 0), CommitOutcome(False, 10)
 

@@ -282,6 +282,16 @@ def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
         assert (path.read_bytes(), path.stat().st_mode & 0o7777) == (b"new", mode)
 
 
+def test_a_private_file_is_its_owners_alone_whoever_could_read_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    path.write_bytes(b"old")
+    path.chmod(0o664)
+    (tmp_path / "users.json.tmp").write_bytes(b"left by a crash")
+    (tmp_path / "users.json.tmp").chmod(0o666)
+    LocalFileSystem().replace(str(path), b"new", is_private=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o7777) == (b"new", 0o600)
+
+
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"another's")

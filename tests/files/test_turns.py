@@ -22,6 +22,7 @@ from storage.errors import StoreLockedError, StoreServedError
 from storage.files.local_file_system import _LOCK_INTERVAL_S, FILE_MODE, LocalFileSystem
 from storage.files.turns import PATIENCE_S, Turn, lock_byte
 from tests.support.places import PROJECT
+from tests.support.shares import one_in
 
 FILES = LocalFileSystem()
 
@@ -228,7 +229,7 @@ def test_who_has_the_lock_has_no_ticket_any_more(turns: str, tmp_path: Path) -> 
     assert had == [False]
 
 
-@pytest.mark.parametrize("kind", ["broker", "own broker", "ours"])
+@pytest.mark.parametrize("kind", one_in(3, ["broker", "own broker", "ours"]))
 def test_a_broker_is_not_waited_for_by_one_that_yields_to_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_plain_json_means_the_same_in_the_dialect(value: Any) -> None:
     assert fastjson.parse(json.dumps(value)) == value

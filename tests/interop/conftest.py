@@ -25,5 +25,9 @@ def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBro
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("live-broker-")
     oracle = Oracle(directory)
-    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server) as broker:
+    unhurried = {
+        "waitTimeMillsInSendQueue": 60_000,
+        "osPageCacheBusyTimeOutMills": 60_000,
+    }  # a busy machine is no failure
+    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server, **unhurried) as broker:
         yield broker

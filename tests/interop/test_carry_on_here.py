@@ -17,13 +17,13 @@ import pytest
 
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, open_store
-from storage.delay.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.schedule import deliver_due
 from storage.messages.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_offsets import DelayOffsets
 from storage.transaction.check import CheckReport
 from tests.support.held_check import check_half_messages
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until

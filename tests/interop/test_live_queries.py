@@ -186,6 +186,7 @@ def test_a_broker_that_stays_away_is_an_error_and_no_loss(oracle: Oracle, tmp_pa
         assert "DATA_LOSS" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_requests_are_signed_and_refusals_are_named(oracle: Oracle, tmp_path: Path) -> None:
     with oracle.namesrv() as name_server:
         with oracle.broker(tmp_path / "store", name_server) as broker:

@@ -24,6 +24,7 @@ from spark_mq.source.stream_reader import StreamReader
 from tests.interop.test_consumer_progress import consumer_progress
 from tests.interop.test_live_stream import add_queues
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.planned_server import Certificate
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -66,19 +67,21 @@ def sorted_rows(rows: Rows) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def name_server(oracle: Oracle) -> Iterator[str]:
-    with oracle.namesrv() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def broker(oracle: Oracle, name_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     directory = tmp_path_factory.mktemp("live-")
     settings = {"brokerName": "broker-live", "enablePropertyFilter": "true"}
-    with oracle.broker(directory / "store", name_server, **settings) as running:
+    servers = with_certificate(oracle, directory) if oracle.is_ours else oracle
+    with servers.namesrv() as name_server, servers.broker(directory / "store", name_server, **settings) as running:
         oracle.send(directory / "sent.jsonl", running, "LiveA", queues=4, count=2_000, maxBody=6_000)
         oracle.send(directory / "delayed.jsonl", running, "LiveB", queues=2, count=50, delayLevels="0,1", batch=1)
         yield running
+
+
+def with_certificate(oracle: Oracle, directory: Path) -> Oracle:
+    """The same servers with a certificate, which Java's make for themselves (tls.test.mode)."""
+    certificate = Certificate(directory)
+    files = (f"-Dtls.server.certPath={certificate.cert}", f"-Dtls.server.keyPath={certificate.key}")
+    return Oracle(oracle.directory, oracle.home, java_properties=files, is_ours=True)
 
 
 def of_store(broker: RunningBroker, **options: str) -> dict[str, str]:
@@ -169,7 +172,6 @@ def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
 
 
 def test_tls_is_spoken_with_name_server_and_broker(broker: RunningBroker) -> None:
-    """Both make a certificate of their own at the start (tls.test.mode)."""
     options = of_cluster(broker, tls="true", columns="queue_id,queue_offset")
     assert len(batch({**options, "tlsVerify": "false"})) == 2_000
     with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_TLS_FAILED\] .*certificate"):

@@ -168,6 +168,7 @@ def test_equal_keys_keep_their_order_for_an_orderly_java_consumer(live_broker: R
             for number in range(300)
         ]
         assert not wait(futures, 30).not_done
+        assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
         with java_consumer(tmp_path, live_broker, "Ordered", orderly="true") as consumer:
             lines = consumer.until(lambda lines: len(lines) >= 600, "message")
     by_key: dict[str, list[int]] = defaultdict(list)

@@ -17,11 +17,11 @@ from jobs.deliver_delayed import deliver_delayed, main, run
 from jobs.run import JobReport
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.schedule import read_plan
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage
+from storage.tables.delay_offsets import DelayOffsets
 from tests.support.fixture_stores import Fixture
 
 FixtureStore = Callable[[str], Fixture]

@@ -19,7 +19,11 @@ home=${ORACLE_HOME:-$HOME/.cache/rocketmq-oracle}
 [ "$version" = $default_version ] || home=$home/$version
 export ROCKETMQ_HOME=$home
 sources=("$here"/src/*.java)
-[ "$version" = $default_version ] || sources=("$here"/src/{Send,ConsumeAll,TransactionSide,LoopbackBroker}.java)  # those that compile with every release
+case $version in  # what compiles with the release
+  "$default_version") ;;
+  4.[0-8].*) sources=("$here"/src/ClientRound.java) ;;
+  *) sources=("$here"/src/{Send,ConsumeAll,TransactionSide,LoopbackBroker,ClientRound}.java) ;;
+esac
 main=org.apache.rocketmq.broker.BrokerStartup
 [[ $version != 4.* ]] || main=LoopbackBroker
 classes=$home/classes-$(cat "$here/pom.xml" "$here"/src/*.java | cksum | cut -d' ' -f1)

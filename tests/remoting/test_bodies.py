@@ -138,6 +138,28 @@ def test_what_a_body_lacks_has_its_default_and_what_it_has_besides_is_passed_ove
     assert read_body(LockBody, b"{}") == LockBody()
 
 
+def test_values_are_converted_as_fastjson_converts_them() -> None:
+    """C++ sends the positions of enums, Go and .NET numbers in quotes."""
+    told = (
+        b'{"clientID":7,"consumerDataSet":[{"groupName":"g","consumeType":1,"messageModel":0,"consumeFromWhere":4,"unitMode":1,'
+        b'"subscriptionDataSet":[{"topic":"T","codeSet":["-12"],"subVersion":"1700000000000","classFilterMode":"False"}]},'
+        b'{"groupName":"h","consumeType":"push"}]}'
+    )
+    beat = read_body(HeartbeatData, told)
+    first, second = beat.consumers
+    assert (beat.client_id, first.consume_type, first.message_model) == ("7", "CONSUME_PASSIVELY", "BROADCASTING")
+    assert (first.consume_from_where, first.unit_mode) == ("CONSUME_FROM_FIRST_OFFSET", True)
+    (subscription,) = first.subscriptions
+    assert (subscription.codes, subscription.sub_version, subscription.class_filter_mode) == (
+        (-12,),
+        1_700_000_000_000,
+        False,
+    )
+    assert second.consume_type is None
+    queue = read_body(LockBody, b'{"mqSet":[{"brokerName":"b","queueId":"3","topic":"T"}]}').queues
+    assert queue == (MessageQueue("T", "b", 3),)
+
+
 @pytest.mark.parametrize(
     ("body_class", "body", "place"),
     [
@@ -146,19 +168,21 @@ def test_what_a_body_lacks_has_its_default_and_what_it_has_besides_is_passed_ove
         (TopicRouteData, b"[]", ""),
         (TopicRouteData, b'{"queueDatas":{}}', "queueDatas"),
         (TopicRouteData, b'{"queueDatas":[{"brokerName":"b"},{}]}', "queueDatas[1].brokerName"),
-        (TopicRouteData, b'{"queueDatas":[{"brokerName":"b","perm":"6"}]}', "queueDatas[0].perm"),
+        (TopicRouteData, b'{"queueDatas":[{"brokerName":"b","perm":"six"}]}', "queueDatas[0].perm"),
         (TopicRouteData, b'{"queueDatas":[{"brokerName":"b","perm":true}]}', "queueDatas[0].perm"),
         (TopicRouteData, b'{"queueDatas":[{"brokerName":"b","perm":2147483648}]}', "queueDatas[0].perm"),
-        (TopicRouteData, b'{"queueDatas":[{"brokerName":7}]}', "queueDatas[0].brokerName"),
+        (TopicRouteData, b'{"queueDatas":[{"brokerName":[]}]}', "queueDatas[0].brokerName"),
         (TopicRouteData, b'{"brokerDatas":[{"brokerName":"b","brokerAddrs":{"x":"a"}}]}', "brokerDatas[0].brokerAddrs[x]"),
         (TopicRouteData, b'{"brokerDatas":[{"brokerName":"b","brokerAddrs":{0:null}}]}', "brokerDatas[0].brokerAddrs[0]"),
-        (TopicRouteData, b'{"brokerDatas":[{"brokerName":"b","enableActingMaster":1}]}', "brokerDatas[0].enableActingMaster"),
+        (TopicRouteData, b'{"brokerDatas":[{"brokerName":"b","enableActingMaster":2}]}', "brokerDatas[0].enableActingMaster"),
         (ConsumeStats, b'{"offsetTable":{"T":{}}}', "offsetTable[T]"),
         (ConsumeStats, b'{"offsetTable":{{"queueId":0}:{}}}', 'offsetTable[{"queueId":0}]'),
         (ConsumeStats, b'{"offsetTable":{{"a" 1}:{}}}', 'offsetTable[{"a"1}]'),
         (ConsumeStats, b'{"offsetTable":{{{"a":1}:2}:{}}}', "line 1, column 18"),
         (ConsumeStats, b'{"consumeTps":"1"}', "consumeTps"),
         (ConsumeStats, b'{"consumeTps":' + b"9" * 400 + b"}", "consumeTps"),
+        (HeartbeatData, b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":2}]}', "consumerDataSet[0].messageModel"),
+        (HeartbeatData, b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":true}]}', "consumerDataSet[0].consumeType"),
         (LockBody, b'{"mqSet":[{"brokerName":"b","queueId":0.5,"topic":"T"}]}', "mqSet[0]"),
         (LockBody, b"[" * 600 + b"]" * 600, "line 1, column 513"),
     ],
@@ -186,7 +210,7 @@ def test_a_list_of_bodies_is_read_and_written_and_shows_no_password() -> None:
     assert body == b'[{"password":"hidden-secret","userType":"Super","username":"ann"},{"username":"bob"}]'
     assert read_body_list(UserInfo, body) == users
     with pytest.raises(BodyError) as caught:
-        read_body_list(UserInfo, body[:-1] + b',{"username":7}]')
+        read_body_list(UserInfo, body[:-1] + b',{"username":[]}]')
     assert caught.value.place == "[2].username"
     with pytest.raises(BodyError) as broken:
         read_body_list(UserInfo, body[:-1])

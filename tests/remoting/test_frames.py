@@ -153,15 +153,15 @@ def binary(*parts: bytes, remark_size: int = 0) -> bytes:
         (frame(b'{"code":NaN,"opaque":1}'), "header"),
         (frame(b"{'code':0,opaque:1}"), "header"),
         (frame(b"[" * 490), "header"),
-        (frame(b'{"opaque":1}'), "code"),
+        (frame(b'{"code":"x","opaque":1}'), "code"),
         (frame(b'{"code":0}'), "opaque"),
-        (frame(b'{"code":"0","opaque":1}'), "code"),
+        (frame(b'{"code":3,"flag":1}'), "opaque"),
+        (frame(b'{"code":[],"opaque":1}'), "code"),
         (frame(b'{"code":true,"opaque":1}'), "code"),
         (frame(b'{"code":1.0,"opaque":1}'), "code"),
         (frame(b'{"code":0,"opaque":2147483648}'), "opaque"),
-        (frame(b'{"code":0,"opaque":1,"flag":null}'), "flag"),
         (frame(b'{"code":0,"opaque":1,"version":[]}'), "version"),
-        (frame(b'{"code":0,"opaque":1,"remark":7}'), "remark"),
+        (frame(b'{"code":0,"opaque":1,"remark":[]}'), "remark"),
         (frame(b'{"code":0,"opaque":1,"extFields":[]}'), "extFields"),
         (frame(b'{"code":0,"opaque":1,"extFields":{"a":{}}}'), "extFields.a"),
         (frame(b"", kind=1), "header size"),
@@ -333,3 +333,18 @@ def test_any_bytes_are_commands_or_a_frame_error() -> None:
             assert decode_frame(written(command)) == command
         broken += reader.error is not None
     assert 200 < broken < 2_000
+
+
+def test_a_header_is_read_as_fastjson_reads_it() -> None:
+    """What serializers of other languages leave out, put into quotes or write as a number."""
+    short = decode_frame(frame(b'{"code":34}'))
+    assert (short.code, short.opaque, short.flag, short.version) == (34, 0, 0, 0)
+    assert decode_frame(frame(b'{"opaque":7,"flag":1}')).code == 0
+    told = decode_frame(
+        frame(
+            b'{"code":"34","opaque":"-7","flag":null,"version":"317","language":9,"remark":12,"extFields":{"a":1,"b":true}}'
+        )
+    )
+    assert (told.code, told.opaque, told.flag, told.version) == (34, -7, 0, 317)
+    assert (told.language, told.remark, told.ext_fields) == (LanguageCode.GO, "12", {"a": "1", "b": "true"})
+    assert decode_frame(frame(b'{"opaque":1,"language":99}')).language is LanguageCode.OTHER

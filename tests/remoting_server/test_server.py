@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +17,7 @@ from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_request, mak
 from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
+from spark_mq.remoting_server.processors import Later
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.remoting_server.echo import LIMIT_SECONDS, NO_FRAMES, Client, Running, echo, frame, request, running
 
@@ -127,6 +129,70 @@ def test_the_server_asks_its_peers_over_the_same_connection() -> None:
         client.sock.close()
         with pytest.raises(Exception, match="the connection is closed"):
             waiting.result(LIMIT_SECONDS)
+
+
+# Answers that wait for others.
+
+
+def test_answers_that_wait_hold_no_thread_and_are_asked_for_when_their_time_is_over() -> None:
+    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+        seconds = None if asked.opaque == 10 else 0.2
+        return Later(lambda: echo(asked, peer), lambda call: seconds)
+
+    with running(late, PoolSettings("Echo", 100, 1, 100, together=4)) as server, Client(server) as client:
+        client.send(*(request(number) for number in range(11)))
+        opaques = [client.receive().opaque for _ in range(11)]
+    assert opaques[0] == 10
+    assert sorted(opaques) == list(range(11))
+
+
+def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() -> None:
+    calls: dict[int, Callable[[], None]] = {}
+    asked_for: list[int] = []
+
+    def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+        def answer() -> RemotingCommand | None:
+            asked_for.append(asked.opaque)
+            return echo(asked, peer)
+
+        def settling(call: Callable[[], None]) -> float:
+            calls[asked.opaque] = call
+            return LIMIT_SECONDS * 10
+
+        return Later(answer, settling)
+
+    with running(later, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
+        client.send(request(0), request(1))
+        server.until(lambda: len(calls) == 2, "both wait")
+        assert asked_for == []
+        for number in (1, 1, 0):
+            calls[number]()
+        assert [client.receive().opaque, client.receive().opaque] == [1, 0]
+        assert asked_for == [1, 0]
+
+
+def test_a_settling_that_fails_and_an_answer_that_fails_are_answered() -> None:
+    def fail(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+        def broken(*_: object) -> float | None:
+            raise ZeroDivisionError("it is nothing")
+
+        return Later(broken if asked.opaque == 1 else lambda: echo(asked, peer), broken)  # type: ignore[arg-type]
+
+    with running(fail, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
+        assert client.ask(request(1)).remark == "ZeroDivisionError: it is nothing"
+        assert client.ask(request(2)).code == 0
+
+
+def test_a_server_that_ends_answers_those_that_wait() -> None:
+    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+        return Later(lambda: echo(asked, peer), lambda call: 0.2)
+
+    with running(late, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
+        client.send(request(1))
+        server.until(lambda: server.server._shared.unsettled.count == 1, "it waits")
+        server.close()
+        assert client.receive().opaque == 1
+        assert client.ended()
 
 
 # Queues.

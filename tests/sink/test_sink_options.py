@@ -38,6 +38,8 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
             "createTopic",
             "queueNum",
             "flushDiskType",
+            "inSyncReplicas",
+            "slaveTimeout",
             "lockTimeout",
         ),
         *(

@@ -36,7 +36,9 @@ ALL = {"subscribePattern": ".*", "includeSystemTopics": "true"}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("name", "topics"), [("ipv6", ()), ("clean", ("TopicBig", "TopicTx"))])
+@pytest.mark.parametrize(
+    ("name", "topics"), [pytest.param("ipv6", (), marks=pytest.mark.slow), ("clean", ("TopicBig", "TopicTx"))]
+)
 def test_spark_sees_every_field_of_every_message(
     name: str, topics: tuple[str, ...], read_store: ReadStore, pristine_store: PristineStore
 ) -> None:

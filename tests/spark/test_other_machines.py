@@ -97,7 +97,7 @@ def test_rows_that_are_staged_where_the_commit_does_not_look_make_no_store(
     assert not new.exists()
 
 
-@pytest.mark.parametrize("place", ["sink", "new"])
+@pytest.mark.parametrize("place", ["sink", pytest.param("new", marks=pytest.mark.long)])
 def test_executors_that_see_the_store_write_into_it(outcomes: dict[str, str], place: str) -> None:
     assert outcomes[f"write {place} {SAME}"] == "4 rows"
     assert outcomes[f"stream into {place} {SAME}"] == "8 rows"

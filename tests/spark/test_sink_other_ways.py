@@ -102,6 +102,7 @@ def test_failed_rows_are_sent_back_by_batch_and_by_query(
     }
 
 
+@pytest.mark.long
 def test_delayed_rows_wait_and_rows_that_no_broker_would_deliver_are_put_aside(
     spark: SparkSession, tmp_path: Path, read_store: ReadStore
 ) -> None:

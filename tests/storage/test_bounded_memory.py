@@ -23,6 +23,8 @@ from storage.files.local_files import LocalFileInMemory
 from storage.settings.nouns import CommitLogConfig
 from tests.support.places import PROJECT
 
+pytestmark = pytest.mark.slow
+
 FILE_BYTES = 64 << 20
 ROOM_BYTES = 64 << 20
 """Beside what a process has that has read a little: a slice of 12 MiB or the largest record, a few times over."""

@@ -22,8 +22,10 @@ from storage.errors import (
     LogFileNotMadeError,
     MessageIllegalError,
     NameIllegalError,
+    NotReplicatedError,
     OffsetOutOfRangeError,
     PutRefusedError,
+    ReplicasNotEnoughError,
     RowIllegalError,
     SinkProgressError,
     SinkTakenError,
@@ -76,6 +78,12 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (FileSystemUnavailableError("foo://x", "h", "not known", "s3"), ["host h", "foo://x", "not known"], False),
     (StoreLockedError("/s", 500), ["/s", "500 ms"], True),
     (StoreServedError("/s", "no answer", "process 7"), ["/s", "process 7", "no answer", "nameServer"], True),
+    (
+        ReplicasNotEnoughError("/s", 3, 1),
+        ["/s", "3 copies", "1 are in sync", "nothing was written", "inSyncReplicas"],
+        True,
+    ),
+    (NotReplicatedError("/s", 3, 3000), ["/s", "in the log", "3 copies", "3000 ms", "nothing twice"], True),
     (StoreNotWritableError("/s", "disk full", "free space"), ["/s", "disk full", "\nfree space"], True),
     (LogFileNotMadeError("/s", "no room", "free space"), ["/s", "no room", "\nfree space"], True),
     (

@@ -319,6 +319,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.slow
 def test_another_process_writes_as_fast_as_it_can(tmp_path: Path) -> None:
     count = 3_000
     StoreBuilder(tmp_path)

@@ -377,6 +377,7 @@ def test_however_many_queues_lose_files_others_get_the_store_soon(root: Path, pu
     assert slept == [0.5] * 20
 
 
+@pytest.mark.slow
 def test_a_deletion_that_fails_half_way_is_completed_by_the_next_run(root: Path, puts: list[PutResult]) -> None:
     class Stubborn(LocalFileSystem):
         left = 0

@@ -90,9 +90,10 @@ class CrashFileSystem(LocalFileSystem):
         path = operation.path
         if os.path.isdir(path):
             self._notice_directories(path)
-            for entry in os.scandir(path):
-                if entry.is_dir():
-                    self._notice_directories(entry.path)
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        self._notice_directories(entry.path)
             return
         if self.disk.number(path) is None:
             self._keep(Operation("make", path))

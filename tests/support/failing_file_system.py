@@ -164,9 +164,9 @@ class FailingFileSystem(CrashFileSystem):
             self.check(Step.CREATE, path)
         super().make_directories(path)
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
         self.check(Step.CREATE, path)  # NAME.tmp
-        super().replace(path, content)
+        super().replace(path, content, is_private=is_private)
 
     def reserve(self, path: str, position: int, length: int) -> None:
         self.check(Step.RESERVE, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import configuration_of
+from tests.support.own_loop import on_own_loop
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,6 @@ def our_name_server(home: Path, **settings: str) -> Iterator[OurNameServer]:
             **texts,
         }
     )
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="our-name-server", daemon=True)
-    thread.start()
-    try:
-        running = asyncio.run_coroutine_threadsafe(RunningNameServer.start(configuration), loop).result(30)
-        try:
-            host, port = running.address
-            yield OurNameServer(f"{host}:{port}", running, loop)
-        finally:
-            asyncio.run_coroutine_threadsafe(running.close(), loop).result(60)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+    with on_own_loop(lambda: RunningNameServer.start(configuration), "our-name-server") as (running, loop):
+        host, port = running.address
+        yield OurNameServer(f"{host}:{port}", running, loop)

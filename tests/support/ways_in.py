@@ -139,6 +139,7 @@ WRITING: dict[str, Way] = {
     "command close": _command("close"),
     "command sink-status --remove-orphans": _command("sink-status", "--remove-orphans", "--older-than", "0s"),
     "command bind-log": _command("bind-log"),
+    "command follow": _command("follow", "127.0.0.1:1", in_front=2),
     "command confirm-sink": _command("confirm-sink", "sink-1", "--last-batch", "0"),
     "job deliver_delayed": _job("deliver_delayed"),
     "job check_transactions": _job("check_transactions", "--checker", "builtins:repr"),

@@ -168,7 +168,7 @@ def batch_is_redone_blindly() -> AbstractContextManager[Any]:
 def state_is_overwritten_in_place() -> AbstractContextManager[Any]:
     """As MixAll.string2File does."""
 
-    def overwrite(self: LocalFileSystem, path: str, content: bytes) -> None:
+    def overwrite(self: LocalFileSystem, path: str, content: bytes, *, is_private: bool = False) -> None:
         self.make_directories(os.path.dirname(path))
         if self.identity(path) is None:
             self.create_file(path, 0)

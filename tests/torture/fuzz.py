@@ -17,6 +17,7 @@ from random import Random
 from types import FrameType
 
 from tests.torture.answer_decoders import ANSWER_DECODERS
+from tests.torture.controller_decoders import CONTROLLER_DECODERS
 from tests.torture.decoders import Decoder
 from tests.torture.file_decoders import FILE_DECODERS
 from tests.torture.kind import Kind, Outcome
@@ -26,6 +27,7 @@ from tests.torture.mutations import Mutator, smallest
 from tests.torture.own_decoders import OWN_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.record_decoders import RECORD_DECODERS
+from tests.torture.replication_decoders import REPLICATION_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.server_decoders import SERVER_DECODERS
 from tests.torture.state_decoders import STATE_DECODERS
@@ -42,6 +44,8 @@ DECODERS: tuple[Decoder, ...] = (
     *LIVE_DECODERS,
     *QUERY_DECODERS,
     *SERVER_DECODERS,
+    *CONTROLLER_DECODERS,
+    *REPLICATION_DECODERS,
 )
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from storage.format.kernels.compiled import DECODE
 from storage.format.window_decoder import Memory
@@ -70,7 +70,12 @@ def _compare(comparison: Any, seed: int, examples: int, given: dict[str, Any]) -
     """A property-based test with so many examples of a seed's."""
     before = comparison._hypothesis_internal_use_settings, getattr(comparison, "_hypothesis_internal_use_seed", None)
     comparison._hypothesis_internal_use_settings = settings(
-        before[0], max_examples=examples, phases=(Phase.generate, Phase.shrink), database=None, derandomize=False
+        before[0],
+        max_examples=examples,
+        phases=(Phase.generate, Phase.shrink),
+        database=None,
+        derandomize=False,
+        suppress_health_check=list(HealthCheck),  # other rounds are played beside this one
     )
     comparison._hypothesis_internal_use_seed = seed
     parameters = inspect.signature(comparison).parameters

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tests.torture import bit_flips, drivers, failed_io, fuzz, kernels, kills, power_loss, state_machine
+from tests.torture import (
+    bit_flips,
+    drivers,
+    elections,
+    failed_io,
+    fuzz,
+    kernels,
+    kills,
+    power_loss,
+    replicas,
+    state_machine,
+)
 from tests.torture.kind import Kind
 
 _ALL: tuple[Kind, ...] = (
@@ -15,7 +26,10 @@ _ALL: tuple[Kind, ...] = (
     fuzz.KIND,
     kernels.KIND,
     drivers.KIND,
+    elections.KIND,
     state_machine.KIND,
+    replicas.KIND,
+    replicas.CONTROLLED_KIND,
     kills.KIND,
 )
 

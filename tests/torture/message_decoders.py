@@ -24,6 +24,7 @@ from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedErro
 from storage.format import batch_items, message_id, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
 from storage.messages import inner_messages, op_messages
+from storage.messages.few_messages import columns_of, few_block
 from storage.messages.sizes import Limits
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
 from storage.rules import message_check
@@ -214,8 +215,12 @@ def _read_request(content: bytes, directory: Path) -> bool:
         plan = put_plan.plan_batch(message, request.body, topic, rules)
     else:
         plan = put_plan.plan_message(message, request.body, topic, rules, lambda: next(keys))
-    assert plan.messages.properties.to_pylist()
-    _put(plan.messages)
+    columns = columns_of(plan.messages)
+    assert columns.properties.to_pylist()
+    _put(columns)
+    if (block := few_block(plan.messages, HOST_V4, Limits())) is not None:
+        (run,) = inner_messages.outgoing_messages(columns, HOST_V4, _DELAYS_MS, Limits())
+        assert block.data.tobytes() == record_block.encode_block(run, HOST_V4).data.tobytes()
     return True
 
 

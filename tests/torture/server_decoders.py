@@ -11,13 +11,12 @@ import base64
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from spark_mq.access.rules import AccessRules
 from spark_mq.access.users import User
@@ -27,6 +26,7 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
@@ -34,14 +34,9 @@ from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import HANDLERS, Caller, NameServer
 from spark_mq.namesrv.settings import configuration_of
 from spark_mq.remoting import (
-    REQUEST_HEADERS,
-    Broken,
-    Connection,
-    HeaderEncoding,
     MessageQueue,
     RemotingCommand,
     RequestCode,
-    encode_frame,
     make_request,
     make_response,
     write_body,
@@ -49,9 +44,7 @@ from spark_mq.remoting import (
 from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client
 from spark_mq.remoting import route_bodies as route
-from spark_mq.remoting.header_fields import SHORT_NAMED
 from spark_mq.remoting.registration_body import write_compressed
-from spark_mq.remoting.wire_class import wire_name
 from storage import open_store
 from storage.errors import StateFileError
 from storage.rules.response_codes import RequestRefusedError
@@ -59,6 +52,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
 from tests.torture.decoders import JSON_BOMBS, Decoder
+from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
 from tests.torture.samples import Samples
 
@@ -145,32 +139,6 @@ _OWN_FIELDS: Mapping[int, Mapping[str, str]] = {
 _SQL = "n NOT BETWEEN 1.5 AND 9 OR n > 3 AND TAGS IN ('red', 'blue') OR KEYS CONTAINS 'k' AND NOT x IS NULL"
 
 
-def _frame(command: RemotingCommand) -> bytes:
-    return b"".join(map(bytes, encode_frame(command)))
-
-
-def _request(code: int, told: Mapping[str, str], body: bytes, number: int) -> bytes:
-    """With what is told that the code's header has, in either encoding by turns."""
-    header = REQUEST_HEADERS.get(code)
-    names = frozenset() if header is None else _names(header, code)
-    known = {name: text for name, text in told.items() if name in names}
-    return _frame(make_request(code, known or None, body, encoding=list(HeaderEncoding)[number % 2]))
-
-
-@cache
-def _names(header: type[Any], code: int) -> frozenset[str]:
-    """Of the header's fields on the wire."""
-    is_short = code in SHORT_NAMED
-    return frozenset((is_short and each.metadata.get("short")) or wire_name(each) for each in fields(header))
-
-
-def _events(content: bytes) -> Iterator[RemotingCommand]:
-    """The requests that come."""
-    for event in Connection[None]().feed(content):
-        if not isinstance(event, Broken) and not event.command.is_response:
-            yield event.command
-
-
 # The name server
 
 
@@ -179,15 +147,15 @@ def _read_at_name_server(content: bytes, directory: Path) -> bool:
     server = NameServer(configuration_of({}), started_ms=_NOW_MS)
     caller = Caller("channel", "127.0.0.1")
     are_fine = []
-    for number, command in enumerate(_events(content)):
+    for number, command in enumerate(commands_of(content)):
         answer = server.answer(command, caller, _NOW_MS + number)
         assert (answer.opaque, answer.is_response) == (command.opaque, True)
-        _frame(answer)
+        frame(answer)
         are_fine.append(answer.code == 0)
         for notice in server.settle():
             assert notice is not None
         route_of_it = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-        _frame(server.answer(route_of_it, caller, _NOW_MS + number))
+        frame(server.answer(route_of_it, caller, _NOW_MS + number))
     server.scan(_NOW_MS + 1_000_000)
     server.settle()
     return any(are_fine)
@@ -211,15 +179,15 @@ def _name_server_bodies() -> Mapping[int, bytes]:
 def _name_server_requests(samples: Samples) -> list[bytes]:
     bodies = _name_server_bodies()
     register = RequestCode.REGISTER_BROKER
-    first = _request(register, _NAME_SERVER_FIELDS, bodies[register], 0)
+    first = request_frame(register, _NAME_SERVER_FIELDS, bodies[register], 0)
     made = [
-        first + _request(code, _NAME_SERVER_FIELDS, bodies.get(code, b""), number)
+        first + request_frame(code, _NAME_SERVER_FIELDS, bodies.get(code, b""), number)
         for number, code in enumerate(sorted(HANDLERS))
     ]
-    (old,) = _events(first)
+    (old,) = commands_of(first)
     body = write_compressed(route.RegisterBrokerBody())
     compressed = old._replace(ext_fields={**(old.ext_fields or {}), "compressed": "true"}, body=body)
-    return [*made, _frame(old._replace(version=200)), _frame(compressed)]
+    return [*made, frame(old._replace(version=200)), frame(compressed)]
 
 
 def _read_texts(content: bytes, directory: Path) -> bool:
@@ -268,8 +236,8 @@ class _Served:
         store = open_store(root / "store", config=config, read_only=False, create=True, clock=lambda: _NOW_MS)
         service = self._open.enter_context(PutService(store, starts_duties=False))
         self.broker = self._open.enter_context(Broker(service, clock=lambda: _NOW_MS, access=_RULES))
-        for number, frame in enumerate(_prologue()):
-            for command in _events(frame):
+        for number, said in enumerate(_prologue()):
+            for command in commands_of(said):
                 outcome = self.broker.answer(_CONNECTION, command, _NOW_MS + number)
                 assert isinstance(outcome, RemotingCommand), command
                 assert outcome.code == 0, (command, outcome)
@@ -317,7 +285,7 @@ def _read_at_broker(content: bytes, directory: Path) -> bool:
     broker = served.next()
     are_fine = []
     with served.watching():
-        for command in _events(content):
+        for command in commands_of(content):
             if command.code in REQUEST_TABLE:
                 with suppress(RequestRefusedError):
                     Gate(broker.parts).check(signed(command, _CREDENTIALS), "203.0.113.7")
@@ -334,13 +302,13 @@ def _read_at_broker(content: bytes, directory: Path) -> bool:
 def _settle(outcome: Outcome, command: RemotingCommand) -> bool:
     if isinstance(outcome, AskClients):
         for _, question in outcome.questions:
-            _frame(question)
+            frame(question)
         answers = tuple(make_response(question, 0, None, {}, command.body) for _, question in outcome.questions)
         outcome = outcome.answer(answers)
     if not isinstance(outcome, RemotingCommand):
         return outcome is not None
     assert (outcome.opaque, outcome.is_response) == (command.opaque, True)
-    _frame(outcome)
+    frame(outcome)
     return outcome.code == 0
 
 
@@ -394,27 +362,27 @@ def _prologue() -> list[bytes]:
     )
     send = RequestCode.SEND_MESSAGE_V2
     return [
-        _request(RequestCode.UPDATE_AND_CREATE_TOPIC, {**_FIELDS, "attributes": ""}, b"", 0),
-        _request(RequestCode.HEART_BEAT, {}, write_body(beat), 0),
-        *(_request(send, _SHORT, b"body %d" % number, 0) for number in range(3)),
-        _request(RequestCode.UPDATE_CONSUMER_OFFSET, _FIELDS, b"", 0),
+        request_frame(RequestCode.UPDATE_AND_CREATE_TOPIC, {**_FIELDS, "attributes": ""}, b"", 0),
+        request_frame(RequestCode.HEART_BEAT, {}, write_body(beat), 0),
+        *(request_frame(send, _SHORT, b"body %d" % number, 0) for number in range(3)),
+        request_frame(RequestCode.UPDATE_CONSUMER_OFFSET, _FIELDS, b"", 0),
     ]
 
 
 def _broker_requests(samples: Samples) -> list[bytes]:
     bodies = _bodies()
     made = [
-        _request(code, {**_FIELDS, **_OWN_FIELDS.get(code, {})}, bodies.get(code, b""), number)
+        request_frame(code, {**_FIELDS, **_OWN_FIELDS.get(code, {})}, bodies.get(code, b""), number)
         for number, code in enumerate(sorted(REQUEST_TABLE))
     ]
     pull = RequestCode.PULL_MESSAGE
     sql = {**_FIELDS, "subscription": _SQL, "expressionType": "SQL92"}
     waiting = {**_FIELDS, "queueOffset": "3", "sysFlag": "6", "suspendTimeoutMillis": "1000"}
     more = [
-        _request(pull, sql, b"", 0),
-        _request(pull, waiting, b"", 1) + _request(RequestCode.SEND_MESSAGE_V2, _SHORT, b"wakes it", 0),
-        _request(RequestCode.HEART_BEAT, {}, bodies[RequestCode.HEART_BEAT], 0)
-        + _request(pull, {**_FIELDS, "consumerGroup": "H", "sysFlag": "0", "subVersion": "1"}, b"", 1),
+        request_frame(pull, sql, b"", 0),
+        request_frame(pull, waiting, b"", 1) + request_frame(RequestCode.SEND_MESSAGE_V2, _SHORT, b"wakes it", 0),
+        request_frame(RequestCode.HEART_BEAT, {}, bodies[RequestCode.HEART_BEAT], 0)
+        + request_frame(pull, {**_FIELDS, "consumerGroup": "H", "sysFlag": "0", "subVersion": "1"}, b"", 1),
     ]
     return [*made, *more]
 
@@ -433,7 +401,7 @@ def _read_order(content: bytes, directory: Path) -> bool:
         changed.append(name)
 
     parts = cast(BrokerParts, SimpleNamespace(topics=topics, change_topic=change))
-    registration = Registration(parts, None, 0, 30_000, 1_000)
+    registration = Registration(parts, None, 0, ProcessSettings())
     registration._heed_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
     return bool(changed)
 

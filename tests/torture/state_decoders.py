@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from spark_mq.broker.consumer_filters import ConsumerFilters
 from storage import StoreConfig
-from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.timer_metrics import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import delay_level, fastjson
+from storage.format.bloom_filter import BloomFilter
 from storage.settings import java_properties
 from storage.settings import load as config
+from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_offsets import DelayOffsets
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
 from storage.tables.topics import TopicConfig, TopicTable
@@ -125,6 +128,17 @@ def _read_backed_up(content: bytes, directory: Path) -> bool:
     return loaded.value is not None
 
 
+def _read_filters(content: bytes, directory: Path) -> bool:
+    """What was read is written and read the same, and a broker that starts on it filters by it."""
+    table = ConsumerFilterTable.load(content.decode(errors="replace"), "consumerFilter.json")
+    assert ConsumerFilterTable.load(table.to_text().encode().decode()) == table
+    filters = ConsumerFilters(BloomFilter.of(20, 32), table, clock=lambda: _NOW_MS)
+    for topic in table.topics:
+        if (maps_of := filters.maps_of(topic)) is not None:
+            assert maps_of([b"num\x0131\x02", b""]).shape == (2, 14)
+    return bool(table.topics)
+
+
 # Settings
 
 
@@ -201,6 +215,15 @@ STATE_DECODERS: Sequence[Decoder] = (
     ),
     _state(
         "transactionMetrics", TransactionCounts, {"transactionCount": {}}, lambda t: t.with_changes({"T": 1}, now_ms=1)
+    ),
+    Decoder(
+        "consumerFilter.json",
+        lambda samples: samples.state("consumerFilter.json"),
+        _read_filters,
+        (StateFileError,),
+        words=JSON_WORDS,
+        inputs=150,
+        bombs=lambda: JSON_TOWERS,
     ),
     Decoder(
         "a state file and its backup",

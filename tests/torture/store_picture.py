@@ -7,11 +7,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from storage import Message, MessageStore
-from storage.delay.delay_offsets import DelayOffsets
 from storage.errors import StorageError
 from storage.format.record import decode_record
 from storage.queues.scan import scan_queue
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_offsets import DelayOffsets
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 

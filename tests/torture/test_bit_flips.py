@@ -28,6 +28,8 @@ from tests.torture.kind import Outcome
 from tests.torture.small_stores import INDEX_SLOTS, STORES
 from tests.torture.store_fields import FREE, fields_of
 
+pytestmark = pytest.mark.slow
+
 STRIPES = 997
 CLOSED = STORES["closed"]
 

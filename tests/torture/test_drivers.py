@@ -11,7 +11,7 @@ import pytest
 from tests.torture import drivers
 from tests.torture.kind import Outcome
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.slow]
 
 SEED = 20_261_121
 long = pytest.mark.long
@@ -24,7 +24,7 @@ long = pytest.mark.long
             drivers.killed_executor, "after-staging", id="an executor killed after its task has staged", marks=long
         ),
         pytest.param(drivers.killed_executor, "amid-staging", id="an executor killed amid staging", marks=long),
-        pytest.param(drivers.retried_task, "after-staging", id="a task killed after staging"),
+        pytest.param(drivers.retried_task, "after-staging", id="a task killed after staging", marks=long),
         pytest.param(drivers.retried_task, "amid-staging", id="a task killed amid staging", marks=long),
         pytest.param(drivers.speculated_task, "after-staging", id="a task speculated after staging", marks=long),
         pytest.param(drivers.speculated_task, "amid-staging", id="a task speculated amid staging", marks=long),

@@ -17,13 +17,27 @@ import pytest
 from tests.support.places import PROJECT
 from tests.torture import fuzz
 from tests.torture.answer_decoders import ANSWER_DECODERS
+from tests.torture.controller_decoders import CONTROLLER_DECODERS
 from tests.torture.live_decoders import LIVE_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
+from tests.torture.replication_decoders import REPLICATION_DECODERS
 from tests.torture.samples import Samples
 from tests.torture.server_decoders import SERVER_DECODERS
 from tests.torture.wire_decoders import WIRE_DECODERS
 
-ROOMS = ("remoting", "remoting_server", "access", "client", "namesrv", "broker", "broker_server", "source", "sink")
+ROOMS = (
+    "remoting",
+    "remoting_server",
+    "access",
+    "client",
+    "namesrv",
+    "controller",
+    "broker",
+    "broker_server",
+    "source",
+    "sink",
+)
+OF_REPLICATION = ("storage/format/replication.py", "storage/format/epoch.py")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
@@ -34,7 +48,26 @@ READING = frozenset(
 """Calls by which a function decodes; every `decode_…` is one, too."""
 
 _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_hostile_servers.py feeds it"
+_CONTROLLERS = (
+    "it needs a controller's connection; headers and bodies of controllers are fuzzed (controller_decoders.py)"
+)
+_MASTERS = "it needs a master's connection; the tables that it copies are fuzzed as files"
 NOT_FOREIGN = {
+    "broker/consumer_filters.py ConsumerFilters._maps": "records that this broker has judged and written",
+    "broker/pull_filters.py retry_filter": "records that this broker has judged and written",
+    "broker_server/controllers.py Controllers._find_leader": _CONTROLLERS,
+    "broker_server/controllers.py Controllers.alter": _CONTROLLERS,
+    "broker_server/controllers.py Controllers.elect": _CONTROLLERS,
+    "broker_server/controllers.py Controllers.next_id": _CONTROLLERS,
+    "broker_server/controllers.py Controllers.register": _CONTROLLERS,
+    "broker_server/controllers.py Controllers.term": _CONTROLLERS,
+    "broker_server/controllers.py _set_of": _CONTROLLERS,
+    "broker_server/identity.py IdentityFiles._read": "a line of a broker; tests/broker_server/test_identity.py has spoilt ones",
+    "broker_server/member_group.py MemberGroup.ask": "read_answer_body is fuzzed",
+    "broker_server/offsets_ahead.py _deliveries_behind": "records of the broker's own log",
+    "broker_server/registration.py Registration._heed_place": "read_answer_header is fuzzed",
+    "broker_server/state_copies.py Master.state": _MASTERS,
+    "broker_server/state_copies.py StateCopies._store": _MASTERS,
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
@@ -52,6 +85,7 @@ NOT_FOREIGN = {
 
 _OF_THESE_ROOMS = (
     *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS, *SERVER_DECODERS),
+    *(*CONTROLLER_DECODERS, *REPLICATION_DECODERS),
     *(decoder for decoder in fuzz.DECODERS if decoder.name in ("client batches", "positions of a query")),
 )
 
@@ -65,7 +99,8 @@ def _called(function: ast.AST) -> Iterator[str]:
 def _decoders() -> dict[str, tuple[str, int]]:
     """Each function that decodes, as `room/file function`, with file and first line."""
     found = {}
-    for path in (path for room in ROOMS for path in sorted((PROJECT / "spark_mq" / room).glob("*.py"))):
+    of_rooms = [path for room in ROOMS for path in sorted((PROJECT / "spark_mq" / room).glob("*.py"))]
+    for path in (*of_rooms, *(PROJECT / path for path in OF_REPLICATION)):
         for name, function in _functions(ast.parse(path.read_text("utf-8")), ""):
             names = set(_called(function))
             if names & READING or any(each.startswith("decode_") for each in names):

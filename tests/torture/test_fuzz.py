@@ -21,7 +21,7 @@ from tests.torture.mutations import Mutator, smallest
 
 BY_NAME = {decoder.name: decoder for decoder in fuzz.DECODERS}
 FEW = one_in(3, [(name, 0.02) for name in BY_NAME])
-MANY = one_in(3, [(name, 0.2) for name in BY_NAME], others=pytest.mark.long)
+MANY = one_in(3, [(name, 0.1) for name in BY_NAME], others=pytest.mark.long)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.support.queue_history import Seen, see
 from tests.support.writer_process import Writers
 from tests.torture import kills
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 SEED = 5
 SOME_FAILPOINTS = Random(SEED).sample(kills.FAILPOINTS, 6)

@@ -21,7 +21,7 @@ from tests.support.shares import one_in
 from tests.torture.power_loss import FLUSHES, Lives, Past, any_config, play
 from tests.torture.workload import StoreWorkload
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("seed", range(1))

@@ -117,6 +117,7 @@ def plain(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(outgoing())
 def test_records_are_the_same(case: tuple[OutgoingMessages, bytes]) -> None:

@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.*;
 
 /** Consume OUT.jsonl group=NAME topics=A,B [key=value ...]: a push consumer that writes down all that it is handed, until it is killed.
- *  ns (127.0.0.1:9876), namespace (none), tags (*), orderly (false). It begins with the first message of each queue.
+ *  ns (127.0.0.1:9876), namespace (none), tags (*), sql (an expression in place of tags), orderly (false). It begins with the first message of each queue.
  *  Lines, by `type`: `ready`, `message` (in the order in which the listener got them: of an orderly consumer that of each queue). */
 public class Consume {
   static Writer out;
@@ -33,7 +33,7 @@ public class Consume {
     if (opt.containsKey("namespace")) consumer.setNamespace(opt.get("namespace"));
     consumer.setNamesrvAddr(opt.getOrDefault("ns", "127.0.0.1:9876")); consumer.setInstanceName("consume" + System.nanoTime()); consumer.setPollNameServerInterval(500);
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-    for (String topic : opt.get("topics").split(",")) consumer.subscribe(topic, opt.getOrDefault("tags", "*"));
+    for (String topic : opt.get("topics").split(",")) consumer.subscribe(topic, opt.containsKey("sql") ? MessageSelector.bySql(opt.get("sql")) : MessageSelector.byTag(opt.getOrDefault("tags", "*")));
     if (Boolean.parseBoolean(opt.get("orderly"))) consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> { note(messages); return ConsumeOrderlyStatus.SUCCESS; });
     else consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> { note(messages); return ConsumeConcurrentlyStatus.CONSUME_SUCCESS; });
     consumer.start();

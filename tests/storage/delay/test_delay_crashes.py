@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.delay.delay_offsets import FILE_NAME, DelayOffsets
 from storage.delay.schedule import DELIVERY, deliver_due
 from storage.failpoints import ENVIRONMENT
 from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, FlushConfig
+from storage.tables.delay_offsets import FILE_NAME, DelayOffsets
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.places import PROJECT

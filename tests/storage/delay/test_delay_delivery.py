@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.schedule import DeliveryReport, Undeliverable, deliver_due, read_plan
 from storage.errors import StateFileError
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -18,6 +17,7 @@ from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import DelayConfig, RetentionConfig
+from storage.tables.delay_offsets import DelayOffsets
 
 START_MS = 1_700_000_000_000
 LEVELS = "1s 5s 10s"

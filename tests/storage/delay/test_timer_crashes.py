@@ -19,7 +19,7 @@ from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.timed_store import NOW, TimedStore
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DELIVERED = Counter(
     [*(f"due-{number}" for number in range(9)), *(f"soon-{number}" for number in range(6)), "kept", "far", "new"]

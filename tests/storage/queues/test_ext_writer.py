@@ -1,6 +1,6 @@
 """Extension units as they are written: their bytes, where they go on, what is cut.
 
-Expected bytes are Java's: ConsumeQueueExt.put with units without a bit map. `tests/interop/test_extension_units.py` asks its classes.
+Expected bytes are Java's: ConsumeQueueExt.put. `tests/interop/test_extension_units.py` asks its classes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from jobs.rebuild_queues import rebuild_queues
 from jobs.verify_store import verify_store
 from storage import open_store
 from storage.errors import StoreRefusedError
-from storage.format.consume_queue import ENTRY_SIZE, decode_entries, ext_address, ext_position, is_ext_address
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.bloom_filter import BitTest, BloomFilter
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, ext_address, ext_position, is_ext_address
 from storage.format.java_hash import string_hash
+from storage.log.dispatch import QueueEntries
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+from storage.queues.ext_writer import ConsumeQueueExtWriter
+from storage.queues.writer import ConsumeQueueWriter
 from storage.settings.load import StoreConfig, parse_config
 from tests.support.fixture_stores import Fixture
 
@@ -268,3 +275,71 @@ def unit_sizes(content: bytes) -> list[int]:
         sizes.append(size)
         at += size
     return sizes
+
+
+def entries_of(count: int, *, first: int, width: int = 0) -> QueueEntries:
+    """Entries of records of 100 bytes, and maps of so many bytes, each with its row's number."""
+    entries = np.zeros(count, ENTRY)
+    entries["commitlog_offset"], entries["size_bytes"] = 100 * (first + np.arange(count)), 100
+    entries["tags_code"] = 7
+    maps = np.repeat(np.arange(count, dtype=np.uint8)[:, None], width, axis=1) if width else None
+    return QueueEntries("T", 0, first + np.arange(count), entries, 1_000 + np.arange(count), maps)
+
+
+def test_units_with_bit_maps_roll_as_javas_do(tmp_path: Path) -> None:
+    files = LocalFileSystem()
+    queue = ConsumeQueue(files, f"{tmp_path}/consumequeue/T/0", "T", 0, 400)
+    ext = ConsumeQueueExtWriter(files, f"{tmp_path}/consumequeue_ext/T/0", EXT_FILE)
+    writer = ConsumeQueueWriter(files, queue, 0, 400, ext=ext)
+    writer.append(entries_of(2, first=0, width=3))
+    writer.append(entries_of(1, first=2))
+    writer.append(entries_of(1, first=3, width=3))
+    units = [struct.pack(">hqqh3s", 23, 7, 1_000 + row, 3, bytes([row] * 3)) for row in (0, 1)]
+    assert ext_files(tmp_path) == {
+        0: (b"".join(units) + b"\xff\xff").ljust(64, b"\0"),
+        64: (struct.pack(">hqqh", 20, 7, 1_000, 0) + units[0]).ljust(64, b"\0"),
+    }
+    assert raw_codes(tmp_path) == [ext_address(place) for place in (0, 23, 64, 84)]
+    shape = BloomFilter(1, 24)
+    passes = ConsumeQueueExt(files, ext.directory).passes
+    codes = np.array(raw_codes(tmp_path))
+    assert passes(codes, BitTest(shape, (0,), 0)).tolist() == [False, True, True, False]
+    assert passes(codes, BitTest(shape, (0, 1), 0)).tolist() == [False, False, True, False]
+    assert passes(codes, BitTest(shape, (1,), 1_000)).tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]  # those before the group pass
+    assert passes(np.array([5, *codes, ext_address(1 << 20)]), BitTest(shape, (0,), 0)).tolist()[::5] == [True, True]
+
+
+def test_a_map_that_a_power_loss_may_have_torn_counts_as_wrong(tmp_path: Path) -> None:
+    files = LocalFileSystem()
+    queue = ConsumeQueue(files, f"{tmp_path}/consumequeue/T/0", "T", 0, 4_000)
+    ext = ConsumeQueueExtWriter(files, f"{tmp_path}/consumequeue_ext/T/0", 4_096)
+    writer = ConsumeQueueWriter(files, queue, 0, 4_000, ext=ext)
+    writer.append(entries_of(1, first=0))
+    new = entries_of(100, first=1, width=14)
+    assert new.bit_maps is not None
+    new.bit_maps[:, :] = 1
+    writer.append(new)
+    assert writer.end_of_sound_units(new) == 101
+    path = tmp_path / "consumequeue_ext/T/0" / f"{0:020d}"
+    sound, torn_at = path.read_bytes(), []
+    for row in range(100):
+        start, end = 20 + 34 * row, 20 + 34 * (row + 1)
+        lost = max((end - 1) // 512 * 512, start + 20)  # what stands in the sector of the map's end
+        path.write_bytes(sound[:lost] + bytes(end - lost) + sound[end:])
+        if lost % 512 == 0:
+            torn_at.append(row)
+        assert writer.end_of_sound_units(new) == (row + 1 if lost % 512 == 0 else 101), row
+    assert len(torn_at) == 4
+
+
+def test_a_map_that_no_unit_can_hold_is_left_out(tmp_path: Path) -> None:
+    files = LocalFileSystem()
+    queue = ConsumeQueue(files, f"{tmp_path}/consumequeue/T/0", "T", 0, 400)
+    ext = ConsumeQueueExtWriter(files, f"{tmp_path}/consumequeue_ext/T/0", 1 << 16)
+    ConsumeQueueWriter(files, queue, 0, 400, ext=ext).append(entries_of(1, first=0, width=1 << 15))
+    assert ext_files(tmp_path)[0][:20] == struct.pack(">hqqh", 20, 7, 1_000, 0)

@@ -27,6 +27,8 @@ from storage.files.local_files import LocalSmallReads, LocalWriter
 from storage.settings.nouns import CommitLogConfig, IndexConfig
 from tests.support.places import PROJECT
 
+pytestmark = pytest.mark.slow
+
 QUEUES_A_TOPIC = 8
 TOPICS = 250
 QUEUES = QUEUES_A_TOPIC * TOPICS

@@ -18,6 +18,8 @@ from storage.queues.writer import ConsumeQueueWriter
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
 from tests.support.shares import one_in
 
+pytestmark = pytest.mark.slow
+
 MESSAGES = 600
 WIDE, NARROW = 6_000, 300  # entries a file
 NAME = ("T", 0)

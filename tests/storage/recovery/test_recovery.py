@@ -404,7 +404,9 @@ def prepared(scene: str, store: StoreBuilder) -> None:
 
 
 @pytest.mark.crash
-@IN_STEPS
+@pytest.mark.parametrize(
+    "step", [5, pytest.param(3, marks=pytest.mark.slow), pytest.param(1, id="all", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize(
     "scene", one_in(2, ["nothing", "queues lost", "all lost", "index lost", "torn tail", "late records"])
@@ -439,7 +441,7 @@ def test_a_recovery_killed_anywhere_and_run_again_ends_the_same(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("step", [21, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [21, pytest.param(7, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", one_in(2, ["recovered", "crashed"]))
 def test_the_brokers_store_recovers_the_same_when_killed_on_the_way(
     name: str, step: int, pristine_store: Callable[[str], Fixture], fixture_store: Callable[[str], Fixture]

@@ -51,6 +51,7 @@ RULES = [
     # How large
     Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
+    Rule("sizes of a request's batch", SIZES, "refuse_first_excess", REQUEST),
     Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", INNER),
     Rule("a record that the timer can read", SIZES, "timer_record_limit", f"{SIZES} storage.delay.timer_records"),
     Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {RETURNED}"),
@@ -85,6 +86,7 @@ RULES = [
         f"storage.format.delay_level storage.log.dispatch {ROW_DELAYS}",
     ),
     Rule("keys in the index", "storage.format.message_keys", "message_keys", f"storage.log.dispatch {ROWS}"),
+    Rule("keys of a few messages", "storage.format.message_keys", "few_message_keys", "storage.messages.few_messages"),
 ]
 
 RETIRED = (

@@ -15,8 +15,8 @@ from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put_status import PutStatus
 from storage.service import put_service
-from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, append_together
-from storage.service.put_service import PutReceipt, PutService
+from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutReceipt, append_together
+from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 
 V4, V6 = bytes([127, 0, 0, 1, 0, 0, 40, 1]), bytes(range(16)) + bytes([0, 0, 40, 1])
@@ -115,7 +115,7 @@ def test_what_is_stored_and_cannot_be_made_readable_is_no_refusal(
 
 
 def test_where_nobody_knows_what_stands_nobody_is_told_that_it_does() -> None:
-    taken = [JoinedPut(InnerMessages.of([message(number)]), True) for number in range(3)]
+    taken = [JoinedPut(InnerMessages.of([message(number)]), True, 0) for number in range(3)]
 
     def fails(messages: InnerMessages) -> pa.RecordBatch:
         raise OSError(5, "the disk is gone")
@@ -129,7 +129,7 @@ def test_where_nobody_knows_what_stands_nobody_is_told_that_it_does() -> None:
 
 def test_a_group_has_a_limit_and_keeps_the_order() -> None:
     group = PutGroup()
-    joined = [group.join(InnerMessages.of([message(number)]), True) for number in range(GROUP_MESSAGES + 3)]
+    joined = [group.join(InnerMessages.of([message(number)]), True, 0) for number in range(GROUP_MESSAGES + 3)]
     first = group.take()
     assert first == joined[:GROUP_MESSAGES]
     assert group.take() == joined[GROUP_MESSAGES:]

@@ -23,7 +23,8 @@ from storage.messages.inner_messages import InnerMessage
 from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
 from storage.rows.messages import MessageRows
-from storage.service.put_service import PutReceipt, PutService
+from storage.service.put_group import PutReceipt
+from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 from tests.support.gated_disk import PATIENCE_S, Gate, GatedDisk

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from storage import MessageStore, open_store
-from storage.delay.delay_offsets import DelayOffsets
 from storage.delay.timer_metrics import TimerMetrics
 from storage.ends.hint import load_hint
 from storage.errors import StateFileError
@@ -21,6 +20,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.index.trust import IndexTrust, load_index_trust, save_index_trust
 from storage.messages.half_messages import HALF_TOPIC
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_offsets import DelayOffsets
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import TopicTable

@@ -66,7 +66,7 @@ ORDERS = (
             Step("a full file synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=is_file),
             Step("its directory synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=is_directory),
             Step("a new file made at full length", f"{_FILES}.create_file", within=f"{_EXT}._write"),
-            Step("units, with empty bit maps", f"{_FILES}.write", within=f"{_EXT}._write"),
+            Step("units", f"{_FILES}.write", within=f"{_EXT}._write"),
             Step("the entries that name them", f"{_QUEUE}._write"),
         ),
         stories=("putting with extension units",),

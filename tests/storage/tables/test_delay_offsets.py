@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from storage.delay.delay_offsets import DelayOffsets
 from storage.errors import StateFileError
 from storage.tables.data_version import DataVersion
+from storage.tables.delay_offsets import DelayOffsets
 from tests.support.places import VECTORS
 
 TEXT = (VECTORS / "config" / "delayOffset.json").read_text(encoding="utf-8")

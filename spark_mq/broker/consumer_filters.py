@@ -1,0 +1,192 @@
+"""The expressions by which groups filter topics, while a broker runs: told by heartbeats, kept over restarts, and for a while when
+their groups have left.
+
+Each change replaces the table, so that whoever dispatches messages sees one that does not change. Changes are for one thread at a time.
+
+Java: ConsumerFilterManager, CommitLogDispatcherCalcBitMap. Departure: a filter is born when whoever dispatches knows it; Java sets its
+time before, so that a message between the two may be withheld from the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_mq.broker.pull_filters import compiled_text, is_tag_type
+from spark_mq.broker.sql92 import Expression
+from spark_mq.remoting.client_bodies import SubscriptionData
+from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
+from storage.format.properties import decode_properties
+from storage.tables.consumer_filters import BloomData, ConsumerFilter, ConsumerFilterTable
+
+_AT_START_MS = 30_000
+"""So long ago groups are said to have left that a broker finds in its file. Java: ConsumerFilterManager.decode."""
+_NEVER_MS = 2**63 - 1
+
+
+class KnownFilter(NamedTuple):
+    """A group's filter of a topic and its expression; None where the file has one that is none: then all messages pass."""
+
+    filter: ConsumerFilter
+    expression: Expression | None
+
+    def changed(self, **changes: int) -> KnownFilter:
+        """With other times or another version."""
+        return self._replace(filter=replace(self.filter, **changes))  # type: ignore[arg-type]
+
+    def is_same(self, text: str, expression_type: str, bloom: BloomData) -> bool:
+        """Whether it wants the same messages, by the same bits."""
+        known = self.filter
+        return (known.expression, known.expression_type, known.bloom) == (text, expression_type, bloom)
+
+
+class ConsumerFilters:
+    """All of them. Times are ms."""
+
+    def __init__(
+        self,
+        shape: BloomFilter,
+        table: ConsumerFilterTable | None = None,
+        *,
+        clock: Callable[[], int],
+        kept_ms: int = 86_400_000,
+    ) -> None:
+        """`table` is the file's; all of it is dropped where its bits are of another shape, as in Java. `kept_ms` is how long a dead
+        filter stays.
+        """
+        self.shape = shape
+        self._clock = clock
+        self._kept_ms = kept_ms
+        self._is_changed = False
+        self._known: Mapping[str, Mapping[str, KnownFilter]] = {}
+        if table is not None and all(_is_of_shape(each.bloom, shape) for each in table):
+            now_ms = clock()
+            self._known = {
+                topic: {group: _loaded(each, now_ms) for group, each in groups.items()}
+                for topic, groups in table.topics.items()
+            }
+
+    # Heartbeats
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """What a heartbeat says: new or newer expressions are taken, those of topics that are left out die."""
+        topics = set()
+        for told in subscriptions:
+            topics.add(told.topic)
+            if not is_tag_type(told.expression_type) and told.sub_string:
+                self._register(group, told)
+        self._bury(group, topics)
+
+    def _register(self, group: str, told: SubscriptionData) -> None:
+        topic, text, expression_type = told.topic, told.sub_string or "", told.expression_type or ""
+        old = self.find(topic, group)
+        if old is not None and told.sub_version <= old.filter.client_version:
+            if told.sub_version == old.filter.client_version and old.filter.is_dead:
+                self._set(topic, group, old.changed(dead_ms=0))
+            return
+        bloom = BloomData(self.shape.bit_count, self.shape.positions(f"{group}#{topic}"))
+        if old is not None and old.is_same(text, expression_type, bloom):
+            self._set(topic, group, old.changed(client_version=told.sub_version, dead_ms=0))
+            return
+        expression = compiled_text(expression_type, text)
+        if expression is None:  # the group's next pull tells it
+            self._drop(topic, group)
+            return
+        new = KnownFilter(
+            ConsumerFilter(
+                group,
+                topic,
+                text,
+                expression_type,
+                born_ms=_NEVER_MS,
+                client_version=told.sub_version,
+                bloom_document=bloom.to_document(),
+            ),
+            expression,
+        )
+        self._set(topic, group, new)
+        self._set(topic, group, new.changed(born_ms=self._clock()))
+
+    def unregister(self, group: str) -> None:
+        """The group has left."""
+        self._bury(group, set())
+
+    def _bury(self, group: str, kept_topics: set[str]) -> None:
+        now_ms = self._clock()
+        for topic, groups in self._known.items():
+            known = groups.get(group)
+            if known is not None and topic not in kept_topics and not known.filter.is_dead:
+                self._set(topic, group, known.changed(dead_ms=now_ms))
+
+    def _set(self, topic: str, group: str, known: KnownFilter) -> None:
+        self._known = {**self._known, topic: {**self._known.get(topic, {}), group: known}}
+        self._is_changed = True
+
+    def _drop(self, topic: str, group: str) -> None:
+        if self.find(topic, group) is not None:
+            groups = {name: known for name, known in self._known[topic].items() if name != group}
+            others = {name: known for name, known in self._known.items() if name != topic}
+            self._known = {**others, topic: groups} if groups else others
+            self._is_changed = True
+
+    # Pulls and dispatch
+
+    def find(self, topic: str, group: str) -> KnownFilter | None:
+        """What is known of the group in the topic, dead or alive."""
+        return self._known.get(topic, {}).get(group)
+
+    def bit_test(self, known: KnownFilter) -> BitTest | None:
+        """What bit maps say of the group's messages; None where there is nothing to be compared."""
+        bloom = known.filter.bloom
+        if known.expression is None or not _is_of_shape(bloom, self.shape) or bloom is None:
+            return None
+        return BitTest(self.shape, bloom.positions, known.filter.born_ms)
+
+    def maps_of(self, topic: str) -> MapsOf | None:
+        """Who makes the bit maps of a topic's messages; None where no group filters it. By any thread."""
+        found = self._known.get(topic)
+        return None if not found else lambda properties: self._maps(found, properties)
+
+    def _maps(self, found: Mapping[str, KnownFilter], properties: Sequence[bytes]) -> np.ndarray:
+        decoded = [decode_properties(raw) for raw in properties]
+        sets = []
+        for known in found.values():
+            test = self.bit_test(known)
+            if test is not None and (expression := known.expression) is not None:
+                sets.append((test.positions, np.array([expression(each) for each in decoded], bool)))
+        return self.shape.maps(sets, len(decoded))
+
+    # The file
+
+    def note_unsaved(self) -> None:
+        """The table that was taken is not in the file."""
+        self._is_changed = True
+
+    def take_change(self) -> ConsumerFilterTable | None:
+        """The table for the file, without those that have been dead for too long; None if it is as it was asked for before."""
+        now_ms = self._clock()
+        for topic, groups in self._known.items():
+            for group, known in groups.items():
+                if known.filter.is_dead and now_ms - known.filter.dead_ms >= self._kept_ms:
+                    self._drop(topic, group)
+        was_changed, self._is_changed = self._is_changed, False
+        if not was_changed:
+            return None
+        return ConsumerFilterTable(
+            {topic: {group: known.filter for group, known in groups.items()} for topic, groups in self._known.items()}
+        )
+
+
+def _is_of_shape(bloom: BloomData | None, shape: BloomFilter) -> bool:
+    """Java: BloomFilter.isValid."""
+    return bloom is not None and (bloom.bit_count, len(bloom.positions)) == (shape.bit_count, shape.hash_count)
+
+
+def _loaded(found: ConsumerFilter, now_ms: int) -> KnownFilter:
+    """All groups are taken for gone when a broker starts, since a while ago."""
+    if found.dead_ms == 0:
+        found = replace(found, dead_ms=max(found.born_ms, now_ms - _AT_START_MS))
+    return KnownFilter(found, compiled_text(found.expression_type, found.expression))

@@ -1,0 +1,290 @@
+"""A broker in controller mode: a controller says whether it is master or slave, and it becomes that by being started anew.
+
+    identity ─▶ registered (1003) ─▶ heartbeats (904) ─▶ a term (1003, 1002, 1004; 1008 wakes) ─▶ `RunningBroker` in its role
+    store failed ─▶ closed, controllers left ─▶ silent until another term ─▶ opened, which recovers ─▶ heartbeats …
+
+Between two roles nothing listens, and nothing is acknowledged: what still waits for copies hears FLUSH_SLAVE_TIMEOUT.
+Departure: Java keeps its listeners, and the connections of its clients. Java: ReplicasManager, BrokerController.changeToMaster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+from spark_mq.broker_server.controllers import Controllers, Position
+from spark_mq.broker_server.identity import Applied, IdentityFiles
+from spark_mq.broker_server.offsets_ahead import lower_levels_for_cut
+from spark_mq.broker_server.opening import ControllerMode, opened_store
+from spark_mq.broker_server.server import RunningBroker
+from spark_mq.broker_server.settings import Configuration
+from spark_mq.client.errors import ClientError, ResponseError
+from spark_mq.remoting import RemotingError
+from storage.epoch_times import current_time_ms
+from storage.errors import StoreRefusedError
+from storage.files.local_file_system import LocalFileSystem
+from storage.ha.begun_epoch import lost_epoch
+from storage.ha.epoch_file import EpochFile
+from storage.ha.roles import Role, Term, next_role
+from storage.ha.truncation import truncate_store
+from storage.rules.response_codes import ResponseCode
+
+HEARTBEAT_SECONDS = 1.0
+_LITTLE_SECONDS = 60.0
+_ASK_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+_LEAST_SECONDS = 0.05
+_SILENT_SECONDS = 30.0
+"""So long at most a broker whose store has failed waits for another one to be elected, and if it failed a little before, too."""
+_BEATS_OF_SILENCE = 30
+"""One of so many is sent by who wants to be taken for gone: a controller that never heard of it elects nobody in its place."""
+_UNKNOWN = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
+_LOG = logging.getLogger(__name__)
+
+
+class ControlledBroker:
+    """One broker of a group, from `start` to `close`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._configuration = configuration
+        settings = configuration.controllers
+        assert settings is not None
+        self.address = f"{configuration.own_identity.broker_ip1}:{configuration.own_identity.listen_port}"
+        self.name, cluster = configuration.broker_name, configuration.store.identity.broker_cluster_name
+        self._connect = partial(Controllers, settings, cluster, self.name, self.address)
+        self._controllers = self._connect()
+        self._files = LocalFileSystem()
+        self._root = configuration.process.store_path_root_dir
+        self._identity = IdentityFiles(self._files, self._root, cluster, self.name)
+        self._own_id: int | None = None
+        self.role: Role | None = None
+        """What it is; None = fenced."""
+        self.running: RunningBroker | None = None
+        self._position = Position()
+        self._must_recover = True
+        """Whether it is not known how far the log is: then no controller is to take this broker for alive."""
+        self._failed_term: Term | None = None
+        self._failed_at = -math.inf
+        self._rests_s = _RETRY_SECONDS
+        self._lost_in: int | None = None
+        """The epoch of which it may have lost the end; it says hardly anything until there is a later one."""
+        self._cut_to: int | None = None
+        self._due = threading.Event()
+        self._closing = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="controllers' heartbeats", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="controlled broker", daemon=True)
+
+    @classmethod
+    async def start(cls, configuration: Configuration) -> ControlledBroker:
+        """Returns at once: the broker listens when a controller has said what it is."""
+        found = cls(configuration)
+        found._heart.start()
+        found._thread.start()
+        return found
+
+    async def close(self) -> None:
+        """Closes the store cleanly, then leaves the controllers."""
+        self._closing.set()
+        self._due.set()
+        await asyncio.to_thread(self._thread.join)
+        await self._stop()
+        await asyncio.to_thread(self._heart.join)
+        await asyncio.to_thread(self._controllers.close)
+
+    def look(self) -> None:
+        """Something may have changed: the controller is asked now. From any thread; nothing is believed."""
+        self._due.set()
+
+    # Heartbeats, in a thread of their own: a change of role takes its time
+
+    def _beat(self) -> None:
+        for number in count(1):
+            if self._closing.wait(HEARTBEAT_SECONDS):
+                return
+            if self._lost_in is not None and number % _BEATS_OF_SILENCE:
+                continue
+            try:
+                self._beat_once()
+            except (ClientError, RemotingError) as error:
+                _LOG.info("no heartbeat: %s", error)
+            except Exception:  # whatever it is, the next one is sent
+                _LOG.exception("no heartbeat")
+
+    def _beat_once(self) -> None:
+        """Nothing of a broker that takes nothing: others are to be elected."""
+        if self._own_id is None or self._must_recover:
+            return
+        running = self.running
+        if running is not None:
+            if running.failure is not None:
+                self.look()
+                return
+            self._position = running.position()
+        self._controllers.heartbeat(self._own_id, self._position)
+
+    # What the controller says
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            waits_s = _ASK_SECONDS
+            try:
+                self._look()
+            except (ClientError, RemotingError) as error:
+                _LOG.warning("controllers: %s", error)
+                waits_s = _RETRY_SECONDS
+            except Exception:  # whatever it is, the controller is asked again
+                _LOG.exception("the broker does not become what it is to be")
+                self.role, waits_s = None, _ASK_SECONDS
+            if self.running is None:
+                waits_s = min(waits_s, _RETRY_SECONDS)
+            self._closing.wait(_LEAST_SECONDS)  # anybody may send notices
+            self._due.wait(waits_s)
+            self._due.clear()
+
+    def _look(self) -> None:
+        if self.running is not None and (failure := self.running.failure) is not None:
+            self._give_way(failure)
+        if self._failed_term is not None and not self._may_return(self._failed_term):
+            return
+        if was_away := self._must_recover:
+            self._position = self._recovered()
+            self._must_recover, self._failed_term = False, None
+        if self._own_id is None:
+            own_id = self._registered_id()
+            told = self._controllers.register(own_id)
+            self._own_id = own_id  # now that the controller has the address, too
+        else:
+            told = self._term()
+        if was_away:
+            self._beat_once()
+        if self._stands_aside(told):
+            return
+        if told.master_id is None:
+            told = self._controllers.elect(self._own_id)
+        role = next_role(self._own_id, self.role, told)
+        cut_to, self._cut_to = self._cut_to, None
+        if role is not None:  # in which it is compared anew
+            self._become(role, None)
+        elif self.role is not None and cut_to is not None:
+            self._become(self.role, cut_to)
+        elif self.running is not None:
+            self.running.heed_term(told)
+
+    def _give_way(self, failure: str) -> None:
+        """The store takes nothing until it is opened again. A master's place is another one's then, so the controllers are left."""
+        _LOG.error("%s takes nothing more (%s): it is closed, and opened again", self._root, failure)
+        self._must_recover = True
+        now = time.monotonic()
+        self._rests_s = _RETRY_SECONDS if now - self._failed_at >= _LITTLE_SECONDS else _SILENT_SECONDS
+        self._failed_at = now
+        role, self.role = self.role, None
+        self._failed_term = None if role is None else role.term
+        left, self._controllers = self._controllers, self._connect()
+        try:
+            left.close()
+        finally:
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+
+    def _may_return(self, failed: Term) -> bool:
+        """Whether a store that has failed may be opened: the controller has said something else since, or says nothing new for long."""
+        away_s = time.monotonic() - self._failed_at
+        if away_s < self._rests_s or failed.master_id != self._own_id:
+            return away_s >= self._rests_s
+        told = self._controllers.term()
+        return told.epoch > failed.epoch or told.master_id != failed.master_id or away_s >= _SILENT_SECONDS
+
+    def _stands_aside(self, told: Term) -> bool:
+        """A master that may have lost the end of its log does not write on in that epoch, where slaves may have more.
+
+        It is silent for as long as a controller believes in brokers, again and again, until there is another epoch.
+        Departure: Java begins the epoch anew, behind what slaves have of it.
+        """
+        if self._lost_in is None:
+            return False
+        if told.epoch == self._lost_in and told.master_id == self._own_id:
+            _LOG.warning("the end of epoch %d may be lost here: another one is waited for", told.epoch)
+            return True
+        self._lost_in = None
+        return False
+
+    def _term(self) -> Term:
+        assert self._own_id is not None
+        try:
+            return self._controllers.term()
+        except ResponseError as error:
+            if error.code not in _UNKNOWN:
+                raise
+            return self._controllers.register(self._own_id)
+
+    def _recovered(self) -> Position:
+        """How far the log is before anybody is elected. Makes the store where there is none."""
+        if self._configuration.store.flush.flush_disk_type != "SYNC_FLUSH":
+            self._lost_in = lost_epoch(self._files, self._root)
+        epochs = EpochFile(self._files, self._root)
+        with opened_store(self._configuration, "candidate") as store:
+            end = store.writer.log_end if store.log.files else 0
+            return Position(epochs.last_epoch, end, min(end, store.writer.dispatched_end))
+
+    def _registered_id(self) -> int:
+        """The identity in the store, or a new one. Raises ClientError, StoreRefusedError, OSError."""
+        found = self._identity.broker_id()
+        if found is not None:
+            return found
+        while True:
+            applied = self._identity.applied()
+            if applied is None:
+                code = f"{self.address};{current_time_ms()}"
+                applied = Applied(self._controllers.next_id(), code)
+                self._identity.apply(applied)
+            if self._controllers.apply_id(*applied):
+                self._identity.keep(applied.broker_id)
+                return applied.broker_id
+            self._identity.give_up()
+
+    # Roles
+
+    def _become(self, role: Role, cut_to: int | None) -> None:
+        _LOG.info("%s of epoch %d: master is %s", self.name, role.term.epoch, role.term.master_address)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self.role = self._cut_to = None  # what a follower of before has said counts no longer
+        configuration = self._configured(role)
+        if cut_to is not None:
+            with opened_store(configuration, "controlled") as store:
+                lower_levels_for_cut(store, cut_to)
+            holds_back = not configuration.store.replication.read_un_committed
+            truncate_store(
+                self._root, cut_to, config=configuration.store, writes_as="controlled", holds_back=holds_back
+            )
+            _LOG.warning("the log is cut at %d: what no master has confirmed behind it is gone", cut_to)
+        epochs = EpochFile(self._files, self._root)
+        mode = ControllerMode(role, epochs, self._controllers, self.look, self._diverged)
+        starting = RunningBroker.start(configuration, mode)
+        self.running = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
+        self.role = role
+        _LOG.info("%s is %s", self.name, "master" if role.is_master else "slave")
+
+    async def _stop(self) -> None:
+        running, self.running = self.running, None
+        if running is not None:
+            self._position = running.position()
+            await running.close()
+
+    def _configured(self, role: Role) -> Configuration:
+        store = self._configuration.store
+        mode = replace(store.mode, broker_role="SYNC_MASTER" if role.is_master else "SLAVE")
+        return replace(self._configuration, store=replace(store, mode=mode))
+
+    def _diverged(self, agreed: int, confirmed: int) -> None:
+        """Raises StoreRefusedError: what was confirmed is not cut."""
+        if agreed < confirmed:
+            reason = f"the master's log ends at {agreed}, and {confirmed} was confirmed here"
+            raise StoreRefusedError(self._root, reason)
+        self._cut_to = agreed
+        self._due.set()

@@ -1,0 +1,179 @@
+"""What a broker asks its controllers. Each call waits; not for the event loop's thread. Java: BrokerOuterAPI, ReplicasManager."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
+from spark_mq.client.errors import BrokerUnreachableError, ClientError, ResponseError, request_text
+from spark_mq.client.event_loop import run
+from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, make_request, write_header
+from spark_mq.remoting import controller_headers as wire
+from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
+from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from storage.ha.roles import Term
+from storage.rules.response_codes import ResponseCode
+
+_TIMEOUT_MS = 3_000
+_HEARD_FOR_MS = 10_000
+"""So long a controller takes a silent broker for alive. Java: controllerHeartBeatTimeoutMills."""
+
+
+class Position(NamedTuple):
+    """How far a broker's log is."""
+
+    epoch: int = -1
+    max_offset: int = 0
+    confirm_offset: int = 0
+
+
+class Controllers:
+    """The controllers of one broker; requests go to the one that leads. Thread-safe."""
+
+    def __init__(self, settings: ClientSettings, cluster: str, broker_name: str, address: str) -> None:
+        """`settings` names the controllers; `address` is the broker's."""
+        self._settings = settings
+        self._client = RemotingClient(settings)
+        self._cluster, self._name, self._address = cluster, broker_name, address
+        self._leader: str | None = None
+
+    def close(self) -> None:
+        """Hangs up: controllers take the broker for gone."""
+        run(self._client.close())
+
+    def heartbeat(self, broker_id: int, position: Position) -> None:
+        """904, one-way, to each of them; who is not reached hears the next one."""
+        header = BrokerHeartbeatRequest(
+            cluster_name=self._cluster,
+            broker_address=self._address,
+            broker_name=self._name,
+            broker_id=broker_id,
+            epoch=position.epoch,
+            max_offset=position.max_offset,
+            confirm_offset=position.confirm_offset,
+            heartbeat_timeout_ms=_HEARD_FOR_MS,
+        )
+        for address in self._settings.name_servers:
+            command = make_request(RequestCode.BROKER_HEARTBEAT, write_header(header), is_oneway=True)
+            try:
+                run(self._client.invoke_oneway(address, command, _TIMEOUT_MS))
+            except ClientError:
+                continue
+
+    def next_id(self) -> int:
+        """1012: the id that is free."""
+        header = wire.NextBrokerIdRequest(cluster_name=self._cluster, broker_name=self._name)
+        address, answer = self._ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
+        told = read_answer_header(wire.NextBrokerIdAnswer, answer, address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
+        return told.next_broker_id or 1
+
+    def apply_id(self, broker_id: int, check_code: str) -> bool:
+        """1013: whether the id is this broker's now."""
+        header = wire.ApplyBrokerIdRequest(
+            cluster_name=self._cluster,
+            broker_name=self._name,
+            applied_broker_id=broker_id,
+            register_check_code=check_code,
+        )
+        try:
+            self._ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+        except ResponseError as error:
+            if error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+                return False
+            raise
+        return True
+
+    def register(self, broker_id: int) -> Term:
+        """1003: the broker is here; what the controller says of its group."""
+        header = wire.RegisterToControllerRequest(
+            cluster_name=self._cluster,
+            broker_name=self._name,
+            broker_id=broker_id,
+            broker_address=self._address,
+            invoke_time_ms=_now_ms(),
+        )
+        code = RequestCode.CONTROLLER_REGISTER_BROKER
+        address, answer = self._ask(code, header)
+        told = read_answer_header(wire.RegisterToControllerAnswer, answer, address, code)
+        return _term(told.master_epoch, told.master_broker_id, told.master_address, _set_of(answer, address, code))
+
+    def elect(self, broker_id: int) -> Term:
+        """1002: there is no master; the one that is elected, or is there still."""
+        header = wire.ElectMasterRequest(
+            cluster_name=self._cluster,
+            broker_name=self._name,
+            broker_id=broker_id,
+            designate_elect=False,
+            invoke_time_ms=_now_ms(),
+        )
+        code = RequestCode.CONTROLLER_ELECT_MASTER
+        address, answer = self._ask(code, header, accepted=(ResponseCode.CONTROLLER_MASTER_STILL_EXIST,))
+        told = read_answer_header(wire.MasterAnswer, answer, address, code)
+        body = read_answer_body(ElectedMasterBody, answer, address, code) if answer.body else ElectedMasterBody()
+        found = SyncStateSet(broker_ids=body.broker_ids or (), epoch=told.sync_state_set_epoch or 0)
+        return _term(told.master_epoch, told.master_broker_id, told.master_address, found)
+
+    def term(self) -> Term:
+        """1004: who is master now."""
+        code = RequestCode.CONTROLLER_GET_REPLICA_INFO
+        address, answer = self._ask(code, wire.ReplicaInfoRequest(broker_name=self._name))
+        told = read_answer_header(wire.ReplicaInfoAnswer, answer, address, code)
+        return _term(told.master_epoch, told.master_broker_id, told.master_address, _set_of(answer, address, code))
+
+    def alter(self, own_id: int, epoch: int, wanted: frozenset[int], set_epoch: int) -> SyncStateSet:
+        """1001: others are in sync than before; the set that holds now. Raises ResponseError where the controller says no."""
+        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        header = wire.AlterSyncStateSetRequest(
+            broker_name=self._name, master_broker_id=own_id, master_epoch=epoch, invoke_time_ms=_now_ms()
+        )
+        body = SyncStateSet(broker_ids=tuple(sorted(wanted)), epoch=set_epoch)
+        address, answer = self._ask(code, header, body)
+        return read_answer_body(SyncStateSet, answer, address, code)
+
+    def _ask(
+        self, code: int, header: Header, body: WireBody | bytes = b"", accepted: tuple[int, ...] = ()
+    ) -> tuple[str, RemotingCommand]:
+        """Raises ClientError; a leader that cannot be asked, or is none, is looked for anew by the next call."""
+        address = self._leader or self._find_leader()
+        try:
+            answer = run(self._client.invoke(address, make_call(code, header, body), _TIMEOUT_MS))
+        except ClientError:
+            self._leader = None
+            raise
+        if answer.code not in (ResponseCode.SUCCESS, *accepted):
+            if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                self._leader = None
+            raise ResponseError(answer.code, answer.remark, address, request_text(code))
+        return address, answer
+
+    def _find_leader(self) -> str:
+        code = RequestCode.CONTROLLER_GET_METADATA_INFO
+        failure: ClientError | None = None
+        for address in self._settings.name_servers:
+            try:
+                answer = run(self._client.ask(address, make_call(code), _TIMEOUT_MS))
+                told = read_answer_header(wire.ControllerMetadataAnswer, answer, address, code)
+            except ClientError as error:
+                failure = error
+                continue
+            if told.controller_leader_address:
+                self._leader = told.controller_leader_address
+                return self._leader
+        raise failure or BrokerUnreachableError(self._settings.name_servers[0], "no controller leads now")
+
+
+def _set_of(answer: RemotingCommand, address: str, code: int) -> SyncStateSet:
+    return read_answer_body(SyncStateSet, answer, address, code) if answer.body else SyncStateSet()
+
+
+def _term(epoch: int | None, master_id: int | None, address: str | None, found: SyncStateSet) -> Term:
+    is_known = master_id is not None and master_id > 0 and bool(address)
+    members = frozenset(found.broker_ids)
+    return Term(epoch or 0, master_id if is_known else None, address if is_known else None, members, found.epoch)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

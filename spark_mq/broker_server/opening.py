@@ -1,0 +1,91 @@
+"""A broker's store, opened as it will be used: by its owner, by a slave, or as a controller says. Java: BrokerController.initialize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from spark_mq.broker_server.controllers import Controllers
+from spark_mq.broker_server.offsets_ahead import lower_offsets
+from spark_mq.broker_server.settings import Configuration
+from spark_mq.broker_server.sync_keeper import wait_for
+from storage import open_store
+from storage.errors import StoreRefusedError
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.epoch import EpochEntry
+from storage.ha.begun_epoch import note_epoch
+from storage.ha.epoch_file import EpochFile
+from storage.ha.roles import Role
+from storage.message_store import MessageStore, WritesAs
+from storage.service.put_service import PutService
+from storage.settings.unread import warn_of_unread
+
+_LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
+
+
+class ControllerMode(NamedTuple):
+    """What a broker in controller mode is, from its start to its close."""
+
+    role: Role
+    epochs: EpochFile
+    controllers: Controllers
+    doubt: Callable[[], None]
+    """Called when the controller may have said something else: it is to be asked."""
+    diverged: Callable[[int, int], None]
+    """Called when a slave's log goes further than its master's, as `Switching.diverged`: the broker is to be closed and its log cut."""
+
+
+def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None:
+    """Of a log that ends there: a master's own epoch begins, unless it was begun before. Raises StoreRefusedError, OSError."""
+    epochs, term = mode.epochs, mode.role.term
+    epochs.cut(end)
+    if not mode.role.is_master:
+        return
+    if epochs.last_epoch > term.epoch:
+        reason = f"its log has epoch {epochs.last_epoch}, and the controller calls it master of epoch {term.epoch}"
+        raise StoreRefusedError(epochs.root, reason)
+    epochs.add((EpochEntry(term.epoch, end),), end)
+    note_epoch(files, epochs.root, term.epoch)
+
+
+def opened_store(configuration: Configuration, writes_as: WritesAs) -> MessageStore:
+    """The broker's store, made where there is none. Raises what `open_store` raises."""
+    warn_of_unread(configuration.store.file, configuration.unfollowed)
+    config = configuration.store
+    if writes_as != "owner":  # its records say where its master is
+        config = replace(config, identity=configuration.own_identity)
+    return open_store(
+        configuration.process.store_path_root_dir,
+        config=config,
+        read_only=False,
+        create=True,
+        lock_timeout_ms=_LOCK_TIMEOUT_MS,
+        holder="broker",
+        writes_as=writes_as,
+        holds_back=writes_as in ("controlled", "candidate") and not config.replication.read_un_committed,
+        store_host=configuration.store_host,
+        broker_name=configuration.broker_name,
+    )
+
+
+def opened_service(configuration: Configuration, mode: ControllerMode | None) -> PutService:
+    writes_as: WritesAs = "owner"
+    if mode is not None:
+        writes_as = "controlled"
+    elif configuration.is_slave:
+        writes_as = "follower"
+    store = opened_store(configuration, writes_as)
+    try:
+        if mode is not None or not configuration.is_slave:  # a slave's are ahead until its log has come
+            lower_offsets(store)
+        if mode is not None:
+            _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
+        service = PutService(store)
+    except BaseException:
+        store.close()
+        raise
+    if mode is not None and mode.role.is_master:  # who is alone shows all that it has, before anybody asks
+        wait_for(service.acks, mode.role.term.members, mode.role.own_id)
+        service.confirm_turn()
+    return service

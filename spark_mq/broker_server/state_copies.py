@@ -1,0 +1,330 @@
+"""What a follower asks its master for beside the log: where that listens, how far its log goes, its state files.
+
+    topics, groups ─▶ stored · offsets ─▶ the master's log end ─▶ held until the own log is there ─▶ log synced ─▶ stored
+
+The log arrives in milliseconds, these files once a minute: a promoted replica may have messages of topics that it does not know.
+Offsets are stored behind the log that they tell of, never before it: one that runs ahead would pass over messages after a promotion.
+Departure: Java stores them at once. Java: SlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple
+
+from spark_mq.broker_server.settings import VIP_PORTS_BELOW
+from spark_mq.client.admin import Admin
+from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import make_call
+from spark_mq.client.errors import ClientError, ResponseError, request_text
+from spark_mq.client.settings import ClientSettings, split_address
+from spark_mq.remoting import RemotingCommand, RequestCode, make_request
+from spark_mq.remoting.message_headers import ViewMessageRequest
+from storage.errors import StorageError
+from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+
+PERIOD_S = 60.0
+_MASTER_ID = 0
+_CODES: Mapping[str, int] = {
+    TOPICS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,
+    GROUPS_FILE: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    OFFSETS_FILE: RequestCode.GET_ALL_CONSUMER_OFFSET,
+    DELAYS_FILE: RequestCode.GET_ALL_DELAY_OFFSET,
+    TIMER_METRICS_FILE: RequestCode.GET_TIMER_METRICS,
+    REQUEST_MODES_FILE: RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+}
+_ON_FAST_PORT = {TOPICS_FILE, TIMER_METRICS_FILE}
+_OF_LOG = (OFFSETS_FILE, DELAYS_FILE)
+_NOT_EVERYWHERE = {TIMER_METRICS_FILE, REQUEST_MODES_FILE}
+"""Masters before 5.0, and those without a timer, have none."""
+_NO_RECORD = "can not find message by the offset"
+_LOOK_S = 0.05
+_LAST_S = 2.0
+_LOG = logging.getLogger(__name__)
+
+
+class MasterPlace(NamedTuple):
+    """Where a master answers, and where its slaves connect; host:port."""
+
+    address: str
+    ha_address: str
+
+
+class Master(ABC):
+    """A master as its follower knows it. Thread-safe; each answer is asked for anew."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+
+    @abstractmethod
+    def place(self) -> MasterPlace | None:
+        """Where it is; None = nobody knows it now."""
+
+    def ha_address(self) -> str | None:
+        """Where slaves connect."""
+        found = self.place()
+        return None if found is None else found.ha_address
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Where its log begins and ends."""
+        found = self.place()
+        if found is None:
+            return None
+        try:
+            with Admin(self._settings) as admin:
+                figures = admin.runtime_info(found.address)
+            return int(figures["commitLogMinOffset"]), int(figures["commitLogMaxOffset"])
+        except (ClientError, KeyError, ValueError) as error:
+            _LOG.warning("how far the log of %s goes is not known: %s", found.address, error)
+            return None
+
+    def record(self, commitlog_offset: int, topic: str) -> bytes | None:
+        """The record that begins there, b"" where none does; None where it cannot be asked."""
+        found = self.place()
+        if found is None:
+            return None
+        header = ViewMessageRequest(topic=topic, commitlog_offset=commitlog_offset)
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        try:
+            return bytes(answered(found.address, make_call(code, header), self._settings).body)
+        except ResponseError as error:
+            return b"" if (error.remark or "").startswith(_NO_RECORD) else None
+        except ClientError as error:
+            _LOG.info("%s does not show the record at %d: %s", found.address, commitlog_offset, error)
+            return None
+
+    def _ha_address(self, address: str) -> str | None:
+        """None = the broker there is no master, or not yet. Raises ClientError."""
+        try:
+            fields = asked(address, RequestCode.EXCHANGE_BROKER_HA_INFO, self._settings).ext_fields or {}
+        except ResponseError:  # it has no such request
+            host, port = split_address(address)
+            return f"{host}:{port + 1}"
+        return fields.get("masterHaAddress")
+
+    def state(self, name: str) -> str | None:
+        """What the master's file of that name holds now; None where it has none. Raises ClientError."""
+        found = self.place()
+        if found is None:
+            return None
+        host, port = split_address(found.address)
+        address = f"{host}:{port - VIP_PORTS_BELOW}" if name in _ON_FAST_PORT else found.address
+        return bytes(asked(address, _CODES[name], self._settings).body).decode() or None
+
+
+class KnownMaster(Master):
+    """A master of which somebody else has told where it is."""
+
+    def __init__(self, settings: ClientSettings, ha_address: str | None = None) -> None:
+        """`ha_address` is haMasterAddress: what is told later does not count then."""
+        super().__init__(settings)
+        self._fixed = ha_address
+        self._place: MasterPlace | None = None
+
+    def tell(self, address: str, ha_address: str) -> None:
+        """It is there from now on."""
+        if (found := MasterPlace(address, ha_address)) != self._place:
+            _LOG.info("the master is %s, and serves its log at %s", address, ha_address)
+            self._place = found
+
+    def place(self) -> MasterPlace | None:
+        return self._place
+
+    def ha_address(self) -> str | None:
+        return self._fixed or super().ha_address()
+
+    def record(self, commitlog_offset: int, topic: str) -> bytes | None:
+        is_other = self._fixed is not None and self._place is not None and self._place.ha_address != self._fixed
+        return None if is_other else super().record(commitlog_offset, topic)
+
+
+class ElectedMaster(Master):
+    """A master that a controller has named; where it serves its log it says itself."""
+
+    def __init__(self, settings: ClientSettings, address: str) -> None:
+        super().__init__(settings)
+        self._address = address
+        self._ha: str | None = None
+
+    def place(self) -> MasterPlace | None:
+        try:
+            self._ha = self._ha or self._ha_address(self._address)
+        except ClientError as error:
+            _LOG.info("%s does not say where it serves its log: %s", self._address, error)
+        return None if self._ha is None else MasterPlace(self._address, self._ha)
+
+
+class MasterByName(Master):
+    """The master of a broker name, as name servers and the master itself tell."""
+
+    def __init__(self, settings: ClientSettings, broker_name: str) -> None:
+        super().__init__(settings)
+        self._broker_name = broker_name
+
+    def place(self) -> MasterPlace | None:
+        try:
+            with Admin(self._settings) as admin:
+                known = admin.cluster_info().broker_address_table.get(self._broker_name)
+            address = None if known is None else known.broker_addresses.get(_MASTER_ID)
+            ha_address = None if address is None else self._ha_address(address)
+            return None if address is None or ha_address is None else MasterPlace(address, ha_address)
+        except ClientError as error:
+            _LOG.warning("where %s is, is not known: %s", self._broker_name, error)
+            return None
+
+
+def asked(address: str, code: int, settings: ClientSettings) -> RemotingCommand:
+    """What a broker answers to a request without fields. Raises ClientError, ResponseError for another code than SUCCESS."""
+    return answered(address, make_request(code), settings)
+
+
+def answered(address: str, request: RemotingCommand, settings: ClientSettings) -> RemotingCommand:
+    """What a broker answers. Raises ClientError, ResponseError for another code than SUCCESS."""
+    with closing(BlockingConnection[None](address, settings)) as connection:
+        connection.send([(request, None)])
+        ((_, answer),) = connection.receive()
+    if answer.code != ResponseCode.SUCCESS:
+        raise ResponseError(answer.code, answer.remark, address, request_text(request.code))
+    return answer
+
+
+class _Held(NamedTuple):
+    """Offsets that a master has said, until the own log has all of what they count."""
+
+    place: MasterPlace
+    end: int
+    """Where the master's log ended after they were said."""
+    own_end: int
+    """Where the own log ended then."""
+    answers: Mapping[str, str]
+
+
+class StateCopies:
+    """Takes over the master's state files, now and once a minute, from `start` until `close`."""
+
+    def __init__(
+        self,
+        service: PutService,
+        master: Master,
+        period_s: float = PERIOD_S,
+        *,
+        copied: Callable[[str], None] = lambda name: None,
+        copies: Mapping[str, Copy] = COPIES,
+    ) -> None:
+        """`copied` hears of each file that was replaced, by its name."""
+        self._copies = copies
+        self._service = service
+        self._master = master
+        self._copied = copied
+        self._period_s = period_s
+        self._held: _Held | None = None
+        self._copies_at_end = True
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="state copies", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, *, copies: bool = True) -> None:
+        """Copies once more where it can, unless told not to, and ends."""
+        self._copies_at_end = copies
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            self.copy()
+            if self._pause():
+                break
+        if self._copies_at_end:
+            self._held = None
+            self.copy()
+            until = time.monotonic() + _LAST_S
+            while self._is_holding() and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+                self.settle()
+
+    def _pause(self) -> bool:
+        """For a period, in which what is held is settled; whether it is closing."""
+        until = time.monotonic() + self._period_s
+        while self._is_holding() and time.monotonic() < until:
+            if self._closing.wait(_LOOK_S):
+                return True
+            self.settle()
+        return self._closing.wait(max(0.0, until - time.monotonic()))
+
+    def _is_holding(self) -> bool:
+        return self._held is not None
+
+    def copy(self) -> None:
+        """Each file; one that cannot be had is left as it is, and told. Offsets only where none are held, which would never settle."""
+        for name in self._copies:
+            if name not in _OF_LOG:
+                self._guarded(name, partial(self._copy, name))
+        if self._held is None:
+            self._guarded("what counts messages", self._hold)
+        self.settle()
+
+    def settle(self) -> None:
+        """Store the offsets that are held, if the own log has come to where the master's was."""
+        held = self._held
+        if held is None:
+            return
+        own_end = self._service.log_end
+        if own_end < held.own_end:
+            self._held = None  # it was cut: they count what is gone
+        elif own_end >= held.end:
+            self._held = None
+            self._guarded("what counts messages", partial(self._settle, held))
+
+    def _guarded(self, what: str, copy: Callable[[], None]) -> None:
+        try:
+            copy()
+        except (ClientError, StorageError, OSError, UnicodeDecodeError) as error:
+            is_usual = what in _NOT_EVERYWHERE and isinstance(error, ResponseError)
+            level = logging.DEBUG if is_usual else logging.WARNING
+            _LOG.log(level, "%s of the master is not taken over: %s", what, error)
+
+    def _hold(self) -> None:
+        place, own_end = self._master.place(), self._service.log_end
+        if place is None:
+            return
+        said = {name: self._master.state(name) for name in _OF_LOG}
+        bounds = self._master.bounds()  # asked last: all that they count lies before its end
+        if bounds is not None and self._master.place() == place:
+            answers = {name: answer for name, answer in said.items() if answer is not None}
+            self._held = _Held(place, bounds[1], own_end, answers)
+
+    def _settle(self, held: _Held) -> None:
+        if self._master.place() not in (held.place, None):
+            return  # the log may be another one's
+        self._service.flush()  # what is stored outlives a power loss, so the log must, too
+        for name, answer in held.answers.items():
+            self._guarded(name, partial(self._store, name, answer))
+
+    def _copy(self, name: str) -> None:
+        if (answer := self._master.state(name)) is not None:
+            self._store(name, answer)
+
+    def _store(self, name: str, answer: str) -> None:
+        store = self._service.store
+        with store.tables_lock:
+            own = store.writer.file_system.read_file(f"{store.root}/config/{name}")
+            text = self._copies[name](answer, None if own is None else own.decode())
+            if text is not None:
+                self._service.take_over(name, text)
+        if text is not None:
+            self._copied(name)

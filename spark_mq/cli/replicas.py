@@ -1,0 +1,187 @@
+"""The commands replicate, follow and promote: a store's log on other machines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from spark_mq.broker_server.offsets_ahead import lower_offsets
+from spark_mq.broker_server.replication import tell
+from spark_mq.broker_server.state_copies import MasterByName, StateCopies
+from spark_mq.cli.app import CommandError, Conf, OneStorePath, app, one_store
+from spark_mq.cli.processes import serve
+from spark_mq.client.settings import ClientSettings
+from spark_mq.hand_over.replica_socket import Copies, ReplicaServer
+from storage import open_store
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.replication import SlaveHandshake
+from storage.ha.follower import MasterAsks
+from storage.ha.following import open_following
+from storage.ha.following import promote as forget_master
+from storage.ha.listener import ListenerSettings
+from storage.ha.replicator import Replicator
+from storage.ha.timing import Timing
+from storage.place.followed_master import followed_master
+from storage.service.replica_acks import ReplicaAcks
+from storage.settings.load import StoreConfig, load_config
+
+Verbose = Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")]
+DEFAULT_HA_PORT = 10_912
+_LOG = logging.getLogger(__name__)
+
+
+class _Running:
+    """A process whose closing waits, and what is said of it."""
+
+    def __init__(self, close: Callable[[], None], words: str) -> None:
+        self._close = close
+        self.words = words
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+
+@app.command()
+def replicate(
+    path: OneStorePath,
+    conf: Conf = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = DEFAULT_HA_PORT,
+    verbose: Verbose = False,
+) -> None:
+    """Serve a store's log to slaves, beside whoever writes it: a Spark sink, for example.
+
+    Slaves are Apache's brokers or spark-mq follow. No message is written and no lock is taken. Sinks with `inSyncReplicas` ask
+    it how many copies there are. A `spark-mq broker` does all this itself.
+    """
+    root = one_store(path)
+
+    def started() -> _Running:
+        store = open_store(root, config=conf)
+        settings = store.config.replication
+        timing = Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval)
+        listening = ListenerSettings(host, port, timing=timing, batch_bytes=settings.ha_transfer_batch_size)
+        try:
+            replicator = Replicator(store, listening)
+        except OSError as error:
+            store.close()
+            reason = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            raise CommandError(reason, "another process may listen there: --port says where") from None
+        asked = _answering_sinks(root, store.config, replicator)
+        replicator.start()
+
+        def close() -> None:
+            if asked is not None:
+                asked.close()
+            replicator.close()
+
+        return _Running(close, f"{root} is served at {replicator.listener.address}")
+
+    _serve(started, verbose=verbose)
+
+
+def _answering_sinks(root: str, config: StoreConfig, replicator: Replicator) -> ReplicaServer | None:
+    """Sinks hear how many copies there are; where no socket can be made a warning says so, and slaves are served all the same."""
+    acks = ReplicaAcks(config.mode, config.replication)
+    replicator.listener.replicas.listen(partial(tell, acks))
+    copies = Copies(
+        lambda needed, seconds: acks.in_sync_within(replicator.log_end, needed, seconds), acks.holding_within
+    )
+    try:
+        server = ReplicaServer(root, copies)
+    except OSError as error:
+        _LOG.warning("sinks that ask for copies of %s are not answered: %s", root, error)
+        return None
+    server.start()
+    return server
+
+
+@app.command()
+def follow(
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            show_default=False,
+            help="The master's haListenPort, host:port; with --broker-name the name servers, host:port;host:port.",
+        ),
+    ],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", show_default=False, help="The replica: a store, or nothing yet.")
+    ],
+    broker_name: Annotated[
+        str | None,
+        typer.Option(
+            "--broker-name", metavar="NAME", help="Follow this broker's master, and copy its state files too."
+        ),
+    ] = None,
+    learner: Annotated[
+        int | None,
+        typer.Option(
+            "--learner", metavar="ID", help="The master is a controller's: follow it as a learner with this broker id."
+        ),
+    ] = None,
+    conf: Conf = None,
+    adopt: Annotated[bool, typer.Option("--adopt", help="PATH is a copy of the master's store.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Keep a replica of a master's log, and its queues and index, at PATH until it is stopped.
+
+    The master is an Apache broker, a spark-mq broker or spark-mq replicate; both need one mappedFileSizeCommitLog. PATH is read as any
+    store meanwhile. Nobody else writes there until spark-mq promote.
+    """
+    if broker_name is None and not (address.rpartition(":")[0] and address.rpartition(":")[2].isdigit()):
+        raise CommandError(f"{address} is no address", "give host:port, for example 10.0.0.7:10912")
+    config = load_config(path, conf, read_bytes=LocalFileSystem().read_file)
+    settings = config.replication
+    timing = Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval)
+
+    identity = None if learner is None else SlaveHandshake(learner, is_learner=True)
+
+    def started() -> _Running:
+        if broker_name is None:
+            following = open_following(path, address, config=config, timing=timing, adopts=adopt, identity=identity)
+            return _Running(following.close, f"{path} follows {address}")
+        master = MasterByName(ClientSettings(tuple(address.split(";"))), broker_name)
+        following = open_following(
+            path,
+            master.ha_address,
+            config=config,
+            timing=timing,
+            asks=MasterAsks(master.bounds, master.record),
+            adopts=adopt,
+            identity=identity,
+        )
+        copies = StateCopies(following.service, master)
+        copies.start()
+
+        def close() -> None:
+            copies.close()
+            following.close()
+
+        return _Running(close, f"{path} follows broker {broker_name} of {address}")
+
+    _serve(started, verbose=verbose)
+
+
+@app.command()
+def promote(path: OneStorePath, conf: Conf = None) -> None:
+    """Make a replica a store of its own: it follows nobody any more, and may be written.
+
+    Stop its follower first, and its master.
+    """
+    root = one_store(path, to_write=True)
+    if followed_master(LocalFileSystem(), root) is not None:
+        with open_store(root, config=conf, read_only=False, holder="follower") as store:
+            lower_offsets(store)
+    followed = forget_master(root, config=conf)
+    typer.echo(f"{root} may be written now" if followed else f"{root} has followed no master")
+
+
+def _serve(started: Callable[[], _Running], *, verbose: bool) -> None:
+    serve(lambda: asyncio.to_thread(started), lambda running: running.words, verbose=verbose)

@@ -1,0 +1,19 @@
+"""The controller: which of a name's brokers is master, which are in sync with it, and who follows when it is gone.
+
+    state.py               what it knows for good, changed by events alone
+    events.py              what was decided, as values and bytes; `records.py` puts them in a journal's records
+    liveness.py            who was heard of last when
+    registration.py        a broker gets its id and says where it is (1012, 1013, 1003)
+    election.py            who becomes master (1002)
+    sync_state.py          who is in sync (1001, 1004, 1006)
+    cleaning.py            brokers are forgotten (1011)
+    decided.py             what these four give back: events and an answer
+    limits.py              how much of it all is taken
+    settings.py            what the configuration file says
+    controller.py          request code → handler; no sockets
+    journal.py             the decisions on disk, and what a crash leaves of them
+    server.py              the server around it, which alone has sockets and a clock
+
+Imports the remoting rooms, the client, who may administer a name server, and of `storage` what reads settings and writes small files.
+Begin with `controller.py`. Java: the module controller. A single node: no Raft.
+"""

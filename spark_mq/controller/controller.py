@@ -1,0 +1,321 @@
+"""What a controller answers: request code → handler. No sockets, no clock, no files of its own.
+
+    controller = Controller(configuration, state=journal.state, keep=journal.append)
+    answer = controller.answer(request, Caller(channel, "127.0.0.1"), now_ms)
+    notices = controller.take_notices()      # after each of: answer, close_channel, scan_brokers, scan_masters
+
+A decision is kept (`keep`) before it holds, and holds before it is answered. Where it cannot be kept, nothing has changed, and the
+answer says so. A request that cannot be read, or that is refused, is answered with the reason; nothing is raised. Not for several
+threads at once.
+
+Java: ControllerManager, ControllerRequestProcessor, DLedgerController. Departures: what operators change is answered to this host
+alone, and to others where it is signed (`namesrv/access.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_mq.controller.cleaning import clean_broker_data
+from spark_mq.controller.decided import Decided, refused
+from spark_mq.controller.election import controllers_own, elect_master, masterless
+from spark_mq.controller.events import Event
+from spark_mq.controller.limits import check_body
+from spark_mq.controller.liveness import BrokerKey, Gone, Liveness, LivingBrokers
+from spark_mq.controller.registration import apply_broker_id, next_broker_id, register_broker
+from spark_mq.controller.settings import Configuration
+from spark_mq.controller.state import ControllerState, Group
+from spark_mq.controller.sync_state import alter_sync_state_set, replica_info, sync_state_data
+from spark_mq.namesrv.access import check_may_administer
+from spark_mq.remoting import (
+    REQUEST_HEADERS,
+    RemotingCommand,
+    RequestCode,
+    make_response,
+    read_body,
+    read_header,
+    write_body,
+    write_header,
+)
+from spark_mq.remoting.body_fields import read_texts
+from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
+from spark_mq.remoting.controller_headers import ControllerMetadataAnswer, MasterAnswer, RoleChangedRequest
+from spark_mq.remoting_server.refusals import answered, not_supported
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.settings.java_properties import parse_properties
+
+REQUEST_POOL = "Controller"
+"""The queue of requests, as watermarks name it."""
+ADMIN_CODES = frozenset(
+    {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
+)
+"""What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
+_LOG = logging.getLogger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who asks: the connection, which equals nothing but itself, and the peer's IP address."""
+
+    channel: Hashable
+    host: str
+
+
+class RoleNotice(NamedTuple):
+    """Brokers that are to hear who is master now (1008, one-way)."""
+
+    addresses: tuple[str, ...]
+    header: RoleChangedRequest
+    body: SyncStateSet
+
+
+class _Ask(NamedTuple):
+    """A request whose header was read."""
+
+    request: RemotingCommand
+    header: Any
+    channel: Hashable
+    now_ms: int
+
+
+class Controller:
+    """One controller, a single node. `keep` and `save_settings` write to disk, and raise OSError where they cannot."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        state: ControllerState | None = None,
+        keep: Callable[[Sequence[Event]], None] = lambda events: None,
+        save_settings: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.configuration = configuration
+        self.address = ""
+        """Where brokers reach it: set when that is known."""
+        self.state = state or ControllerState()
+        self.liveness = Liveness()
+        self._keep = keep
+        self._save_settings = save_settings
+        self._notices: list[RoleNotice] = []
+
+    def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
+        """The answer to any request of anybody, whatever it is."""
+        handler = HANDLERS.get(request.code)
+        if handler is None:
+            return not_supported(request)
+        return answered(request, lambda: self._done(handler, request, caller, now_ms))
+
+    def _done(self, handler: _Handler, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
+        check_body(len(request.body))
+        header = read_header(REQUEST_HEADERS[request.code], request)
+        if request.code in ADMIN_CODES or getattr(header, "designate_elect", False):
+            check_may_administer(request, caller.host, self.configuration.controller.administrator)
+        return handler(self, _Ask(request, header, caller.channel, now_ms))
+
+    # Who is there.
+
+    def close_channel(self, channel: Hashable, now_ms: int) -> None:
+        """A connection is gone, and the brokers that were heard of over it with it."""
+        for key in self.liveness.close_channel(channel):
+            _LOG.warning("broker %d of %s: its connection is gone", key.broker_id, key.broker_name)
+            self._broker_gone(key, now_ms)
+
+    def scan_brokers(self, now_ms: int) -> list[Gone]:
+        """Brokers that were silent for too long are gone; their connections are to be closed. Java: scanNotActiveBroker."""
+        found = self.liveness.expired(now_ms)
+        for gone in found:
+            _LOG.warning(
+                "broker %d of %s is silent for %d ms", gone.key.broker_id, gone.key.broker_name, gone.silent_ms
+            )
+            self._broker_gone(gone.key, now_ms)
+        return found
+
+    def scan_masters(self, now_ms: int) -> None:
+        """Groups whose master is not alive get another one. Java: scanInactiveMasterAndTriggerReelect."""
+        for group in masterless(self.state, self.liveness.at(now_ms)):
+            self._elect(group, now_ms)
+
+    def _broker_gone(self, key: BrokerKey, now_ms: int) -> None:
+        group = self.state.groups.get(key.broker_name)
+        if group is not None and group.master_id == key.broker_id:
+            self._elect(group, now_ms)
+
+    def _elect(self, group: Group, now_ms: int) -> None:
+        """The controller asks itself. What cannot be kept is tried again by the next scan."""
+        living = self.liveness.at(now_ms)
+        is_unclean = self.configuration.controller.elects_unclean_master
+        decided = elect_master(self.state, controllers_own(group), living, is_unclean=is_unclean)
+        try:
+            self.hold(decided)
+        except OSError as error:
+            _LOG.error("no master is elected for %s: the decision cannot be kept: %s", group.broker_name, error)
+            return
+        self.tell_of_master(decided, living)
+
+    # What handlers do.
+
+    def hold(self, decided: Decided) -> None:
+        """Keeps what was decided, then lets it hold. Raises OSError, with nothing changed, where it cannot be kept."""
+        if not decided.events:
+            return
+        self._keep(decided.events)
+        for event in decided.events:
+            self.state.apply(event)
+            _LOG.info("%s", event)
+
+    def tell_of_master(self, decided: Decided, living: LivingBrokers) -> None:
+        """After a successful election all living brokers of the group are to hear of it."""
+        header, body = decided.header, decided.body
+        is_told = self.configuration.controller.notifies_brokers and decided.code == ResponseCode.SUCCESS
+        if not is_told or not isinstance(header, MasterAnswer) or not isinstance(body, ElectedMasterBody):
+            return
+        group = None if body.group is None else self.state.groups.get(body.group.broker_name or "")
+        if group is None:
+            return
+        addresses = tuple(
+            replica.address for each, replica in sorted(group.replicas.items()) if living.is_alive(group, each)
+        )
+        told = RoleChangedRequest(
+            master_address=header.master_address,
+            master_epoch=header.master_epoch,
+            sync_state_set_epoch=header.sync_state_set_epoch,
+            master_broker_id=header.master_broker_id,
+        )
+        epoch = header.sync_state_set_epoch or 0
+        self._notices.append(RoleNotice(addresses, told, SyncStateSet(broker_ids=body.broker_ids or (), epoch=epoch)))
+
+    def take_notices(self) -> list[RoleNotice]:
+        """What brokers are to hear since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def metadata(self) -> ControllerMetadataAnswer:
+        """Which controllers there are: this one."""
+        settings = self.configuration.controller
+        return ControllerMetadataAnswer(
+            group=settings.group,
+            controller_leader_id=settings.self_id,
+            controller_leader_address=self.address,
+            is_leader=True,
+            peers=f"{settings.self_id}:{self.address};",
+        )
+
+    def update_settings(self, texts: Mapping[str, str]) -> None:
+        """Raises RequestRefusedError, ConfigurationError and OSError; nothing has changed then."""
+        if any(map(self.configuration.controller.is_fixed, texts)):
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        if texts:
+            changed = self.configuration.updated(texts)
+            self._save_settings(changed.file_text())
+            self.configuration = changed
+
+
+_Handler: TypeAlias = Callable[[Controller, _Ask], RemotingCommand]
+
+
+def _done(controller: Controller, ask: _Ask, decided: Decided) -> RemotingCommand:
+    """Holds what was decided, and answers."""
+    controller.hold(decided)
+    fields = None if decided.header is None else write_header(decided.header)
+    body = b"" if decided.body is None else write_body(decided.body)
+    return make_response(ask.request, decided.code, decided.remark, fields, body)
+
+
+def _alter_sync_state_set(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1001."""
+    wanted = read_body(SyncStateSet, ask.request.body)
+    living = controller.liveness.at(ask.now_ms)
+    return _done(controller, ask, alter_sync_state_set(controller.state, ask.header, wanted, living))
+
+
+def _elect_master(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1002."""
+    living = controller.liveness.at(ask.now_ms)
+    is_unclean = controller.configuration.controller.elects_unclean_master
+    decided = elect_master(controller.state, ask.header, living, is_unclean=is_unclean)
+    answer = _done(controller, ask, decided)
+    controller.tell_of_master(decided, living)
+    return answer
+
+
+def _register_broker(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1003."""
+    return _done(controller, ask, register_broker(controller.state, ask.header, controller.liveness.at(ask.now_ms)))
+
+
+def _replica_info(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1004."""
+    return _done(controller, ask, replica_info(controller.state, ask.header))
+
+
+def _metadata(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1005."""
+    return _done(controller, ask, Decided(controller.metadata()))
+
+
+def _sync_state_data(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1006."""
+    names = read_texts("names of brokers", ask.request.body) if ask.request.body else ()
+    if not names:
+        return _done(controller, ask, refused(ResponseCode.SYSTEM_ERROR, "not set any response code"))
+    return _done(controller, ask, sync_state_data(controller.state, names, controller.liveness.at(ask.now_ms)))
+
+
+def _clean_broker_data(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1011."""
+    return _done(controller, ask, clean_broker_data(controller.state, ask.header, controller.liveness.at(ask.now_ms)))
+
+
+def _next_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1012."""
+    return _done(controller, ask, next_broker_id(controller.state, ask.header))
+
+
+def _apply_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1013."""
+    return _done(controller, ask, apply_broker_id(controller.state, ask.header))
+
+
+def _heartbeat(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """904. Departure: one of a broker that has no id here is refused, not remembered."""
+    beat = ask.header
+    if beat.broker_id is None:
+        return _done(
+            controller, ask, refused(ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId")
+        )
+    group = controller.state.groups.get(beat.broker_name)
+    if group is None or group.cluster != beat.cluster_name or beat.broker_id not in group.replicas:
+        remark = f"BrokerId: {beat.broker_id} hasn't been registered in broker-set: {beat.broker_name}"
+        return _done(controller, ask, refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, remark))
+    if controller.liveness.hear(beat, beat.broker_id, ask.channel, ask.now_ms):
+        _LOG.info("broker %d of %s is there", beat.broker_id, beat.broker_name)
+    return _done(controller, ask, Decided(remark="Heart beat success"))
+
+
+def _update_settings(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1009."""
+    controller.update_settings({found.key: found.value for found in parse_properties(bytes(ask.request.body))})
+    return _done(controller, ask, Decided())
+
+
+def _settings(controller: Controller, ask: _Ask) -> RemotingCommand:
+    """1010."""
+    return make_response(ask.request, ResponseCode.SUCCESS, body=controller.configuration.text().encode())
+
+
+HANDLERS: Mapping[int, _Handler] = {
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: _alter_sync_state_set,
+    RequestCode.CONTROLLER_ELECT_MASTER: _elect_master,
+    RequestCode.CONTROLLER_REGISTER_BROKER: _register_broker,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO: _replica_info,
+    RequestCode.CONTROLLER_GET_METADATA_INFO: _metadata,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _sync_state_data,
+    RequestCode.CLEAN_BROKER_DATA: _clean_broker_data,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _next_broker_id,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID: _apply_broker_id,
+    RequestCode.BROKER_HEARTBEAT: _heartbeat,
+    RequestCode.UPDATE_CONTROLLER_CONFIG: _update_settings,
+    RequestCode.GET_CONTROLLER_CONFIG: _settings,
+}
+"""Who answers which request; all others are not supported."""

@@ -1,0 +1,116 @@
+"""A controller's decisions on disk, one record behind the other, synced before they hold.
+
+    DIRECTORY/controller.journal     records (`records.py`); the first one holds a whole state
+    DIRECTORY/controller.lock        byte 0 is locked by the controller that runs
+
+Append: record at the end · sync. Commit point: the sync. A crash before it leaves no record, a whole one, or a torn one. The next
+opening cuts a torn one: nobody was answered. A whole one holds, and is synced before anything is done with it.
+
+Rewriting, when the journal has grown, and when a torn end is cut: NAME.tmp, sync, rename, sync of the directory. Commit point: the
+rename.
+
+A bad record that has a good one behind it is damage, not a torn end: nothing is opened then. After an append that failed nothing more
+is appended, because what stands on the disk is not known: the controller must be started anew.
+
+Java: DLedger's log, which holds the same events and is never shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_mq.controller.events import Event
+from spark_mq.controller.records import encode_record, read_records
+from spark_mq.controller.state import ControllerState
+from storage.errors import StateFileError
+from storage.files.local_file_system import LocalFileSystem
+
+FILE_NAME = "controller.journal"
+LOCK_NAME = "controller.lock"
+_REWRITTEN_AT_BYTES = 1 << 20
+
+
+class JournalBrokenError(OSError):
+    """An append has failed before: what stands on the disk is not known any more."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} takes nothing more since a write failed ({reason}): start the controller anew")
+
+
+class Journal:
+    """One open journal. The caller holds the lock."""
+
+    def __init__(self, path: str, files: LocalFileSystem, state: ControllerState, rewritten_at_bytes: int) -> None:
+        """For `open_journal`."""
+        self.path = path
+        self.state = state
+        """What its records say; the caller applies to it what it appends, after each append."""
+        self._files = files
+        self._rewritten_at_bytes = rewritten_at_bytes
+        self._sequence = 0
+        self._end = 0
+        self._whole_bytes = 0
+        self._broken: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How long the file is."""
+        return self._end
+
+    def append(self, events: Sequence[Event]) -> None:
+        """One decision, durably. Raises OSError, after which it takes nothing more."""
+        if self._broken is not None:
+            raise JournalBrokenError(self.path, self._broken)
+        record = encode_record(self._sequence + 1, events)
+        try:
+            if self._end + len(record) > self._whole_bytes + self._rewritten_at_bytes:
+                self._rewrite()
+                record = encode_record(self._sequence + 1, events)
+            writer = self._files.open_for_writing(self.path)
+            try:
+                writer.write(self._end, record)
+                writer.sync()
+            finally:
+                writer.close()
+        except OSError as error:
+            self._broken = str(error)
+            raise
+        self._sequence += 1
+        self._end += len(record)
+
+    def _rewrite(self) -> None:
+        """The state in one record, in place of those that led to it."""
+        record = encode_record(self._sequence + 1, (self.state.whole(),))
+        self._files.replace(self.path, record)
+        self._sequence += 1
+        self._end = self._whole_bytes = len(record)
+
+    def _recover(self) -> None:
+        content = self._files.read_file(self.path)
+        if content is None:
+            self._rewrite()
+            return
+        found = read_records(content)
+        if found.damage is not None:
+            rule = f"the record at byte {found.damage} is damaged, and good ones stand behind it: nothing was changed"
+            raise StateFileError(self.path, 0, 0, rule)
+        if not found.records:
+            raise StateFileError(self.path, 0, 0, "it does not begin with a whole record: it is no journal, or damaged")
+        for record in found.records:
+            for event in record.events:
+                self.state.apply(event)
+        self._sequence = found.records[-1].sequence
+        self._end, self._whole_bytes = found.end, found.records[0].end
+        if found.end < len(content):
+            self._files.replace(self.path, content[: found.end])
+        else:
+            self._files.sync(self.path)  # what is acted on from now on must not go with the power
+
+
+def open_journal(
+    directory: str, files: LocalFileSystem | None = None, *, rewritten_at_bytes: int = _REWRITTEN_AT_BYTES
+) -> Journal:
+    """The journal in a directory, made where there is none, and the state that it says. Raises StateFileError and OSError."""
+    journal = Journal(f"{directory}/{FILE_NAME}", files or LocalFileSystem(), ControllerState(), rewritten_at_bytes)
+    journal._recover()
+    return journal

@@ -1,0 +1,221 @@
+"""A controller that runs: sockets, clock and files around `Controller`.
+
+    running = await RunningController.start(configuration)
+    … running.address …
+    await running.close()
+
+Handlers run on the event loop: a decision waits for its sync, and there are few of them. Java: ControllerManager, DLedgerController.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+from spark_mq.client.errors import ClientError
+from spark_mq.client.event_loop import spawn
+from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.settings import ClientSettings
+from spark_mq.controller.controller import REQUEST_POOL, Caller, Controller
+from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
+from spark_mq.controller.settings import Configuration
+from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
+from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.pools import PoolSettings, RequestPool
+from spark_mq.remoting_server.processors import Processor, Processors
+from spark_mq.remoting_server.server import RemotingServer
+from storage.errors import ConfigurationError, StoreLockedError
+from storage.files.local_file_system import LocalFileSystem
+
+_NOTICE_MS = 3_000
+_TICK_SECONDS = 0.1
+_LONGEST_TICK_MS = 1_000
+_LOG = logging.getLogger(__name__)
+
+
+class PatientClock:
+    """Milliseconds that this process was at work: a stretch in which its loop did not turn counts for at most a second.
+
+    A controller that was frozen, or whose disk was slow, has heard nobody, and nobody is to be blamed for that. Departure: Java goes by
+    the wall clock.
+    """
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._ticked_at = seconds()
+        self._ms = 0.0
+        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+    def now_ms(self) -> int:
+        """The time, to a tenth of a second."""
+        return int(self._ms)
+
+    def _tick(self) -> None:
+        now = self._seconds()
+        self._ms += min((now - self._ticked_at) * 1_000, _LONGEST_TICK_MS)
+        self._ticked_at = now
+        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+    def close(self) -> None:
+        """Stops it."""
+        self._timer.cancel()
+
+
+class RunningController:
+    """One controller, on the event loop that it was started on."""
+
+    def __init__(self, configuration: Configuration, journal: Journal, lock: ExitStack) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = lock
+        self._clock = PatientClock()
+        self.controller = Controller(
+            configuration,
+            state=journal.state,
+            keep=journal.append,
+            save_settings=partial(_save_settings, configuration.controller.config_store_path),
+        )
+        """What it knows; for the loop's thread."""
+        self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
+        self._client: RemotingClient | None = None
+        self._told: dict[str, _Told] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_closing = False
+        self.address = ("", 0)
+        """Where it listens."""
+
+    @classmethod
+    async def start(cls, configuration: Configuration) -> RunningController:
+        """A controller that takes requests.
+
+        Raises ListenError, ConfigurationError (another one has the directory), OSError, and StateFileError for a damaged journal.
+        """
+        with ExitStack() as opened:
+            journal = await asyncio.to_thread(_locked_journal, configuration.controller.store_path, opened)
+            running = cls(configuration, journal, opened.pop_all())
+        try:
+            await running._listen(configuration)
+        except BaseException:
+            await running.close()
+            raise
+        running._later("brokers", running._scan_brokers)
+        running._later("masters", running._scan_masters)
+        return running
+
+    @property
+    def connection_count(self) -> int:
+        """How many peers are connected."""
+        return self._remoting.connection_count
+
+    async def close(self) -> None:
+        """Answers what has come, and hangs up: no broker is gone by that. Every decision is on the disk already."""
+        self._is_closing = True
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._remoting.close()
+        self._clock.close()
+        if self._client is not None:
+            await asyncio.wrap_future(spawn(self._client.close()))
+        self._lock.close()
+
+    async def _listen(self, configuration: Configuration) -> None:
+        settings, server = configuration.controller, configuration.server
+        pool = RequestPool(PoolSettings(REQUEST_POOL, settings.request_queue_capacity))
+        processors = Processors(default=Processor(self._answer, pool))
+        self.address = await self._remoting.listen(server.bind_address, server.listen_port, processors)
+        host, port = self.address
+        own = settings.own_peer
+        here = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.controller.address = here if own is None else own.address
+
+    # Events.
+
+    def _answer(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
+        answer = self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
+        self._tell()
+        return answer
+
+    def _peer_left(self, peer: Peer) -> None:
+        if self._is_closing:
+            return
+        self.controller.close_channel(peer, self._clock.now_ms())
+        self._tell()
+
+    def _scan_brokers(self) -> None:
+        for gone in self.controller.scan_brokers(self._clock.now_ms()):
+            if isinstance(gone.channel, Peer):
+                gone.channel.close("its broker was silent for too long")
+        self._tell()
+        self._later("brokers", self._scan_brokers)
+
+    def _scan_masters(self) -> None:
+        self.controller.scan_masters(self._clock.now_ms())
+        self._tell()
+        self._later("masters", self._scan_masters)
+
+    def _later(self, what: str, scan: Callable[[], None]) -> None:
+        settings = self.controller.configuration.controller
+        interval_ms = settings.broker_scan_interval_ms if what == "brokers" else settings.master_scan_interval_ms
+        self._timers[what] = self._loop.call_later(interval_ms / 1_000, scan)
+
+    # Notices to brokers.
+
+    def _tell(self) -> None:
+        """One-way, each within 3 s; a newer one takes the place of one that is on its way. Who is not reached asks later."""
+        for notice in self.controller.take_notices():
+            if self._client is None:
+                self._client = RemotingClient(ClientSettings((self.controller.address,)))
+            fields, epoch = write_header(notice.header), notice.header.master_epoch or 0
+            command = make_request(
+                RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, write_body(notice.body), is_oneway=True
+            )
+            _LOG.info("master is %s: telling %s", notice.header.master_address, ", ".join(notice.addresses))
+            for address in notice.addresses:
+                before = self._told.get(address)
+                if before is not None and before.epoch < epoch:
+                    before.future.cancel()
+                self._told[address] = _Told(epoch, spawn(_tell_one(self._client, address, command)))
+        for address in [address for address, told in self._told.items() if told.future.done()]:
+            del self._told[address]
+
+
+class _Told(NamedTuple):
+    """What a broker is being told."""
+
+    epoch: int
+    future: concurrent.futures.Future[None]
+
+
+async def _tell_one(client: RemotingClient, address: str, command: RemotingCommand) -> None:
+    try:
+        await client.invoke_oneway(address, command, _NOTICE_MS)
+    except ClientError as error:
+        _LOG.warning("broker %s was not told: %s", address, error.describe())
+
+
+def _locked_journal(directory: str, opened: ExitStack) -> Journal:
+    """The journal of a directory that is ours until `opened` closes."""
+    files = LocalFileSystem()
+    files.make_directories(directory)
+    try:
+        opened.enter_context(files.locked(f"{directory}/{LOCK_NAME}"))
+    except StoreLockedError as error:
+        by = f": {error.holder}" if error.holder else ""
+        raise ConfigurationError(
+            None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
+        ) from None
+    return open_journal(directory, files)
+
+
+def _save_settings(path: str, text: str) -> None:
+    files = LocalFileSystem()
+    before = files.read_file(path)
+    if before:
+        files.replace(f"{path}.bak", before)
+    files.replace(path, text.encode("ascii"))

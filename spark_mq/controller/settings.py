@@ -1,0 +1,203 @@
+"""What a controller's configuration file says. Java: ControllerConfig.
+
+The file has the server's settings too (`remoting_server/settings.py`); listenPort is 9877, or the port in controllerDLegerPeers,
+where it does not say otherwise.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from spark_mq.client.settings import Credentials
+from spark_mq.namesrv.access import administrator_of
+from spark_mq.remoting_server.peer import is_this_host
+from spark_mq.remoting_server.settings import (
+    ConfigurationTexts,
+    ServerSettings,
+    TlsServerSettings,
+    read_settings,
+    require,
+    setting,
+    texts_of_file,
+    unfollowed_names,
+)
+from storage.errors import ConfigurationError
+
+DEFAULT_PORT = 9_877
+IMPORTANT = (
+    *("bindAddress", "listenPort", "controllerDLegerPeers", "controllerStorePath", "configStorePath"),
+    *("enableElectUncleanMaster", "notifyBrokerRoleChanged", "tls.server.mode"),
+)
+"""What `-m` prints. Java marks none."""
+NOT_FOLLOWED = {
+    "controllerType": "DLedger",
+    **dict.fromkeys(
+        (
+            *("controllerThreadPoolNums", "electMasterMaxRetryCount", "mappedFileSize"),
+            *("isProcessReadEvent", "processReadEvent", "productEnvName", "namesrvAddr"),
+            *("jRaftElectionTimeoutMs", "jRaftScanWaitTimeoutMs", "jRaftSnapshotIntervalSecs", "jRaftGroupId"),
+            *("jRaftServerId", "jRaftInitConf", "jRaftControllerRPCAddr"),
+            *("metricsExporterType", "metricsGrpcExporterTarget", "metricsGrpcExporterHeader"),
+            *("metricGrpcExporterTimeOutInMills", "metricGrpcExporterIntervalInMills"),
+            *("metricLoggingExporterIntervalInMills", "metricsPromExporterPort", "metricsPromExporterHost"),
+            *("metricsLabel", "metricsInDelta"),
+            *("serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads"),
+            *("serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverPooledByteBufAllocatorEnable"),
+            *("serverNettyWorkerGroupEnable", "useEpollNativeSelector", "tls.test.mode.enable"),
+        )
+    ),
+}
+"""Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
+_FIXED = frozenset(
+    {
+        *("configBlackList", "configStorePath", "rocketmqHome", "controllerStorePath", "controllerType"),
+        *("controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "initAuthenticationUser"),
+    }
+)
+_PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:;\[\]/]+):(?P<port>[0-9]{1,5})")
+
+
+class Peer(NamedTuple):
+    """A controller as its peers and the brokers reach it."""
+
+    peer_id: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{self.host}:{self.port}"
+
+
+def _in_home(*names: str) -> str:
+    return os.path.join(os.path.expanduser("~"), *names)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What the controller itself does."""
+
+    rocketmq_home: str | None = setting("rocketmqHome", None, "String")
+    config_store_path: str = setting(
+        "configStorePath", partial(_in_home, "controller", "controller.properties"), "String"
+    )
+    """Where a changed configuration is written; of a controller with a configuration file that file."""
+    store_path: str = setting("controllerStorePath", partial(_in_home, "DledgerController"), "String")
+    """The directory of the journal."""
+    group: str = setting("controllerDLegerGroup", "controller", "String")
+    peers: str = setting("controllerDLegerPeers", "", "String")
+    """`n0-host:port`: where brokers reach this controller. Several are refused: it is a single node."""
+    self_id: str = setting("controllerDLegerSelfId", "n0", "String")
+    request_queue_capacity: int = setting("controllerRequestThreadPoolQueueCapacity", 50_000, "int")
+    broker_scan_interval_ms: int = setting("scanNotActiveBrokerInterval", 5_000, "long")
+    """How often silent brokers are looked for."""
+    master_scan_interval_ms: int = setting("scanInactiveMasterInterval", 5_000, "long")
+    """How often masters that are not alive are looked for."""
+    elects_unclean_master: bool = setting("enableElectUncleanMaster", False, "boolean")
+    """Whether, where nobody in sync is alive, another broker may become master: acknowledged messages may be lost."""
+    notifies_brokers: bool = setting("notifyBrokerRoleChanged", True, "boolean")
+    """Whether brokers are told of a new master at once; they ask each five seconds in any case."""
+    config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
+    """Names, between semicolons, that no request may change."""
+    admin_user: str | None = setting("initAuthenticationUser", None, "String", is_secret=True)
+    """`{"username":"…","password":"…"}`: who may change things from another host, by a signature. Java: AuthConfig, for brokers."""
+
+    def __post_init__(self) -> None:
+        for name in ("request_queue_capacity", "broker_scan_interval_ms", "master_scan_interval_ms"):
+            require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
+        for name in ("group", "self_id", "store_path"):
+            require(self, name, "it must not be empty", is_kept=bool(getattr(self, name)))
+        try:
+            administrator_of(self.admin_user)
+        except ValueError as rule:
+            raise ConfigurationError(None, None, "initAuthenticationUser", str(rule)) from None
+        own = self.own_peer
+        is_this = own is None or own.peer_id == self.self_id
+        require(self, "self_id", "no peer of controllerDLegerPeers has that id", is_kept=is_this)
+
+    @property
+    def own_peer(self) -> Peer | None:
+        """This controller as others reach it; None where nothing is said of it. Raises ConfigurationError."""
+        if not self.peers:
+            return None
+        texts = [text for text in self.peers.split(";") if text]
+        require(self, "peers", "this controller is a single node: name one peer", is_kept=len(texts) == 1)
+        found = _PEER.fullmatch(texts[0])
+        require(self, "peers", "a peer is id-host:port", is_kept=found is not None)
+        assert found is not None
+        port = int(found["port"])
+        require(self, "peers", "a port is 1 to 65535", is_kept=0 < port < 65_536)
+        return Peer(found["id"], found["host"], port)
+
+    @property
+    def administrator(self) -> Credentials | None:
+        """Who may change things from another host; None = nobody."""
+        return administrator_of(self.admin_user)
+
+    def is_fixed(self, java_name: str) -> bool:
+        """Whether no request may change the setting: what names files, secrets, addresses and TLS, and the black list."""
+        return java_name in self.config_black_list.split(";") or java_name in _FIXED or java_name.startswith("tls.")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration(ConfigurationTexts):
+    """All settings of a controller process."""
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    server: ServerSettings = field(default_factory=lambda: ServerSettings(listen_port=DEFAULT_PORT))
+    tls: TlsServerSettings = field(default_factory=TlsServerSettings)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return self.controller, self.server, self.tls
+
+    def updated(self, texts: Mapping[str, str]) -> Configuration:
+        """With other values of settings that can change while it runs; unknown names are left alone, as in Java.
+
+        Those of the listener hold from the next start on. Raises ConfigurationError for a text that is no value.
+        """
+        changed = configuration_of(self.changed_texts(texts))
+        kept = replace(changed.controller, admin_user=self.controller.admin_user)
+        return Configuration(kept, changed.server, self.tls, self.warnings)
+
+
+def read_configuration(content: bytes, file: str, given: Mapping[str, str] | None = None) -> Configuration:
+    """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
+    return configuration_of(texts_of_file(content, file, given), file)
+
+
+def configuration_of(texts: Mapping[str, str], file: str | None = None) -> Configuration:
+    """What texts by Java name make; names that nobody knows are warned about. Raises ConfigurationError."""
+    classes = (ControllerSettings, ServerSettings, TlsServerSettings)
+    notes = unfollowed_names(classes, texts, NOT_FOLLOWED, "controller", file)
+    controller = read_settings(ControllerSettings, texts, file)
+    own = controller.own_peer
+    port = DEFAULT_PORT if own is None else own.port
+    server = read_settings(ServerSettings, {"listenPort": str(port), **texts}, file)
+    if own is None and _is_every_address(server.bind_address):
+        rule = f"it is needed where bindAddress is {server.bind_address}: brokers are told this address"
+        raise ConfigurationError(file, None, "controllerDLegerPeers", rule)
+    if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
+        where = f"brokers are told {own.address}, and it listens on {server.bind_address} alone"
+        notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
+    return Configuration(controller, server, read_settings(TlsServerSettings, texts, file), notes)
+
+
+def _is_another_host(host: str) -> bool:
+    """Whether it is an IP address, and none of this host's loopback; of a name that is not known here."""
+    return host[:1].isdigit() and not is_this_host(host)
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host

@@ -1,0 +1,172 @@
+"""What a controller knows for good: which brokers a name has, who is master, who is in sync.
+
+    groups     broker name → Group
+
+It changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
+Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: ids that are taken are passed over when the next one is counted
+up; a group that has nobody in sync left after a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from spark_mq.controller.events import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokerData,
+    ElectMaster,
+    Event,
+    GroupState,
+    ReplicaState,
+    UpdateBrokerAddress,
+    WholeState,
+)
+
+FIRST_BROKER_ID = 1
+
+
+class Replica(NamedTuple):
+    """One broker of a group."""
+
+    address: str
+    register_check_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The brokers of one name."""
+
+    cluster: str
+    broker_name: str
+    next_broker_id: int = FIRST_BROKER_ID
+    replicas: Mapping[int, Replica] = field(default_factory=dict)
+    master_id: int | None = None
+    master_epoch: int = 0
+    sync_state_set: frozenset[int] = frozenset()
+    sync_state_set_epoch: int = 0
+
+    @property
+    def master_address(self) -> str | None:
+        """Where the master is; None without one, and for one that was forgotten."""
+        return None if self.master_id is None else self.address(self.master_id)
+
+    def address(self, broker_id: int) -> str | None:
+        """Where a broker is."""
+        found = self.replicas.get(broker_id)
+        return None if found is None else found.address
+
+    def with_replica(self, broker_id: int, replica: Replica) -> Group:
+        """With a broker more. An id that is taken stays whose it is."""
+        if broker_id in self.replicas:
+            return self
+        replicas = {**self.replicas, broker_id: replica}
+        following = self.next_broker_id + 1
+        while following in replicas:
+            following += 1
+        return replace(self, replicas=replicas, next_broker_id=following)
+
+    def with_address(self, broker_id: int, address: str) -> Group:
+        """With a broker at another address."""
+        found = self.replicas.get(broker_id)
+        if found is None:
+            return self
+        return replace(self, replicas={**self.replicas, broker_id: found._replace(address=address)})
+
+    def with_set(self, broker_ids: Iterable[int]) -> Group:
+        """With another set of those in sync."""
+        return replace(self, sync_state_set=frozenset(broker_ids), sync_state_set_epoch=self.sync_state_set_epoch + 1)
+
+    def with_master(self, broker_id: int | None) -> Group:
+        """With another master, or with none."""
+        return replace(self, master_id=broker_id, master_epoch=self.master_epoch + 1)
+
+    def without(self, broker_ids: Iterable[int]) -> Group:
+        """Without these brokers. Who was master stays written down until another one is elected, as in Java."""
+        gone = frozenset(broker_ids)
+        replicas = {each: replica for each, replica in self.replicas.items() if each not in gone}
+        return replace(self, replicas=replicas, sync_state_set=self.sync_state_set - gone)
+
+
+@dataclass(slots=True)
+class ControllerState:
+    """All groups. Not for several threads at once."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    replica_count: int = 0
+    """Of all groups together."""
+
+    def apply(self, event: Event) -> None:
+        """What the event says holds from now on. One of a group that is not there changes nothing."""
+        if isinstance(event, WholeState):
+            self.groups = {each.broker_name: _group_of(each) for each in event.groups}
+            self.replica_count = sum(len(group.replicas) for group in self.groups.values())
+            return
+        before = self.groups.get(event.broker_name)
+        after = _changed(before, event)
+        if after is None or not after.replicas or (isinstance(event, CleanBrokerData) and not after.sync_state_set):
+            self.groups.pop(event.broker_name, None)
+            after = None
+        else:
+            self.groups[event.broker_name] = after
+        self.replica_count += _count(after) - _count(before)
+
+    def whole(self) -> WholeState:
+        """All of it as one event."""
+        return WholeState(groups=tuple(_state_of(group) for group in self.groups.values()))
+
+
+def _count(group: Group | None) -> int:
+    return 0 if group is None else len(group.replicas)
+
+
+def _changed(group: Group | None, event: Event) -> Group | None:
+    """The group after the event; None where there is none."""
+    if isinstance(event, ApplyBrokerId):
+        known = group or Group(event.cluster_name, event.broker_name)
+        return known.with_replica(event.new_broker_id, Replica(event.broker_address, event.register_check_code))
+    if group is None:
+        return None
+    if isinstance(event, AlterSyncStateSet):
+        return group.with_set(event.new_sync_state_set)
+    if isinstance(event, ElectMaster):
+        master = event.new_master_broker_id
+        if not event.new_master_elected or master is None:
+            return group.with_master(None)
+        return group.with_master(master).with_set((master,))
+    if isinstance(event, UpdateBrokerAddress):
+        return group.with_address(event.broker_id, event.broker_address)
+    if isinstance(event, CleanBrokerData):
+        return group.without(event.broker_ids) if event.broker_ids else None
+    return group
+
+
+def _group_of(state: GroupState) -> Group:
+    return Group(
+        cluster=state.cluster_name,
+        broker_name=state.broker_name,
+        next_broker_id=state.next_broker_id,
+        replicas={each.broker_id: Replica(each.address, each.register_check_code) for each in state.replicas},
+        master_id=state.master_broker_id,
+        master_epoch=state.master_epoch,
+        sync_state_set=frozenset(state.sync_state_set),
+        sync_state_set_epoch=state.sync_state_set_epoch,
+    )
+
+
+def _state_of(group: Group) -> GroupState:
+    return GroupState(
+        cluster_name=group.cluster,
+        broker_name=group.broker_name,
+        next_broker_id=group.next_broker_id,
+        master_epoch=group.master_epoch,
+        sync_state_set_epoch=group.sync_state_set_epoch,
+        sync_state_set=tuple(sorted(group.sync_state_set)),
+        master_broker_id=group.master_id,
+        replicas=tuple(
+            ReplicaState(broker_id=each, address=found.address, register_check_code=found.register_check_code)
+            for each, found in sorted(group.replicas.items())
+        ),
+    )

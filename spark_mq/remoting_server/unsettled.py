@@ -1,0 +1,87 @@
+"""Answers that wait for something else than a thread: a sync of the disk, replicas. Java: the futures of SendMessageProcessor.
+
+Whoever waits holds no thread, so one request that waits for long keeps no other from its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from spark_mq.remoting_server.peer import Outbox
+
+_LOOK_SECONDS = 0.01
+_LOG = logging.getLogger(__name__)
+
+Settling: TypeAlias = Callable[[Callable[[], None]], float | None]
+"""Says for how many seconds, at most, something is to be waited for, None = for nothing; else makes the call once that is over."""
+
+
+class _Held:
+    """One that waits; it goes on once, by whichever comes first: what it waits for, or its time."""
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self.go_on: Callable[[], None] | None = go_on
+        self.deadline = 0.0
+
+
+class Unsettled:
+    """Those that wait. `hold` is for any thread; they go on on the loop's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        self._loop = loop
+        self._outbox = outbox
+        self._lock = threading.Lock()
+        self._held: set[_Held] = set()
+        self._is_looking = False
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return len(self._held)
+
+    def hold(self, settling: Settling, go_on: Callable[[], None]) -> bool:
+        """Go on when that is settled, or its time is over; False = there is nothing to be waited for, and the caller goes on."""
+        held = _Held(go_on)
+        try:
+            seconds = settling(lambda: self._outbox.put(lambda: self._end(held)))
+        except Exception:  # who asks for the answer hears why
+            _LOG.debug("the end of a request is asked for now", exc_info=True)
+            held.go_on = None
+            return False
+        if seconds is None:
+            return False
+        held.deadline = self._loop.time() + seconds
+        with self._lock:
+            if held.go_on is not None:  # else it has gone on meanwhile
+                self._held.add(held)
+        self._outbox.put(self._look_soon)
+        return True
+
+    # On the loop.
+
+    def _end(self, held: _Held) -> None:
+        go_on, held.go_on = held.go_on, None
+        if go_on is not None:
+            try:
+                go_on()
+            finally:
+                with self._lock:
+                    self._held.discard(held)
+
+    def _look_soon(self) -> None:
+        if self._held and not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        now = self._loop.time()
+        with self._lock:
+            late = [held for held in self._held if held.deadline <= now]
+        for held in late:
+            self._end(held)
+        self._look_soon()

@@ -1,0 +1,298 @@
+"""A follower that runs: connects to a master, appends what comes, reports it, and begins again when the connection ends.
+
+    spark-mq follow ─▶ Follower (a thread) ─▶ SlaveSession, FollowedLog
+
+What is decided is decided in `slave_session.py`. Java: DefaultHAClient.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from storage.epoch_times import steady_time_ms
+from storage.errors import CorruptRecordError
+from storage.format.replication import MasterHandshake, SlaveHandshake
+from storage.ha.events import Introduced, Received, Refused
+from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.followed_log import FollowedLog
+from storage.ha.slave_session import SlaveSession
+from storage.ha.timing import CONNECT_TIMEOUT_MS, RECONNECT_MS, Timing
+from storage.service.put_service import PutService
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES = 1 << 20
+_SETTLED_BYTES = 4 << 20
+"""Checked and dispatched together at most, before they are acknowledged."""
+MasterAddress = Callable[[], str | None]
+"""Where the master's listener is now, host:port; None = nobody knows. Asked before each try to connect."""
+
+
+class MasterAsks(NamedTuple):
+    """What can be asked of a master by another way than this connection; None = nobody knows."""
+
+    bounds: Callable[[], tuple[int, int] | None] = lambda: None
+    """Where its log begins and ends."""
+    record: Callable[[int, str], bytes | None] = lambda place, topic: None
+    """The record that begins at a place of its log, of which it is said here which topic that has; b"" = none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """How far a follower is, and what keeps it from going on."""
+
+    master: str | None = None
+    is_connected: bool = False
+    end: int = 0
+    """Where its log ends."""
+    frames: int = 0
+    """Bytes came so often since it was started."""
+    trouble: str | None = None
+    """Why the last connection ended, or what is wrong with this one; None since bytes, or a fitting heartbeat, came."""
+    is_hopeless: bool = False
+    """Whether nothing will change by itself: the store is to be made anew."""
+
+
+class Switching(NamedTuple):
+    """What it takes to follow one master after another, as a controller names them. Java: AutoSwitchHAClient."""
+
+    identity: SlaveHandshake
+    epochs: FollowedEpochs
+    diverged: Callable[[int, int], PutService | None]
+    """Told, in the follower's thread and without a connection, up to where this log and the master's are the same, where this one goes
+    further, and what all replicas have, as masters say. Returns the store, cut there and opened again; None = this follower ends, and
+    who closes it cuts."""
+
+
+class Follower:
+    """Follows a master from `start` until `close`. `service` is not closed by it."""
+
+    def __init__(
+        self,
+        service: PutService,
+        address: MasterAddress,
+        timing: Timing | None = None,
+        *,
+        asks: MasterAsks | None = None,
+        reconnect_ms: int = RECONNECT_MS,
+        switching: Switching | None = None,
+    ) -> None:
+        """With `switching` the masters are a controller's."""
+        self._log = FollowedLog(service)
+        self._switching = switching
+        self._diverged_at: int | None = None
+        self._address = address
+        self._asks = asks or MasterAsks()
+        self._timing = timing or Timing()
+        self._reconnect_s = reconnect_ms / 1_000
+        self._closing = threading.Event()
+        self._changed = threading.Condition()
+        self.status = FollowerStatus(end=self._log.end)
+        self.failure: str | None = None
+        """Why it has ended though nobody has closed it; None = it has not."""
+        self._thread = threading.Thread(target=self._work, name="follower", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hangs up; what is no whole record is cut."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def wait(self, condition: Callable[[FollowerStatus], bool], timeout_seconds: float) -> bool:
+        """Wait until the condition holds of the status; whether it did before the time was over."""
+        with self._changed:
+            return self._changed.wait_for(lambda: condition(self.status), timeout_seconds)
+
+    def _tell(self, status: FollowerStatus) -> None:
+        with self._changed:
+            if status.trouble != self.status.trouble and status.trouble is not None:
+                _LOG.warning("following %s: %s", status.master, status.trouble)
+            self.status = status
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._follow()
+                self._tell(replace(self.status, is_connected=False))
+                self._closing.wait(self._reconnect_s)
+            self._log.cut_torn_end()
+        except Exception as error:  # whatever it is, nobody follows any more, and that is told
+            _LOG.exception("following has ended")
+            self.failure = str(error) or type(error).__name__
+            self._tell(replace(self.status, is_connected=False, trouble=f"it has ended: {error}", is_hopeless=True))
+
+    def _follow(self) -> None:
+        """One connection, until it ends. Raises StorageError, OSError where the store takes nothing more."""
+        address = self._address()
+        if address is None:
+            self._tell(replace(self.status, master=None, trouble="nobody says where the master is"))
+            return
+        end = self._log.cut_torn_end()
+        if self._switching is not None:
+            self._switching.epochs.file.cut(end)
+        elif not end:
+            end = self._first_place()
+        elif (reason := self._difference()) is not None:
+            self._tell(replace(self.status, master=address, end=end, trouble=reason, is_hopeless=True))
+            return
+        self._tell(replace(self.status, master=address, end=end))
+        host, _, port = address.rpartition(":")
+        try:
+            connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_MS / 1_000)
+        except (OSError, ValueError, OverflowError) as error:  # a master may say anything of its address
+            self._end_with(f"the master is not reached ({error})")
+            return
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            session = self._session(end)
+            self._tell(replace(self.status, is_connected=True))
+            trouble = self._converse(connection, session)
+        if trouble is not None:
+            self._end_with(trouble)
+        if self._diverged_at is not None:
+            self._diverged(self._diverged_at)
+
+    def _end_with(self, trouble: str) -> None:
+        """Why a connection has ended, unless what is known already is worse."""
+        if not self.status.is_hopeless:
+            self._tell(replace(self.status, trouble=trouble))
+
+    def _session(self, end: int) -> SlaveSession:
+        size, now_ms, switching = self._log.file_size_bytes, steady_time_ms(), self._switching
+        if switching is None:
+            return SlaveSession(end, size, now_ms, self._timing)
+        last = switching.epochs.file.last_epoch
+        return SlaveSession(end, size, now_ms, self._timing, handshake=switching.identity, last_epoch=last)
+
+    def _compare(self, session: SlaveSession, said: MasterHandshake) -> str | None:
+        """Go on where the logs agree; or why not, or not yet."""
+        assert self._switching is not None
+        found = self._switching.epochs.agreed_end(said, session.end)
+        if isinstance(found, str):
+            return found
+        if found < session.end:
+            self._diverged_at = found
+            return f"this log goes on behind {found} otherwise than the master's: it is cut there"
+        self._switching.epochs.begin(found)
+        session.begin(found)
+        return None
+
+    def _diverged(self, end: int) -> None:
+        assert self._switching is not None
+        self._diverged_at = None
+        service = self._switching.diverged(end, self._switching.epochs.confirm_offset)
+        if service is None:
+            self._closing.set()
+            return
+        self._log = FollowedLog(service)
+        self._switching.epochs.file.cut(end)
+
+    def _difference(self) -> str | None:
+        """Why this log is no beginning of the master's, as its last record shows; None = it may be one.
+
+        Departure: Java's slave goes on where the places fit, whatever stands before them.
+        """
+        own = self._log.last_record()
+        found = None if own is None else self._asks.record(own.commitlog_offset, own.topic)
+        if own is None or found is None or found == own.content:
+            return None
+        what = "another record" if found else "no record that begins there"
+        where = f"the last record of this log, at {own.commitlog_offset}, is not the master's"
+        return f"{where}, which has {what}: it is another log; nothing is acknowledged"
+
+    def _first_place(self) -> int:
+        """Where to begin without a log: with all that the master has, where it is known where that begins. Else it says."""
+        bounds = self._asks.bounds()
+        if bounds is None or max(0, bounds[0]) >= bounds[1]:  # an empty master's log begins at -1
+            return 0
+        start = max(1, bounds[0])
+        self._log.begin_at(start)
+        return start
+
+    def _converse(self, connection: socket.socket, session: SlaveSession) -> str | None:
+        """Returns why the connection is to end; None = this follower is to be closed."""
+        while not self._closing.is_set():
+            now_ms = steady_time_ms()
+            if session.is_silent(now_ms):
+                return "the master has said nothing for too long"
+            try:
+                if (data := session.next_send(now_ms)) is not None:
+                    connection.sendall(data)
+                connection.settimeout(max(1, min(500, session.deadline() - now_ms)) / 1_000)
+                received = connection.recv(_READ_BYTES)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                return f"the connection broke ({error})"
+            if not received:
+                return "the master has hung up" + (
+                    "" if session.frames else " at once: what it is told may not fit its log"
+                )
+            trouble = self._heed(connection, session, received)
+            if trouble is not None:
+                return trouble
+        return None
+
+    def _heed(self, connection: socket.socket, session: SlaveSession, data: bytes) -> str | None:
+        """What has come, and what is there already behind it: records are checked and dispatched many at a time."""
+        refused: str | None = None
+        count = taken = 0
+        while data:
+            taken += len(data)
+            for event in session.receive(data, steady_time_ms()):
+                if isinstance(event, Introduced):
+                    refused = self._compare(session, event.handshake)
+                elif isinstance(event, Received):
+                    if event.epoch is not None and self._switching is not None:
+                        end = event.commitlog_offset + len(event.body)
+                        self._switching.epochs.note(event.epoch, end, self._log.end)
+                    self._log.take(event)
+                    count += bool(event.body)
+                elif isinstance(event, Refused):
+                    refused = event.reason
+            data = _what_is_there(connection) if refused is None and taken < _SETTLED_BYTES else b""
+        try:
+            confirmed = None if self._switching is None else self._switching.epochs.masters_confirm_offset
+            session.appended(self._log.settle(confirmed))
+        except CorruptRecordError as error:
+            return f"the master sends what is no record: {error.describe()}"
+        if refused is not None:
+            return refused if self._diverged_at is not None else f"the master is refused: {refused}"
+        frames = self.status.frames + count
+        trouble = self._look_around(session) if session.heartbeats else None
+        self._tell(
+            replace(self.status, end=self._log.end, frames=frames, trouble=trouble, is_hopeless=trouble is not None)
+        )
+        return None
+
+    def _look_around(self, session: SlaveSession) -> str | None:
+        """Nothing but heartbeats: is there nothing, or does the master not have what comes next here?"""
+        bounds = None if self._switching is not None else self._asks.bounds()  # epochs have said it
+        if bounds is None:
+            return None
+        minimum, maximum = bounds
+        if 0 < session.end < minimum:
+            return f"this log ends at {session.end}, and the master's begins at {minimum}: what lies between has expired there"
+        if session.end > maximum:
+            return (
+                f"this log ends at {session.end}, and the master's at {maximum}: it is another log, or has lost its end"
+            )
+        return None
+
+
+def _what_is_there(connection: socket.socket) -> bytes:
+    """What can be read without waiting; nothing also where the connection has ended, which the next read tells."""
+    try:
+        readable, _, _ = select.select([connection], [], [], 0)
+        return connection.recv(_READ_BYTES) if readable else b""
+    except OSError:
+        return b""

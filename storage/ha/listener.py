@@ -1,0 +1,365 @@
+"""A master's listener: slaves connect, are served from the log, and acknowledge. One thread has all sockets.
+
+    spark-mq broker, spark-mq replicate ─▶ ReplicationListener ─▶ MasterSession per connection ─▶ Replicas
+
+What is decided is decided in `master_session.py`. Java: DefaultHAService, AutoSwitchHAService, HAConnection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from storage.epoch_times import current_time_ms, steady_time_ms
+from storage.errors import StorageError
+from storage.format.replication import Dialect
+from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
+from storage.ha.log_reader import LogReader
+from storage.ha.master_session import MasterSession, Outgoing, off_a_boundary, where_to_start
+from storage.ha.replicas import UNPROVEN, Replica, Replicas
+from storage.ha.timing import Timing
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES = 64 << 10
+_TURN_BYTES = 4 << 20
+"""What one slave is sent before the others have their turn."""
+_MOST_CONNECTIONS = 64
+_LEFT_KEPT = 16
+_HOSTS_KEPT = 64
+_MOST_LOOKS = 4
+"""So many threads look at a time whether a record begins where slaves ask."""
+_PAUSE_SECONDS = 1.0
+_REFUSALS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """How a master listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 = any that is free."""
+    dialect: Dialect = Dialect.DEFAULT
+    timing: Timing = field(default_factory=Timing)
+    batch_bytes: int = 32_768
+    """haTransferBatchSize."""
+    knows: Callable[[int], bool] = lambda broker_id: True
+    """Whether a controller lists a broker id; asked of who is no learner."""
+
+
+class Refusal(NamedTuple):
+    """A slave that was told no, and why."""
+
+    time_ms: int
+    address: str
+    reason: str
+
+
+class _Left(NamedTuple):
+    """What a connection that has ended was sent, and has acknowledged."""
+
+    acknowledged: int
+    sent: int
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    number: int
+    socket: socket.socket
+    address: str
+    session: MasterSession
+    identified: Identified | None = None
+    asked: int | None = None
+    unsent: deque[memoryview] = field(default_factory=deque)
+    wants_write: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    def replica(self) -> Replica:
+        is_loopback = ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        host = self.address if is_loopback else self.host  # several slaves on one machine are for tests
+        if self.identified is None:
+            return Replica(host, None, self.address, UNPROVEN)
+        broker_id = self.identified.broker_id
+        return Replica(f"id:{broker_id}", broker_id, self.address, UNPROVEN, self.identified.is_learner)
+
+
+class ReplicationListener:
+    """Serves a log to slaves until `close`. `replicas` is what it knows of them."""
+
+    def __init__(self, reader: LogReader, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
+        """Listens from now on. Raises OSError where it cannot."""
+        self._reader = reader
+        self._settings = settings
+        self.replicas = replicas or Replicas()
+        self.refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
+        """The last slaves that were told no."""
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        self._server = socket.create_server((settings.host, settings.port), family=family, backlog=50)
+        self._server.setblocking(False)
+        name = self._server.getsockname()
+        self.address = f"{name[0]}:{name[1]}"
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._connections: set[_Connection] = set()
+        self._numbers = count(1)
+        self._judged: deque[tuple[_Connection, bool]] = deque()
+        self._left: dict[str, deque[_Left]] = {}
+        self._looks = 0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name=f"replication on {self.address}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """The log has grown. From any thread; cheap, and next to nothing without slaves. One that comes now has not asked yet."""
+        if self._connections:
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError, OSError):  # a full pipe wakes as well
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """Hangs up on all slaves."""
+        self._is_closed = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for connection in list(self._connections):
+            self._hang_up(connection)
+        self._selector.close()
+        for opened in (self._server, self._waker, self._woken):
+            opened.close()
+        self._reader.close()
+
+    def _work(self) -> None:
+        while not self._is_closed:
+            try:
+                self._turn()
+            except Exception:  # whatever it is, the slaves are served again
+                _LOG.exception("the log is not served for now")
+                time.sleep(_PAUSE_SECONDS)
+
+    def _turn(self) -> None:
+        """What slaves have said, then what they are to be sent."""
+        for key, mask in self._selector.select(self._patience_seconds()):
+            if key.fileobj is self._server:
+                self._accept()
+            elif key.fileobj is self._woken:
+                with suppress(BlockingIOError):
+                    self._woken.recv(4096)
+            elif mask & selectors.EVENT_READ:
+                self._read(key.data)
+        self._reader.look()
+        while self._judged:
+            self._begin(*self._judged.popleft())
+        now_ms = steady_time_ms()
+        for connection in list(self._connections):
+            if connection.session.is_silent(now_ms):
+                self._refuse(connection, "it has said nothing for too long")
+            else:
+                self._send(connection)
+
+    def _patience_seconds(self) -> float:
+        if any(not connection.wants_write and self._has_more(connection) for connection in self._connections):
+            return 0
+        now_ms = steady_time_ms()
+        deadlines = [connection.session.deadline() - now_ms for connection in self._connections]
+        return max(0, min([1_000, *deadlines])) / 1_000
+
+    def _has_more(self, connection: _Connection) -> bool:
+        return UNPROVEN < connection.session.sent < self._reader.end
+
+    def _accept(self) -> None:
+        try:
+            accepted, name = self._server.accept()
+        except OSError:  # it has gone already
+            return
+        address = f"{name[0]}:{name[1]}"
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            accepted.close()
+            self._note_refusal(address, f"there are {_MOST_CONNECTIONS} connections")
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        settings = self._settings
+        session = MasterSession(settings.dialect, steady_time_ms(), settings.timing, settings.batch_bytes)
+        connection = _Connection(next(self._numbers), accepted, address, session)
+        self._connections.add(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        if settings.dialect is Dialect.DEFAULT:
+            self.replicas.connected(connection.number, connection.replica())
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._hang_up(connection)
+            return
+        for event in connection.session.receive(data, steady_time_ms()):
+            if connection in self._connections:  # what came before has not ended it
+                self._heed(connection, event)
+
+    def _heed(self, connection: _Connection, event: SessionEvent) -> None:
+        if isinstance(event, Acknowledged):
+            self.replicas.acknowledged(connection.number, event.offset)
+        elif isinstance(event, Asked):
+            self._judge(connection, event.offset)
+        elif isinstance(event, Identified):
+            self._identify(connection, event)
+        elif isinstance(event, Refused):
+            self._refuse(connection, event.reason)
+
+    def _identify(self, connection: _Connection, said: Identified) -> None:
+        if not said.is_learner and not self._settings.knows(said.broker_id):
+            self._refuse(connection, f"no broker of id {said.broker_id} is known")
+            return
+        connection.identified = said
+        self.replicas.connected(connection.number, connection.replica())
+        for other in list(self._connections):  # a broker has one connection: the newest
+            if (
+                other is not connection
+                and other.identified is not None
+                and other.identified.broker_id == said.broker_id
+            ):
+                self._refuse(other, f"another connection says that it is broker {said.broker_id}")
+
+    def _judge(self, connection: _Connection, asked: int) -> None:
+        connection.asked = asked
+        self._reader.look(at_files=True)
+        left = self._left.get(connection.host, ())
+        found = where_to_start(
+            asked,
+            self._reader,
+            from_last_file=connection.identified is not None and connection.identified.syncs_from_last_file,
+            is_known_cut=any(known.acknowledged <= asked <= known.sent for known in left),
+        )
+        if isinstance(found, str):
+            self._refuse(connection, found)
+        elif found is not None:
+            self._start(connection, found)
+        elif self._looks >= _MOST_LOOKS:
+            self._refuse(connection, "too many slaves ask for places within a file just now")
+        else:
+            self._looks += 1
+            threading.Thread(target=self._look, args=(connection, asked), name="replication start", daemon=True).start()
+
+    def _look(self, connection: _Connection, asked: int) -> None:
+        try:
+            is_boundary = self._reader.is_boundary(asked)
+        except (StorageError, OSError):
+            _LOG.exception("where %s may begin is not known", connection.address)
+            is_boundary = False
+        self._judged.append((connection, is_boundary))
+        self._wake()
+
+    def _begin(self, connection: _Connection, is_boundary: bool) -> None:
+        self._looks -= 1
+        if connection not in self._connections or connection.asked is None:
+            return
+        if is_boundary:
+            self._start(connection, connection.asked)
+        else:
+            self._refuse(connection, off_a_boundary(connection.asked))
+
+    def _start(self, connection: _Connection, start: int) -> None:
+        _LOG.info(
+            "slave %s has the log up to %s and is sent it from %d on", connection.address, connection.asked, start
+        )
+        self._heed(connection, connection.session.begin(start))
+
+    def _send(self, connection: _Connection) -> None:
+        if connection.session.is_past(self._reader):
+            self._refuse(connection, f"it was sent the log up to {connection.session.sent}, which was cut before that")
+            return
+        left = _TURN_BYTES
+        try:
+            while left > 0:
+                if not connection.unsent and not self._take(connection):
+                    break
+                sent = connection.socket.sendmsg(connection.unsent)
+                left -= sent
+                _drop(connection.unsent, sent)
+        except BlockingIOError:
+            pass
+        except StorageError as error:
+            self._refuse(connection, f"what it is to be sent has expired: {error.describe()}")
+            return
+        except OSError:
+            self._hang_up(connection)
+            return
+        self._watch(connection, for_writing=bool(connection.unsent))
+
+    def _take(self, connection: _Connection) -> bool:
+        outgoing = connection.session.next_send(steady_time_ms(), self._reader)
+        if outgoing is None:
+            return False
+        connection.unsent.extend(self._pieces(outgoing))
+        return True
+
+    def _pieces(self, outgoing: Outgoing) -> list[memoryview]:
+        header = memoryview(outgoing.header)
+        return [header, self._reader.view(outgoing.start, outgoing.size_bytes)] if outgoing.size_bytes else [header]
+
+    def _watch(self, connection: _Connection, *, for_writing: bool) -> None:
+        if connection.wants_write != for_writing:
+            connection.wants_write = for_writing
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if for_writing else 0)
+            self._selector.modify(connection.socket, events, connection)
+
+    def _refuse(self, connection: _Connection, reason: str) -> None:
+        connection.session.refuse()
+        self._note_refusal(connection.address, reason)
+        self._hang_up(connection)
+
+    def _note_refusal(self, address: str, reason: str) -> None:
+        self.refusals.append(Refusal(current_time_ms(), address, reason))
+        _LOG.warning("slave %s is refused: %s", address, reason)
+
+    def _hang_up(self, connection: _Connection) -> None:
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        session = connection.session
+        if session.acknowledged != UNPROVEN:
+            kept = self._left.pop(connection.host, None) or deque(maxlen=_LEFT_KEPT)
+            self._left[connection.host] = kept  # the last one to be forgotten
+            if len(self._left) > _HOSTS_KEPT:
+                del self._left[next(iter(self._left))]
+            kept.append(_Left(session.acknowledged, session.sent))
+        self.replicas.gone(connection.number)
+
+
+def _drop(unsent: deque[memoryview], size_bytes: int) -> None:
+    """Take away what was sent."""
+    while size_bytes:
+        first = unsent[0]
+        if len(first) > size_bytes:
+            unsent[0] = first[size_bytes:]
+            return
+        size_bytes -= len(first)
+        unsent.popleft()

@@ -1,0 +1,39 @@
+"""Records that a crash may have left without bytes that no checksum covers: those of topic and properties, zeros then.
+
+Recovery keeps such a record, as Java does: it may be the only copy. A follower has another one with its master, and must not go on
+behind bytes that the master does not have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+
+from storage.format.record_batch import Records
+
+_SECTOR_BYTES = 512
+
+
+def first_torn(offsets: np.ndarray, records: Records) -> int | None:
+    """The row of the first record of which something may be lost: what lies in one sector of the disk, or its end. None if none is.
+
+    A property that holds a NUL of its own is no sign.
+    """
+    has_nul = pc.match_substring(records.raw_properties(), b"\0").to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(has_nul)
+    ends = records.body_ends[rows]
+    for row, start in zip(rows.tolist(), ends.tolist(), strict=True):
+        position = int(records.positions[row])
+        size = int(records.column("size_bytes")[row])
+        if _is_torn(records.buffer[start : position + size], int(offsets[row]) + start - position):
+            return int(row)
+    return None
+
+
+def _is_torn(unchecked: np.ndarray, place: int) -> bool:
+    """Whether of these bytes, which stand at a place of the log, the last one is zero, or all that lie in one sector."""
+    if unchecked[-1] == 0:
+        return True
+    first = -place % _SECTOR_BYTES
+    starts = [0, *range(first or _SECTOR_BYTES, len(unchecked), _SECTOR_BYTES)]
+    return bool((np.maximum.reduceat(unchecked, starts) == 0).any())

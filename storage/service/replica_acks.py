@@ -1,0 +1,156 @@
+"""Puts that wait until replicas hold them, and whoever reports what replicas hold. Java: HAService, GroupTransferService.
+
+An acknowledgement means what the replica means by it: a Java slave has the bytes in its page cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+
+from storage.put.ack_frontier import AckFrontier, Ticket
+from storage.put.confirmed import EVERYTHING, NOTHING_NEW
+from storage.put_status import PutStatus
+from storage.rules.acks import ALL_IN_SET, NOBODY, copies_needed, copies_of_batch, is_in_sync, may_wait
+from storage.settings.nouns import ReplicationConfig, StoreModeConfig
+
+
+class CopiesWanted:
+    """One put that waits for copies. `wait` is called by one thread."""
+
+    def __init__(self, acks: ReplicaAcks, ticket: Ticket) -> None:
+        self._acks = acks
+        self.ticket = ticket
+        self.done: Future[PutStatus] = Future()
+
+    def wait(self, timeout_ms: int) -> PutStatus:
+        """PUT_OK, or FLUSH_SLAVE_TIMEOUT: it stands in the log, is readable, and replicas will have it later."""
+        try:
+            return self.done.result(timeout_ms / 1_000)
+        except TimeoutError:
+            return self._acks.given_up(self)
+
+
+class ReplicaAcks:
+    """Who holds what of one log, and who waits for it. Thread-safe."""
+
+    def __init__(self, mode: StoreModeConfig, replication: ReplicationConfig) -> None:
+        self._mode = mode
+        self._config = replication
+        self._lock = threading.Condition(threading.Lock())
+        self._frontier = AckFrontier()
+        self._waiting: dict[Ticket, CopiesWanted] = {}
+        self._set_size: int | None = None
+        self._is_closed = False
+        self.alive = replication.total_replicas
+        """Brokers of the group, as the name server tells. Java: aliveReplicaNumInGroup."""
+        self.heed: Callable[[float], None] = lambda _: None
+        """Hears `reached_by_all` after each change, in the thread that tells of it: it must be quick and take no lock of a put's."""
+
+    # What a put asks
+
+    def needed(self, log_end: int) -> int:
+        """How many copies a put must have that begins now. Raises PutRefusedError where there are too few replicas."""
+        if not may_wait(self._mode):
+            return NOBODY
+        return copies_needed(self._mode, self._config, in_sync=self.in_sync(log_end), alive=self.alive)
+
+    def in_sync(self, log_end: int) -> int:
+        """Copies that count as in sync, the master's among them. Java: HAService.inSyncReplicasNums.
+
+        Departure: a connection that has acknowledged nothing does not count.
+        """
+        with self._lock:
+            return self._in_sync(log_end)
+
+    def _in_sync(self, log_end: int) -> int:
+        if self._set_size is not None:
+            return self._set_size
+        gap = self._config.ha_max_gap_not_in_sync
+        return 1 + sum(is_in_sync(offset, log_end, gap) for offset in self._frontier.acknowledged.values())
+
+    def needed_by_batch(self, asked: int | None) -> int:
+        """How many copies a batch must have; `asked` is what its writer says."""
+        return copies_of_batch(self._mode, self._config, asked)
+
+    def in_sync_within(self, log_end: int, needed: int, seconds: float) -> int:
+        """How many copies are in sync, as soon as they are enough, or when the time is over, or nobody will report any more."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._is_closed or self._in_sync(log_end) >= needed, seconds)
+            return self._in_sync(log_end)
+
+    def holding_within(self, end: int, needed: int, seconds: float) -> int:
+        """How many copies hold everything before that place, the master's among them: as soon as they are enough, or then."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._is_closed or self._holding(end) >= needed, seconds)
+            return self._holding(end)
+
+    def _holding(self, end: int) -> int:
+        return 1 + sum(offset >= end for offset in self._frontier.acknowledged.values())
+
+    def want(self, end: int, needed: int) -> CopiesWanted | None:
+        """What a put that ends there is to wait for; None = nothing."""
+        if needed == NOBODY:
+            return None
+        with self._lock:
+            if self._is_closed:
+                wanted = CopiesWanted(self, Ticket(end, needed))
+                wanted.done.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
+                return wanted
+            ticket = self._frontier.ask(end, needed)
+            if ticket is None:
+                return None
+            wanted = self._waiting[ticket] = CopiesWanted(self, ticket)
+            return wanted
+
+    def given_up(self, wanted: CopiesWanted) -> PutStatus:
+        """Its time is over; what has come in between counts."""
+        with self._lock:
+            if self._frontier.give_up(wanted.ticket):
+                del self._waiting[wanted.ticket]
+                return PutStatus.FLUSH_SLAVE_TIMEOUT
+        return wanted.done.result()
+
+    # What replicas report
+
+    def see(self, acknowledged: Mapping[Hashable, int]) -> None:
+        """Before which offset each replica that is connected now holds everything; less than 0 = not known.
+
+        Whoever tells has judged it: nothing counts that was not sent, and no replica twice.
+        """
+        with self._lock:
+            self._tell(self._frontier.see({replica: offset for replica, offset in acknowledged.items() if offset >= 0}))
+
+    def set_members(self, others: Iterable[Hashable]) -> None:
+        """The SyncStateSet without the master; old and new, while a change is under way."""
+        members = frozenset(others)
+        with self._lock:
+            self._set_size = 1 + len(members)
+            self._tell(self._frontier.set_members(members))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody will report any more."""
+        return self._is_closed
+
+    @property
+    def reached_by_all(self) -> float:
+        """Up to where all in the SyncStateSet have the log; `EVERYTHING` where nobody else must. Java: computeConfirmOffset."""
+        if not self._config.all_ack_in_sync_state_set:
+            return EVERYTHING
+        return NOTHING_NEW if self._set_size is None else self._frontier.reached(ALL_IN_SET)
+
+    def _tell(self, settled: list[Ticket]) -> None:
+        self.heed(self.reached_by_all)
+        for ticket in settled:
+            self._waiting.pop(ticket).done.set_result(PutStatus.PUT_OK)
+        self._lock.notify_all()
+
+    def close(self) -> None:
+        """Nobody will report any more: whoever waits, or will wait, hears FLUSH_SLAVE_TIMEOUT now."""
+        with self._lock:
+            self._is_closed = True
+            for ticket in self._frontier.forget():
+                self._waiting.pop(ticket).done.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            self._lock.notify_all()

@@ -1,0 +1,194 @@
+"""A broker in controller mode whose store takes nothing more: others are elected, and it comes back by opening it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.broker_server import controlled
+from spark_mq.broker_server.controlled import ControlledBroker
+from spark_mq.broker_server.controllers import Position
+from spark_mq.broker_server.settings import read_configuration
+from spark_mq.client.errors import BrokerUnreachableError
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.epoch import EpochEntry
+from storage.ha.epoch_file import EpochFile
+from storage.ha.follower import Follower
+from storage.ha.roles import Term
+from storage.message_store import open_store
+from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
+from tests.broker_server.test_running_broker import Loop
+
+FIRST = Term(1, 1, "127.0.0.1:1", frozenset({1, 2}))
+NEXT = Term(2, 2, "127.0.0.1:2", frozenset({2}))
+
+
+class Controller:
+    """What all connections of a broker to its controller have said and heard."""
+
+    def __init__(self) -> None:
+        self.told = FIRST
+        self.beats: list[Position] = []
+        self.registered = self.closed = 0
+        self.is_away = False
+
+    def connection(self, *_: object) -> Controller:
+        return self
+
+    def next_id(self) -> int:
+        return 1
+
+    def apply_id(self, *_: object) -> bool:
+        return True
+
+    def register(self, _: int) -> Term:
+        if self.is_away:
+            raise BrokerUnreachableError("127.0.0.1:9", "it is away")
+        self.registered += 1
+        return self.told
+
+    def term(self) -> Term:
+        return self.told
+
+    def heartbeat(self, _: int, position: Position) -> None:
+        self.beats.append(position)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Running:
+    """A broker in a role, with a store that fails when a test says so."""
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self.is_closed = False
+        self.trouble: Exception | None = None
+
+    @classmethod
+    async def start(cls, *_: object) -> Running:
+        return cls()
+
+    def position(self) -> Position:
+        if self.trouble is not None:
+            raise self.trouble
+        return Position(1, 5, 5)
+
+    def heed_term(self, told: Term) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@contextmanager
+def broker_of(root: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Its threads do not run: a test looks and beats itself."""
+    monkeypatch.setattr(controlled, "Controllers", controller.connection)
+    monkeypatch.setattr(controlled, "RunningBroker", Running)
+    monkeypatch.setattr(controlled, "_RETRY_SECONDS", 0.0)
+    text = f"brokerName=b\nstorePathRootDir={root}\nmappedFileSizeCommitLog=65536\n"
+    text += "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9\n"
+    loop = Loop()
+
+    async def made() -> ControlledBroker:
+        return ControlledBroker(read_configuration(text.encode(), None, {}))
+
+    try:
+        yield loop.run(made())
+    finally:
+        loop.close()
+
+
+def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        broker._look()
+        failed = broker.running
+        broker._beat_once()
+        assert broker.role.is_master
+        assert len(controller.beats) == 2
+        failed.failure = "no space left on device"
+        broker._beat_once()
+        broker._look()
+        broker._look()
+        broker._beat_once()
+        assert len(controller.beats) == 2
+        assert failed.is_closed
+        assert controller.closed == 1  # its connection: so the controller need not wait for the silence
+        assert (broker.role, broker.running) == (None, None)
+        controller.told = NEXT
+        broker._look()
+        broker._beat_once()
+        assert not broker.role.is_master
+        assert broker.running.failure is None
+        assert len(controller.beats) == 4
+
+
+def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        broker._look()
+        broker.running.trouble = IndexError("of a table that is replaced")
+        waits = iter([False, False, True])
+        monkeypatch.setattr(broker._closing, "wait", lambda _: next(waits))
+        broker._beat()
+
+
+def test_an_address_that_the_controller_has_not_heard_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        controller.is_away = True
+        with pytest.raises(BrokerUnreachableError):
+            broker._look()
+        controller.is_away = False
+        broker._look()
+        assert controller.registered == 1
+
+
+def test_a_follower_that_ends_by_itself_says_why(tmp_path: Path) -> None:
+    def address() -> str:
+        raise ValueError("no address")
+
+    config = StoreConfig.tiny()
+    store = open_store(tmp_path, config=config, read_only=False, create=True, holder="follower")
+    with PutService(store) as service:
+        wrong = Follower(service, lambda: "127.0.0.1:http")
+        wrong.start()
+        assert wrong.wait(lambda status: status.trouble is not None, 20)
+        wrong.close()
+        assert wrong.failure is None
+        ended = Follower(service, address)
+        ended.start()
+        assert ended.wait(lambda status: status.is_hopeless, 20)
+        assert ended.failure == "no address"
+        ended.close()
+
+
+def test_the_last_epoch_is_of_one_look(tmp_path: Path) -> None:
+    """Another thread may cut the entries between two looks at them."""
+
+    class Cut(EpochFile):
+        looks = 0
+
+        @property
+        def entries(self) -> tuple[Any, ...]:
+            self.looks += 1
+            return self._entries if self.looks == 1 else ()
+
+        @entries.setter
+        def entries(self, value: tuple[Any, ...]) -> None:
+            self._entries = value
+
+    file = Cut(LocalFileSystem(), str(tmp_path))
+    file.entries = (EpochEntry(7, 0),)
+    assert file.last_epoch == 7

@@ -1,0 +1,56 @@
+"""A controlled broker's store shows what is confirmed, by whatever right it is opened."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from spark_mq.broker_server.opening import opened_store
+from spark_mq.broker_server.settings import Configuration, read_configuration
+from storage.batch.intent import Intent, save_intent
+from storage.files.local_file_system import LocalFileSystem
+from storage.message_store import MessageStore
+from storage.service.put_service import PutService
+
+
+def configured(root: Path, role: str) -> Configuration:
+    text = f"storePathRootDir={root}\nenableControllerMode=true\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n"
+    text += "allAckInSyncStateSet=true\nmappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\n"
+    text += "messageIndexEnable=false\nmappedFileSizeConsumeQueue=2000\n"
+    found = read_configuration(text.encode(), None, {})
+    return replace(found, store=replace(found.store, mode=replace(found.store.mode, broker_role=role)))
+
+
+def killed(tmp_path: Path) -> Path:
+    """What a master leaves of which one message is confirmed and one is not."""
+    life, root = tmp_path / "life", tmp_path / "store"
+    with PutService(opened_store(configured(life, "SYNC_MASTER"), "controlled"), starts_duties=False) as service:
+        with service.exclusive() as store:
+            store.put("T", b"seen", queue_id=0)
+        service.acks.set_members([])
+        service.confirm_turn()
+        service.acks.set_members(["id:2"])
+        with service.exclusive() as store:
+            store.put("T", b"not confirmed", queue_id=0)
+        service.queue_turn()
+        shutil.copytree(life, root)
+    return root
+
+
+def shown(store: MessageStore) -> int:
+    with store:
+        return store.max_offset("T", 0)
+
+
+def test_a_broker_that_has_no_role_yet_shows_no_more_than_it_did(tmp_path: Path) -> None:
+    root = killed(tmp_path)
+    assert shown(opened_store(configured(root, "SYNC_MASTER"), "candidate")) == 1
+    assert shown(opened_store(configured(root, "SYNC_MASTER"), "controlled")) == 1
+
+
+def test_a_slave_shows_nothing_for_the_sake_of_a_batch_that_it_will_not_finish(tmp_path: Path) -> None:
+    root = killed(tmp_path)
+    save_intent(LocalFileSystem(), str(root), Intent("sink", "query", 1, 0, ()))
+    assert shown(opened_store(configured(root, "SLAVE"), "candidate")) == 1
+    assert shown(opened_store(configured(root, "SLAVE"), "controlled")) == 1

@@ -1,0 +1,95 @@
+"""State files of a master taken over: what counts messages is stored behind the log that it counts, and never before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.client.settings import ClientSettings
+from storage import open_store
+from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.master_copies import DELAYS_FILE
+
+SAID = {
+    OFFSETS_FILE: {"offsetTable": {"T@G": {"0": 3}}, "dataVersion": {"counter": 1}},
+    DELAYS_FILE: {"offsetTable": {"1": 5}, "dataVersion": {"counter": 1}},
+}
+
+
+class Told(Master):
+    """A master whose answers are set."""
+
+    def __init__(self) -> None:
+        super().__init__(ClientSettings(("127.0.0.1:1",)))
+        self.end = 0
+        self.address = "127.0.0.1:10911"
+        self.asked: list[str] = []
+
+    def place(self) -> MasterPlace | None:
+        return MasterPlace(self.address, "127.0.0.1:10912")
+
+    def bounds(self) -> tuple[int, int] | None:
+        self.asked.append("bounds")
+        return 0, self.end
+
+    def state(self, name: str) -> str | None:
+        self.asked.append(name)
+        return json.dumps(SAID[name]) if name in SAID else None
+
+
+@contextmanager
+def copying(root: Path) -> Iterator[tuple[PutService, Told, StateCopies]]:
+    store = open_store(root, config=StoreConfig.tiny(), read_only=False, create=True)
+    with PutService(store) as service:
+        master = Told()
+        yield service, master, StateCopies(service, master)
+
+
+def stored(service: PutService, name: str) -> object:
+    path = Path(service.store.root) / "config" / name
+    return json.loads(path.read_text("utf-8"))["offsetTable"] if path.exists() else None
+
+
+def append(service: PutService) -> None:
+    with service.exclusive() as store:
+        store.put("T", b"x" * 100)
+
+
+@pytest.mark.parametrize("name", [OFFSETS_FILE, DELAYS_FILE])
+def test_offsets_wait_for_the_log_that_they_count(tmp_path: Path, name: str) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        append(service)
+        master.end = service.log_end + 1
+        copies.copy()
+        assert stored(service, name) is None
+        copies.copy()  # the later ones, which count more, take no turn from those that wait
+        assert master.asked.count("bounds") == 1
+        assert master.asked.index("bounds") > master.asked.index(name)
+        append(service)
+        copies.settle()
+        assert stored(service, name) == SAID[name]["offsetTable"]
+
+
+def test_offsets_of_another_master_are_dropped(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        master.end = service.log_end + 1
+        copies.copy()
+        master.address = "127.0.0.1:20911"
+        append(service)
+        copies.settle()
+        assert stored(service, DELAYS_FILE) is None
+
+
+def test_a_log_that_is_there_needs_no_wait(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        append(service)
+        master.end = service.log_end
+        copies.copy()
+        assert stored(service, DELAYS_FILE) == {"1": 5}

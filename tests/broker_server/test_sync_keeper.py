@@ -1,0 +1,72 @@
+"""A master and what its controller holds: no answer, and no refusal, makes puts wait for fewer than the controller may elect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_mq.broker_server.controllers import Controllers
+from spark_mq.broker_server.sync_keeper import SyncKeeper
+from spark_mq.client.errors import RequestTimeoutError, ResponseError
+from spark_mq.remoting.controller_bodies import SyncStateSet
+from storage import open_store
+from storage.ha.replicas import Replica, Replicas
+from storage.ha.roles import Role, Term
+from storage.rules.response_codes import ResponseCode
+from storage.service.put_service import PutService
+from storage.settings.load import parse_config
+
+ALONE = Term(1, 1, "127.0.0.1:1", frozenset({1}), 1)
+
+
+class Deciding(Controllers):
+    """A controller that decides what it is asked for, and whose answer to that is lost; then it refuses, as Java's does."""
+
+    def __init__(self, *, decides: bool) -> None:
+        self.held = ALONE
+        self.asked: list[frozenset[int]] = []
+        self._decides = decides
+
+    def term(self) -> Term:
+        return self.held
+
+    def alter(self, own_id: int, epoch: int, wanted: frozenset[int], set_epoch: int) -> SyncStateSet:
+        self.asked.append(wanted)
+        if len(self.asked) == 1:
+            if self._decides:
+                self.held = self.held._replace(members=wanted, set_epoch=set_epoch + 1)
+            raise RequestTimeoutError("request 1001", 3_000, "127.0.0.1:9")
+        refused = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+        raise ResponseError(refused, "the set is equal", "127.0.0.1:9", "request 1001")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[PutService]:
+    config = parse_config(
+        b"brokerRole=SYNC_MASTER\nenableControllerMode=true\nallAckInSyncStateSet=true\nslaveTimeout=1"
+    )
+    with PutService(
+        open_store(tmp_path / "store", config=config, read_only=False, create=True, writes_as="controlled")
+    ) as made:
+        yield made
+
+
+def keeper(service: PutService, controllers: Controllers) -> tuple[SyncKeeper, Replicas]:
+    replicas = Replicas()
+    replicas.connected(1, Replica("id:2", 2, "127.0.0.1:2", service.log_end))
+    return SyncKeeper(service, replicas, Role(1, ALONE), controllers, lambda: None, 15_000), replicas
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_refusal_behind_a_lost_answer_takes_nobody_out_of_the_set_that_the_controller_holds(
+    service: PutService, decides: bool
+) -> None:
+    controllers = Deciding(decides=decides)
+    made, _ = keeper(service, controllers)
+    while len(controllers.asked) < 2:
+        made._look()
+    assert controllers.asked == [frozenset({1, 2})] * 2
+    waits = service.acks.in_sync(service.log_end) == 2
+    assert waits is decides, "puts wait for whom the controller may elect, and for nobody else"

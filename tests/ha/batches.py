@@ -1,0 +1,69 @@
+"""A sink on the machine of a master: its batches, each again until it is acknowledged, through the broker's side of the hand-over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from spark_mq.broker_server.batch_server import BatchServer
+from spark_mq.hand_over.staged_commit import StagedCommit
+from storage.batch.ledger import Batch
+from storage.batch.staged_batch import StagedBatch
+from storage.service.promise import Promise
+from tests.ha.node import Node
+from tests.support.stage_rows import BatchRows, stage
+
+_NOBODY: Any = SimpleNamespace(tell=lambda document: None)
+
+
+class Committed(NamedTuple):
+    """One try. `data` is all of the batch that stands in the log, from `start` on."""
+
+    batch_id: int
+    start: int
+    data: bytes
+    is_done_already: bool
+    promise: Promise
+
+
+class Sink:
+    """One query. The next batch comes when this one is acknowledged."""
+
+    def __init__(self, topics: tuple[str, ...], queue_count: int) -> None:
+        self._topics, self._queue_count = topics, queue_count
+        self._batch_id, self._is_done = -1, True
+        self._pieces: list[tuple[int, bytes]] = []
+
+    def commit(self, node: Node) -> Committed:
+        """The next batch, or the last one again. Raises StorageError."""
+        if self._is_done:
+            self._batch_id, self._is_done, self._pieces = self._batch_id + 1, False, []
+        service = node.service
+        assert service is not None
+        rows = BatchRows(Batch("sink", "query", self._batch_id), (3, 2), self._topics)
+        segments = stage(node.files, str(node.root), node.config, rows, queue_count=self._queue_count)
+        staged = StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, self._queue_count))
+        request: Any = SimpleNamespace(
+            commit=StagedCommit(staged, None), copies=None, is_sync=False, slave_timeout_ms=0
+        )
+        before = service.log_end
+        outcome, wanted = BatchServer(service)._commit(request, _NOBODY, 0.0)
+        end = service.log_end
+        if end > before:
+            self._pieces.append((before, node.log(end)[before:]))
+        pieces = self._there(node)
+        start = pieces[0][0] if pieces else before
+        stop = pieces[-1][0] + len(pieces[-1][1]) if pieces else before
+        return Committed(
+            self._batch_id, start, node.log(stop)[start:], outcome.already_done, Promise(None, wanted, 0.0)
+        )
+
+    def acknowledged(self, batch_id: int) -> None:
+        """Spark has heard of it."""
+        self._is_done = self._is_done or batch_id == self._batch_id
+
+    def _there(self, node: Node) -> Sequence[tuple[int, bytes]]:
+        """What of the batch the log has."""
+        log = node.log(1 << 40)
+        return [(start, data) for start, data in self._pieces if log[start : start + len(data)] == data]

@@ -1,0 +1,374 @@
+"""A life of brokers and their controller, by its seed: what runs is what runs otherwise, without threads, sockets and real time.
+
+Beside what befalls masters and slaves (`simulation.py`) a controller is killed, frozen and cut off, and begins anew from its journal;
+masters are deposed while they live, by who does not reach them or by an operator; consumers go on meanwhile, and slaves copy that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+
+from storage import StoreConfig
+from storage.errors import StorageError
+from storage.put_status import PutStatus
+from storage.rules.acks import ALL_IN_SET
+from storage.service.promise import Promise
+from storage.service.put_service import PutService
+from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from tests.ha.batches import Sink
+from tests.ha.control import Control
+from tests.ha.controlled_invariants import (
+    ControlledWatch,
+    acknowledged_beyond,
+    judge_acknowledged,
+    judge_late,
+)
+from tests.ha.controlled_node import ControlledNode
+from tests.ha.controlled_troubles import ControlledTroubles
+from tests.ha.controlled_world import fibers
+from tests.ha.invariants import Put, compare_queues, entries_of, judge_master, put_rows, require
+from tests.ha.network import World, patched
+from tests.ha.simulation import QUEUES, QUIET_MS, TOPICS, quiet
+from tests.support.reproducible import reproducible
+
+
+class ControlledLife(ControlledTroubles):
+    """One life."""
+
+    nodes: Sequence[ControlledNode]
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.random = random = Random(seed)
+        self.world = World(random)
+        self.counts = Counter[str]()
+        self.is_synced = random.random() < 0.6
+        self.control = Control(self.world, directory, self._told)
+        self.watch = ControlledWatch(self.is_synced, control=self.control)
+        count = random.choice((2, 3, 3))
+        config = self._config(count)
+        batch_bytes = random.choice((100, 700, 32_768))
+        self.nodes = [
+            ControlledNode(self.world, directory, number, config, batch_bytes, self.control)
+            for number in range(1, count + 1)
+        ]
+        for node in self.nodes:
+            node.on_death = partial(self._forget_puts, node)
+            node.on_role = partial(self._has_role, node)
+            node.neighbour = self._at_address
+            node.lost_by_cut = partial(acknowledged_beyond, node, acknowledged=())
+        self.pending: list[Put] = []
+        self.acknowledged: list[Put] = []
+        self.begun: list[ControlledNode] = []
+        for node in self.nodes:
+            node.lost_by_cut = partial(acknowledged_beyond, node, acknowledged=self.acknowledged)
+        self.sink = Sink(TOPICS, QUEUES)
+        self.is_ending = False
+
+    def _config(self, count: int) -> StoreConfig:
+        random = self.random
+        return replace(
+            StoreConfig.tiny(),
+            flush=FlushConfig("SYNC_FLUSH") if self.is_synced else FlushConfig(),
+            mode=StoreModeConfig(enable_controller_mode=True),
+            replication=ReplicationConfig(
+                in_sync_replicas=2,
+                total_replicas=count,
+                min_in_sync_replicas=random.choice((1, 1, 2)),
+                all_ack_in_sync_state_set=True,
+            ),
+        )
+
+    @property
+    def master(self) -> ControlledNode | None:  # type: ignore[override]
+        """Who is, as the controller has said last."""
+        group = self.watch.group
+        return None if group is None else self._at_address(group.master_address or "")
+
+    def _at_address(self, address: str) -> ControlledNode | None:
+        host = address.rpartition(":")[0]
+        return next((node for node in self.nodes if node.host == host), None)
+
+    def run(self, steps: int) -> None:
+        """So many steps, then quiet until all brokers have everything. Raises AssertionError."""
+        with (
+            quiet("storage", "spark_mq"),
+            reproducible(self.random),
+            patched(self.world),
+            fibers(self.world, self.control),
+        ):
+            try:
+                self.control.start()
+                for node in self.nodes:
+                    self.world.after(self.random.choice((0, 0, 10, 3_000)), partial(self._restart, node))
+                self._act_later()
+                for _ in range(steps):
+                    self._step()
+                self._come_to_rest()
+            finally:
+                for node in self.nodes:
+                    with suppress(Exception):
+                        node.die(power_loss=True)
+
+    def _step(self) -> None:
+        self.world.step()
+        self.counts["steps"] += 1
+        if not self.is_synced and any(node.lost_power_ms is not None for node in self.nodes):
+            self.watch.lost_power = True
+        self._settle_puts()
+        self.counts["lost, not promised"] += self.watch.look_at(self.nodes, self.acknowledged)
+        while self.begun:
+            node = self.begun.pop()
+            if node.is_master:
+                self._judge(node)
+
+    def _judge(self, node: ControlledNode) -> None:
+        """Who has become master; or is it at the end."""
+        if not self._is_elected(node):
+            judge_master(node, ())
+            return
+        if self.watch.lost_power:
+            kept = [put for put in self.acknowledged if self.watch.holds(node, put)]
+            self.counts["lost, not promised"] += len(self.acknowledged) - len(kept)
+            self.acknowledged[:] = kept
+        judge_master(node, self.acknowledged)
+
+    def _is_elected(self, node: ControlledNode) -> bool:
+        group = self.watch.group
+        return group is not None and self.master is node and group.master_epoch == node.epoch
+
+    def _act_later(self) -> None:
+        self.world.after(self.random.choice((0, 0, 1, 1, 3, 3, 10, 30, 30, 100, 400, 3_000)), self._act)
+
+    def _act(self) -> None:
+        if self.is_ending:
+            return
+        actions: Sequence[tuple[Callable[[], None], int]] = (
+            (self._put, 60),
+            (self._commit, 6),
+            (self._do_duty, 10),
+            (self._consume, 6),
+            (self._second_line, 3),
+            (self._stranger, 2),
+            (self._drop, 4),
+            (self._partition, 7),
+            (self._freeze, 4),
+            (self._jump, 2),
+            (self._kill, 5),
+            (self._lose_power, 2),
+            (self._designate, 3),
+            (self._stop, 2),
+            (self._trouble_controller, 4),
+        )
+        calls, weights = zip(*actions, strict=True)
+        self.random.choices(calls, weights)[0]()
+        self._act_later()
+
+    # What happens by itself
+
+    def _told(self, address: str) -> None:
+        node = self._at_address(address)
+        if node is not None and node.is_up and node.running is not None and node.broker is not None:
+            node.broker.look()
+
+    def _has_role(self, node: ControlledNode) -> None:
+        self._count("masters" if node.is_master else "slaves")
+        self.watch.begins(node)
+        self.begun.append(node)
+
+    # Puts
+
+    def _writable(self) -> ControlledNode | None:
+        able = [
+            node
+            for node in self.nodes
+            if node.is_master
+            and node.frozen_until <= self.world.now_ms
+            and node.service is not None
+            and node.service.failure is None
+            and not node.service.is_closed
+        ]
+        return self.random.choice(able) if able else None
+
+    def _put(self) -> None:
+        node = self._writable()
+        if node is None:
+            return
+        count = self.random.choice((1, 1, 2, 5))
+        bodies = [self.random.randbytes(self.random.choice((0, 20, 300, 300, 900))) for _ in range(count)]
+        columns = {
+            "topic": [self.random.choice(TOPICS) for _ in range(count)],
+            "queue_id": pa.array([self.random.randrange(QUEUES) for _ in range(count)], pa.int32()),
+            "body": pa.array(bodies, pa.binary()),
+        }
+        with node.at_work():
+            service = node.service
+            assert service is not None
+            status, places = put_rows(service, pa.RecordBatch.from_pydict(columns), QUEUES)
+            if not places:
+                self._count(f"put: {status.name}")
+                return
+            start = min(place[3] for place in places)
+            self._await(node, start, node.log(service.log_end)[start:], places, service.promise)
+
+    def _await(
+        self,
+        node: ControlledNode,
+        start: int,
+        data: bytes,
+        places: Sequence[tuple[str, int, int, int]],
+        promise: Promise,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        now_ms = self.world.now_ms
+        deadline = now_ms + node.config.replication.slave_timeout
+        put = Put(node, start, data, places, promise, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
+        self.pending.append(put)
+        if is_new:
+            self.watch.puts.append(put)
+        self._count("puts")
+        if self.is_synced:
+            self.world.after(self.world.delay(), partial(node.serve_turn, PutService.sync_turn))
+
+    def _settle_puts(self) -> None:
+        for put in list(self.pending):
+            status = self._outcome(put)
+            if status is None:
+                continue
+            self.pending.remove(put)
+            put.status = status
+            if put.batch_id is not None and status is PutStatus.PUT_OK:
+                self.sink.acknowledged(put.batch_id)
+            self._count(f"put: {status.name}")
+            if status is not PutStatus.PUT_OK:
+                judge_late(put)
+            elif judge_acknowledged(put, self.watch, self.nodes):
+                self.counts["lost, not promised"] += 1
+            else:
+                self.acknowledged.append(put)
+
+    def _outcome(self, put: Put) -> PutStatus | None:
+        flush, copies = put.promise.flush, put.promise.copies
+        if flush is not None and (not flush.done() or flush.exception() is not None):
+            return None  # a sync that failed is nobody's acknowledgement, and the end of its process
+        if copies is None:
+            return PutStatus.PUT_OK
+        if copies.done.done():
+            return copies.done.result()
+        service = put.node.service
+        assert service is not None
+        reached = service.acks._frontier.reached(put.copies)
+        require(put.waits_to > reached, 19, f"{put.waits_to} waits, and {reached} is reached")
+        if self.world.now_ms < put.deadline_ms:
+            return None
+        return service.acks.given_up(copies)
+
+    def _forget_puts(self, node: ControlledNode) -> None:
+        """Who waited there hears nothing any more."""
+        self._settle_puts()
+        self.pending = [put for put in self.pending if put.node is not node]
+
+    def _commit(self) -> None:
+        node = self._writable()
+        if node is None:
+            return
+        with node.at_work(), suppress(StorageError):
+            done = self.sink.commit(node)
+            self._count("batches again" if done.is_done_already else "batches")
+            self._await(node, done.start, done.data, (), done.promise, is_new=not done.is_done_already)
+            self.pending[-1].batch_id = done.batch_id
+
+    def _do_duty(self) -> None:
+        node = self.random.choice(self.nodes)
+        turns = (PutService.sync_turn, PutService.queue_turn, PutService.next_file_turn)
+        turn = self.random.choice(turns if self.is_synced else (PutService.log_turn, *turns[1:]))
+        if (
+            node.service is not None
+            and not node.service.is_closed
+            and (node.is_master or turn is PutService.queue_turn)
+        ):
+            node.serve_turn(turn)
+
+    def _consume(self) -> None:
+        """A group goes on, as its master knows it."""
+        node = self._writable()
+        if node is None:
+            return
+        with node.at_work():
+            content = node.files.read_file(f"{node.root}/config/{OFFSETS_FILE}")
+            table = ConsumerOffsets() if content is None else ConsumerOffsets.load(content.decode())
+            key = self.random.choice(TOPICS), self.random.randrange(QUEUES)
+            offset = (table.get(key[0], "readers", key[1]) or 0) + self.random.randrange(1, 5)
+            assert node.service is not None
+            offset = min(offset, len(entries_of(node).get(key, ())))  # nobody has read what is not readable
+            changed = table.with_offsets("readers", {key: offset}, now_ms=node.clock())
+            node.service.take_over(OFFSETS_FILE, changed.to_text())
+            self._count("offsets")
+
+    # The end
+
+    def _come_to_rest(self) -> None:
+        """Nothing goes wrong any more."""
+        self.is_ending = True
+        self.world.partitions.clear()
+        self.control.files.left = None
+        self._restart_controller()
+        for node in self.nodes:
+            node.frozen_until = 0
+            node.files.left = None
+        end_ms = self.world.now_ms + QUIET_MS
+        while not self._is_at_rest():
+            if self.world.now_ms >= end_ms:
+                break
+            if self.counts["steps"] % 20 == 0:
+                for node in self.nodes:
+                    self._look_after(node)
+                    if node.is_master and self.is_synced:
+                        node.serve_turn(PutService.sync_turn)
+            self._step()
+        master = self.master
+        require(self._is_at_rest(), 17, "; ".join(map(self._told_of, self.nodes)) + f"; {self.watch.group}")
+        assert master is not None
+        self._judge(master)
+        for node in self.nodes:
+            compare_queues(node, master)
+        self.counts["checks"] = self.watch.checks
+        self.counts["epochs"] = len(self.watch.masters)
+
+    def _look_after(self, node: ControlledNode) -> None:
+        """As an operator: whoever is down is started, and who says that his log is another one than the master's begins anew."""
+        status = None if node.follower is None else node.follower.status
+        is_told = status is not None and status.trouble is not None and not status.is_connected
+        if is_told and self.watch.lost_power and (status.is_hopeless or "another log" in status.trouble):
+            self._count("made anew")
+            node.wipe()
+            self.watch.offsets.pop(node.number, None)
+        self._restart(node)
+
+    def _told_of(self, node: ControlledNode) -> str:
+        status = None if node.follower is None else node.follower.status
+        return f"{node.host} {node.epoch} {node.is_up} {node.is_master} {node.checked_end} of {node.held_end}: {status}"
+
+    def _is_at_rest(self) -> bool:
+        group, master = self.watch.group, self.master
+        if group is None or master is None or not self._is_elected(master) or not master.is_master or self.pending:
+            return False
+        end = master.held_end
+        return (
+            master.service is not None
+            and all(
+                node.epoch == group.master_epoch and node.readable_end == node.checked_end == node.held_end == end
+                for node in self.nodes
+            )
+            and len(group.sync_state_set) == len(self.nodes)
+        )

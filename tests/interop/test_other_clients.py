@@ -1,0 +1,184 @@
+"""Clients of other languages and releases at our name server and broker: Apache's Go client, its C++ client, Java clients back to
+4.3.
+
+Each program (tests/support/client_programs.py) sends in every way, consumes in every way, pulls, and ends transactions. What all of
+them must have seen is the same, and what they say is held against the broker's store. SPARK_MQ_TEST_SERVERS=apache asks the same of
+Apache's servers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import AccessDeniedError
+from spark_mq.client.message import decode_records
+from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.settings import ClientSettings, Credentials
+from spark_mq.client.subscriptions import subscription
+from spark_mq.remoting import MessageQueue
+from tests.support import own_servers
+from tests.support.client_programs import CPP, GO, ClientProgram, NotHereError, java
+from tests.support.java_broker import JavaClient, Oracle, RunningBroker
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
+
+USER = Credentials("application", "applications-secret")
+SETTINGS = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000, "enablePropertyFilter": "true"}
+NAMES = [
+    *(f"sync-{number}" for number in range(12)),
+    *(f"async-{number}" for number in range(6)),
+    *(f"oneway-{number}" for number in range(3)),
+    *(f"batch-{number}" for number in range(4)),
+    *(f"ordered-{number}" for number in range(6)),
+    *("large", "delayed"),
+]
+PROGRAMS = [GO, CPP, *(java(version) for version in ("4.3.0", "4.9.7", "5.1.4", "5.3.3"))]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    reason = Oracle.available()
+    if reason is not None:
+        pytest.skip(reason)
+    is_apaches = os.environ.get(own_servers.VARIABLE) == "apache"
+    return Oracle(tmp_path_factory.mktemp("other-clients-"), is_ours=not is_apaches)
+
+
+@pytest.fixture(scope="module")
+def broker(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    store = tmp_path_factory.mktemp("store-") / "store"
+    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker that knows one user, who may do everything; requests without his signature are refused."""
+    if not servers.is_ours:
+        pytest.skip("Apache's broker needs more settings for its access control")
+    acl = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps({"username": USER.access_key, "password": USER.secret_key}),
+    }
+    store = tmp_path_factory.mktemp("guarded-") / "store"
+    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS, **acl) as running:
+        yield running
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_client_does_all_that_it_can_at_our_servers(
+    program: ClientProgram, servers: Oracle, broker: RunningBroker, tmp_path: Path
+) -> None:
+    go_round(program, servers, broker, tmp_path)
+
+
+@pytest.mark.parametrize("program", [GO, CPP], ids=lambda program: program.name)
+def test_a_client_that_signs_does_the_same_at_a_broker_with_access_control(
+    program: ClientProgram, servers: Oracle, guarded: RunningBroker, tmp_path: Path
+) -> None:
+    unsigned = Admin(ClientSettings((guarded.name_server,)))
+    with unsigned, pytest.raises(AccessDeniedError):
+        unsigned.runtime_info(guarded.address)
+    go_round(program, servers, guarded, tmp_path, USER)
+
+
+def go_round(
+    program: ClientProgram, servers: Oracle, broker: RunningBroker, directory: Path, user: Credentials | None = None
+) -> None:
+    """One program's round, and what must come of it."""
+    topic = f"Round-{program.name.replace('.', '_')}"
+    more = {"sql": "true"} if program is GO else {}
+    settings = ClientSettings((broker.name_server,), credentials=user)
+    if user is not None:
+        more |= {"accessKey": user.access_key, "secretKey": user.secret_key}
+    try:
+        client = program.run(servers, broker, directory / "round.jsonl", topic, **more)
+    except NotHereError as absent:
+        pytest.skip(str(absent))
+    assert client.lines("failed") == []
+    sent = {line["name"]: line for line in client.lines("sent") if line["how"] != "transaction"}
+    assert list(sent) == NAMES or sorted(sent) == sorted(NAMES)  # answers of asynchronous sends come in any order
+    assert {line["status"] for line in sent.values() if "status" in line} == {"SEND_OK"}
+    names = [name for name in NAMES if program.has_batches or not name.startswith("batch")]
+    names += [] if program.has_batches else [""]
+    stored = records_of(settings, topic)
+    assert sorted(record["name"] for record in stored) == sorted(names)
+    places = {record["name"]: (record["queueId"], record["queueOffset"]) for record in stored}
+    for name, line in sent.items():
+        if "queueOffset" in line and name != "delayed" and name in places:
+            assert line["queueOffset"] == places[name][1]
+            assert not program.tells_queues or line["queueId"] == places[name][0]
+    assert not program.has_batches or len({places[f"batch-{number}"][0] for number in range(4)}) == 1
+    assert len({places[f"ordered-{number}"][0] for number in range(6)}) == 1
+    consumed(program, client, sent, places)
+    if program.has_transactions:
+        assert Counter(line["name"] for line in got(client, "transactions")) == Counter(["commit", "unknown"])
+        assert Counter(line["name"] for line in client.lines("asked")) == Counter(["unknown"])
+        assert sorted(record["name"] for record in records_of(settings, f"{topic}Tx")) == ["commit", "unknown"]
+    ends = Counter(record["queueId"] for record in stored)
+    facts = {line["queueId"]: line for line in client.lines("fact") if line["name"] == "queue"}
+    assert facts.keys() == ends.keys()
+    with Admin(settings) as admin:
+        for queue_id, count in ends.items():
+            queue = MessageQueue(topic, "broker-lab", queue_id)
+            assert count - 1 <= facts[queue_id]["max"] <= count  # the delayed one may have come after the pull
+            for by in ("all", "orderly"):
+                assert admin.group_offset(f"g-{topic}-{by}", queue) == count, (by, queue_id)
+
+
+def consumed(
+    program: ClientProgram, client: JavaClient, sent: dict[str, Any], places: dict[str, tuple[int, int]]
+) -> None:
+    """Every consumer got what it was to get, from where it lies, once; what failed came again."""
+    times = Counter((line["name"], line["times"]) for line in got(client, "all"))
+    assert set(times.values()) == {1}
+    assert {name for name, _ in times} == set(places)
+    assert {count for name, count in times if name == "sync-5"} == {0, 1}
+    if program.fails_alone:
+        assert set(times) == {*((name, 0) for name in places), ("sync-5", 1)}
+    for line in got(client, "all"):
+        assert line["name"] not in sent or line["bytes"] == sent[line["name"]]["bytes"]
+        assert line["times"] == 1 or (line["queueId"], line["queueOffset"]) == places[line["name"]]
+    tagged = [f"sync-{number}" for number in range(12) if number % 3 != 1]
+    assert Counter(line["name"] for line in got(client, "tags")) == Counter(tagged)
+    assert {line["tags"] for line in got(client, "tags")} == {"TagA", "TagC"}
+    in_order: dict[int, list[int]] = defaultdict(list)
+    for line in got(client, "orderly"):
+        in_order[line["queueId"]].append(line["queueOffset"])
+    assert all(offsets == list(range(len(offsets))) for offsets in in_order.values())
+    assert sum(map(len, in_order.values())) == len(places)
+    assert places.keys() - {"delayed"} <= {line["name"] for line in got(client, "pull")}
+    if of_sql := got(client, "sql"):
+        assert Counter(line["name"] for line in of_sql) == Counter(set(NAMES[:12]) - set(tagged))
+
+
+def got(client: JavaClient, by: str) -> list[dict[str, Any]]:
+    """What one consumer was handed."""
+    return [line for line in client.lines("got") if line["by"] == by]
+
+
+def records_of(settings: ClientSettings, topic: str) -> list[dict[str, Any]]:
+    """What the broker holds of a topic, by our own pulls."""
+    found = []
+    with Admin(settings) as admin:
+        for queue, end in admin.max_offsets(topic).items():
+            offset = 0
+            while offset < end:
+                pull = Pull(queue, offset, subscription(topic, "*", 0), suspend_ms=0, sends_subscription=True)
+                pulled = admin.pull(pull, "Looking")
+                assert pulled.status is PullStatus.FOUND
+                for record in decode_records(pulled.records):
+                    body = record.plain_body
+                    name = body.split(b":")[0].split(b"\0")[0].decode()
+                    found.append({"name": name, "queueId": record.queue_id, "queueOffset": record.queue_offset})
+                offset = pulled.next_offset
+    return found

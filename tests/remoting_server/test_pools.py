@@ -1,0 +1,130 @@
+"""Requests that wait are taken together, each is run once, and what they have left for later is done behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from spark_mq.remoting_server.pools import PoolSettings, RequestPool
+
+LIMIT_SECONDS = 30
+
+
+def refuse(remark: str) -> None:
+    raise AssertionError(remark)
+
+
+def in_a_loop(act: Callable[[], None]) -> None:
+    async def run() -> None:
+        act()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def busy() -> tuple[threading.Event, threading.Event]:
+    """Set when a request runs; set to let it end."""
+    return threading.Event(), threading.Event()
+
+
+def test_what_waits_is_taken_together_and_done_later_in_order(busy: tuple[threading.Event, threading.Event]) -> None:
+    said: list[str] = []
+    runs, ends = busy
+    done = threading.Event()
+    pool = RequestPool(PoolSettings("Send", 100, 2, together=3), lambda: said.append("gather"))
+
+    def request(name: str) -> Callable[[], None]:
+        def run() -> None:
+            said.append(name)
+            pool.afterwards(lambda: said.append(f"{name} later"))
+
+        return run
+
+    def first() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+        request("a")()
+
+    def last() -> None:
+        request("e")()
+        pool.afterwards(done.set)
+
+    def submit() -> None:
+        assert pool.submit(first, refuse)
+        assert runs.wait(LIMIT_SECONDS)
+        for run in (request("b"), request("c"), request("d"), last):
+            assert pool.submit(run, refuse)
+        ends.set()
+
+    in_a_loop(submit)
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert [word for word in said if len(word) == 1] == ["a", "b", "c", "d", "e"]
+    assert said[:4] == ["a", "b", "c", "gather"]
+    assert [word for word in said if word.endswith("later")].index("a later") == 0
+    assert said.count("gather") == 2
+    assert said.index("d") < said.index("gather", 4) < said.index("d later")
+
+
+def test_one_that_fails_later_keeps_none_from_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+
+    def gather() -> None:
+        raise OSError("gathering")
+
+    def fails() -> None:
+        raise OSError("answering")
+
+    pool = RequestPool(PoolSettings("Send", 100, 1, together=8), gather)
+    in_a_loop(
+        lambda: [pool.submit(lambda call=call: pool.afterwards(call), refuse) for call in (fails, done.set)] and None
+    )
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert {"gathering", "answering"} == {
+        str(record.exc_info[1]) for record in caplog.records if record.exc_info is not None
+    }
+
+
+def test_without_taking_together_later_is_at_once() -> None:
+    said: list[str] = []
+    done = threading.Event()
+    pool = RequestPool(PoolSettings("Pull", 100, 1))
+
+    def run() -> None:
+        pool.afterwards(lambda: said.append("later"))
+        said.append("run")
+        done.set()
+
+    in_a_loop(lambda: pool.submit(run, refuse) and None)
+    assert done.wait(LIMIT_SECONDS)
+    assert said == ["later", "run"]
+
+
+def test_every_request_is_run_once_however_they_come() -> None:
+    count = 3_000
+    ran: list[int] = []
+    done = threading.Event()
+    pool = RequestPool(PoolSettings("Send", 10 * count, 4, together=16), lambda: None)
+
+    def run(number: int) -> None:
+        def later() -> None:
+            ran.append(number)
+            if len(ran) == count:
+                done.set()
+
+        pool.afterwards(later)
+
+    async def submit() -> None:
+        for number in range(count):
+            assert pool.submit(lambda number=number: run(number), refuse)
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+
+    asyncio.run(submit())
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert sorted(ran) == list(range(count))

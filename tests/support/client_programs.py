@@ -1,0 +1,128 @@
+"""Programs of other clients than ours and Java's newest: each does a round of all that an application does, and tells what it saw.
+
+A program's lines, by `type`: `sent` (`how`, `name`, `bytes`; where the client tells it `status`, `tags`, `queueId`, `queueOffset`,
+`msgId`), `got` (`by` which consumer, the place, `times` it was tried before), `asked` (a transaction was), `fact`, `failed`, and
+`done` at the end. A message's `name` is its body up to a colon. Programs are built or fetched when they are first used, and kept
+beside Apache's jars.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.java_broker import SCRIPT, JavaClient, Oracle, OracleError, RunningBroker
+from tests.support.places import PROJECT
+
+SOURCES = PROJECT / "tests" / "clients"
+CPP_LIBRARY = "ROCKETMQ_CPP_LIBRARY"
+"""The environment may name a librocketmq.so of 2.1 in place of the one of `CPP_PACKAGE`."""
+CPP_PACKAGE = "rocketmq==0.4.4"
+"""A Python package that carries Apache's C++ client, as it was shortly before 2.0."""
+_BUILD_SECONDS = 600
+_ROUND_SECONDS = 150
+
+
+class NotHereError(Exception):
+    """A program cannot be had on this machine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProgram:
+    """`command` makes the first words of a command line, or raises NotHereError."""
+
+    name: str
+    command: Callable[[Oracle], Sequence[str]]
+    has_transactions: bool = True
+    has_batches: bool = True
+    """Whether brokers take its batches for batches."""
+    fails_alone: bool = True
+    """Whether a message that is to come again leaves its neighbours alone."""
+    tells_queues: bool = True
+    """Whether its answer to a send says which queue it was."""
+
+    def run(self, servers: Oracle, broker: RunningBroker, out: Path, topic: str, **more: str) -> JavaClient:
+        """One round, to its end. Raises NotHereError, OracleError where it fails."""
+        given = {"ns": broker.name_server, "broker": broker.address, "topic": topic, "group": f"g-{topic}", **more}
+        words = [*self.command(servers), str(out), *(f"{name}={value}" for name, value in given.items())]
+        home = out.parent / f"home-{out.stem}"
+        home.mkdir()
+        with (out.parent / f"{out.stem}.log").open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                words, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True,
+                env={**os.environ, "HOME": str(home), "TMPDIR": str(home), "ROCKETMQ_GO_LOG_LEVEL": "warn"},
+            )  # fmt: skip
+            try:
+                process.wait(_ROUND_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise OracleError(f"{self.name}: no end within {_ROUND_SECONDS} s") from None
+            finally:
+                process.kill()
+                process.wait()
+        client = JavaClient(out, process)
+        if not client.lines("done"):
+            said = Path(log.name).read_text("utf-8", "replace")[-4_000:]
+            raise OracleError(f"{self.name} ended with {process.returncode}\n{client.lines('failed')}\n{said}")
+        return client
+
+
+def java(version: str) -> ClientProgram:
+    """The Java client of a release."""
+
+    def command(servers: Oracle) -> list[str]:
+        client = Oracle(servers.directory, servers.home, version)
+        try:
+            client.build()
+        except OracleError as error:
+            raise NotHereError(str(error).strip().splitlines()[-1]) from None
+        return ["env", f"ROCKETMQ_VERSION={version}", f"ORACLE_HOME={client.home}", str(SCRIPT), "java", "ClientRound"]
+
+    return ClientProgram(f"java-{version}", command)
+
+
+def _go(servers: Oracle) -> list[str]:
+    if shutil.which("go") is None:
+        raise NotHereError("go is not on the PATH")
+    source = SOURCES / "go"
+    built = servers.home / "go-round"
+    if not built.exists() or built.stat().st_mtime < max(file.stat().st_mtime for file in source.iterdir()):
+        built.parent.mkdir(parents=True, exist_ok=True)
+        _make(["go", "build", "-o", str(built), "."], source)
+    return [str(built)]
+
+
+def _cpp(servers: Oracle) -> list[str]:
+    given = os.environ.get(CPP_LIBRARY)
+    library = Path(given) if given else servers.home / CPP_PACKAGE / "rocketmq" / "librocketmq.so"
+    if given is None and not library.exists():
+        uv = Path(sys.executable).parent / "uv"
+        _make(
+            [str(uv), "pip", "install", "--no-deps", "--target", str(servers.home / CPP_PACKAGE), CPP_PACKAGE], SOURCES
+        )
+    return [sys.executable, "-m", "tests.clients.cpp_round", str(library)]
+
+
+def _make(command: Sequence[str], directory: Path) -> None:
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_BUILD_SECONDS,
+    )
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise NotHereError(f"{' '.join(command)}: {lines[-1] if lines else done.returncode}")
+
+
+GO = ClientProgram("go", _go)
+CPP = ClientProgram(
+    "cpp", _cpp, has_transactions=CPP_LIBRARY in os.environ, has_batches=False, fails_alone=False, tells_queues=False
+)
