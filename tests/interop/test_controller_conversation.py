@@ -203,16 +203,8 @@ def _leads(port: int) -> bool:
     return False
 
 
-def compared(conversations: tuple[Asked, Asked], steps: tuple[Step, ...]) -> None:
+def test_brokers_enter_then_masters_and_sets_come_and_go(conversations: tuple[Asked, Asked]) -> None:
     apache, own = conversations
-    expected, found = apache.play(steps), own.play(steps)
+    expected, found = apache.play((*FIRST, *LATER)), own.play((*FIRST, *LATER))
     for name, answer in expected.items():
         assert found[name] == answer, name
-
-
-def test_a_broker_enters(conversations: tuple[Asked, Asked]) -> None:
-    compared(conversations, FIRST)
-
-
-def test_masters_and_sets_come_and_go(conversations: tuple[Asked, Asked]) -> None:
-    compared(conversations, LATER)
