@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,6 +64,16 @@ def group(home: Path) -> Iterator[ControlledBrokers]:
         yield brokers
 
 
+def assert_held_by_all(home: Path, everybody: set[int], acknowledged: Sequence[tuple[int, int, bytes]]) -> None:
+    """In their logs: the queues of the killed end where the last word about what is confirmed came."""
+    assert len(acknowledged) == len({body for _, _, body in acknowledged})
+    for number in sorted(everybody):
+        records = RawLog([home / f"store-{number}" / "commitlog"]).records()
+        held = {(each.queue_id, each.queue_offset): each.body for each in records if each.topic == TOPIC}
+        lost = [(*place, body) for *place, body in acknowledged if held.get((place[0], place[1])) != body]
+        assert lost == [], f"{NAME} {number}"
+
+
 @pytest.mark.parametrize(("count", "kills"), [(2, 3), pytest.param(3, 4, marks=pytest.mark.long)])
 def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, count: int, kills: int) -> None:
     everybody = set(range(1, count + 1))
@@ -85,9 +95,4 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, count: int, kills
             last = brokers.await_set(everybody)
             sending.await_more(30)
         assert last.master_epoch >= 1 + kills
-    assert len(sending.acknowledged) == len({body for _, _, body in sending.acknowledged})
-    for number in sorted(everybody):
-        records = RawLog([tmp_path / f"store-{number}" / "commitlog"]).records()
-        held = {(each.queue_id, each.queue_offset): each.body for each in records if each.topic == TOPIC}
-        lost = [(*place, body) for *place, body in sending.acknowledged if held.get((place[0], place[1])) != body]
-        assert lost == [], f"{NAME} {number}"  # queues of the killed end where the last word about what is confirmed came
+    assert_held_by_all(tmp_path, everybody, sending.acknowledged)

@@ -64,9 +64,9 @@ def test_masters_killed_in_turn_lose_nothing_that_was_acknowledged(oracle: Oracl
 
 
 @pytest.mark.long
-def test_three_of_ours(oracle: Oracle, tmp_path: Path) -> None:
+def test_three_of_ours_killed_ten_times_lose_nothing(oracle: Oracle, tmp_path: Path) -> None:
     with ours(oracle, tmp_path) as brokers:
-        killed_in_turn(oracle, brokers, tmp_path, 2, count=3)
+        killed_in_turn(oracle, brokers, tmp_path, 10, count=3)
 
 
 @pytest.mark.long

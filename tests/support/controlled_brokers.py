@@ -68,10 +68,9 @@ class ControlledBrokers:
                     brokerName=NAME,
                     haListenPort=port + 1,
                     enableControllerMode="true",
-                    controllerAddr=self.controller.address,
                     inSyncReplicas=2,
                     allAckInSyncStateSet="true",
-                    **settings,
+                    **{"controllerAddr": self.controller.address, **settings},
                 )
             )
             self.brokers[broker_id] = broker
