@@ -78,7 +78,7 @@ class FollowedStore(StoreReader):
     def _ends(self) -> QueueEnds:
         if self._queue_ends is None:
             self._queue_ends = self._ends_of_plan()
-            self._followed_end = self._queue_ends.log_end
+            self._followed_end = self.plan.dispatch_end
         if self._followed_end < self._own_end:
             self._followed_end = self._own_end
             self._queue_ends.follow()

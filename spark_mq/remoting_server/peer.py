@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from typing import Protocol
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.codes import LanguageCode
 from spark_mq.remoting_server.unwritten import Unwritten
+
+_LOG = logging.getLogger(__name__)
 
 
 def is_this_host(host: str) -> bool:
@@ -72,7 +75,10 @@ class Outbox:
         with self._lock:
             taken, self._waiting = self._waiting, []
         for call in taken:
-            call()
+            try:
+                call()
+            except Exception:  # the others' turn comes all the same
+                _LOG.exception("a call on the loop failed")
 
 
 class Peer:

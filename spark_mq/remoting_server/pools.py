@@ -151,7 +151,9 @@ class RequestPool:
             if _is_late(task, self.settings.wait_limit_ms):
                 self._refuse_late(task)
             else:  # a thread has taken the late one meanwhile
-                self._run(task)
+                self._queue.appendleft(task)
+                self._wake_for_rest()
+                break
         if self._queue:
             self._clean_soon()
 
@@ -190,9 +192,7 @@ class RequestPool:
             except Exception:
                 _LOG.exception("requests of pool %s failed together", self.name)
         self._is_taking = False
-        if self._queue and not self._is_taking:
-            self._is_taking = True
-            self._may_take.put(None)
+        self._wake_for_rest()
         self._own.later = None
         for call in later:
             try:
@@ -202,6 +202,11 @@ class RequestPool:
         self._running_count -= 1
 
     # In both.
+
+    def _wake_for_rest(self) -> None:
+        if self._queue and not self._is_taking:
+            self._is_taking = self.settings.together > 1
+            self._may_take.put(None)
 
     def _taken(self) -> Task | None:
         try:

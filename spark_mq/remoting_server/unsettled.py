@@ -17,15 +17,19 @@ _LOOK_SECONDS = 0.01
 _LOG = logging.getLogger(__name__)
 
 Settling: TypeAlias = Callable[[Callable[[], None]], float | None]
-"""Says for how many seconds, at most, something is to be waited for, None = for nothing; else makes the call once that is over."""
+"""Says for how many seconds, at most, something is to be waited for, None = for nothing; else makes the call once that is over.
+
+Then it is asked again: something else may be left.
+"""
 
 
 class _Held:
-    """One that waits; it goes on once, by whichever comes first: what it waits for, or its time."""
+    """One that waits; it goes on once."""
 
-    def __init__(self, go_on: Callable[[], None]) -> None:
+    def __init__(self, settling: Settling, go_on: Callable[[], None]) -> None:
+        self.settling = settling
         self.go_on: Callable[[], None] | None = go_on
-        self.deadline = 0.0
+        self.deadline: float | None = None
 
 
 class Unsettled:
@@ -45,32 +49,42 @@ class Unsettled:
 
     def hold(self, settling: Settling, go_on: Callable[[], None]) -> bool:
         """Go on when that is settled, or its time is over; False = there is nothing to be waited for, and the caller goes on."""
-        held = _Held(go_on)
-        try:
-            seconds = settling(lambda: self._outbox.put(lambda: self._end(held)))
-        except Exception:  # who asks for the answer hears why
-            _LOG.debug("the end of a request is asked for now", exc_info=True)
+        held = _Held(settling, go_on)
+        seconds = self._asked(held)
+        if seconds is None:
             held.go_on = None
             return False
-        if seconds is None:
-            return False
-        held.deadline = self._loop.time() + seconds
         with self._lock:
-            if held.go_on is not None:  # else it has gone on meanwhile
+            if (
+                held.go_on is not None and held.deadline is None
+            ):  # else it has gone on meanwhile, or waits for something else
+                held.deadline = self._loop.time() + seconds
                 self._held.add(held)
         self._outbox.put(self._look_soon)
         return True
 
+    def _asked(self, held: _Held) -> float | None:
+        try:
+            return held.settling(lambda: self._outbox.put(lambda: self._go_on(held)))
+        except Exception:  # who asks for the answer hears why
+            _LOG.debug("the end of a request is asked for now", exc_info=True)
+            return None
+
     # On the loop.
 
-    def _end(self, held: _Held) -> None:
+    def _go_on(self, held: _Held) -> None:
+        """What it waited for is over, or its time: it goes on, unless it waits for something else then."""
+        if held.go_on is None:
+            return
+        seconds = self._asked(held)
+        with self._lock:
+            if seconds is not None:
+                held.deadline = self._loop.time() + seconds
+                self._held.add(held)
+                return
+            self._held.discard(held)
         go_on, held.go_on = held.go_on, None
-        if go_on is not None:
-            try:
-                go_on()
-            finally:
-                with self._lock:
-                    self._held.discard(held)
+        go_on()
 
     def _look_soon(self) -> None:
         if self._held and not self._is_looking:
@@ -81,7 +95,7 @@ class Unsettled:
         self._is_looking = False
         now = self._loop.time()
         with self._lock:
-            late = [held for held in self._held if held.deadline <= now]
+            late = [held for held in self._held if held.deadline is not None and held.deadline <= now]
         for held in late:
-            self._end(held)
+            self._outbox.put(lambda held=held: self._go_on(held))  # type: ignore[misc]
         self._look_soon()

@@ -49,6 +49,7 @@ class DerivedWriter:
         self._clock = clock
         self._index_writer: IndexWriter | None = None
         self._queue_writers: dict[QueueName, ConsumeQueueWriter] = {}
+        self._forgotten: dict[str, int] = {}
         ends.readable_ends = dict(ends.queue_ends)
         self.arrived: Arrived | None = None
         """Called in the writer's thread; it must be quick and raise nothing."""
@@ -61,7 +62,9 @@ class DerivedWriter:
         """Queue entries, then keys, of runs in log order. Nobody is told: that is `publish`."""
         maps = self.bit_maps if self._queues.writes_ext else None
         for new in queue_entries_of_runs(runs):
-            entries = new if maps is None else maps.mapped(new)
+            entries = self._kept(new if maps is None else maps.mapped(new))
+            if not len(entries.queue_offsets):
+                continue
             self._queue_writer(entries.topic, entries.queue_id, int(entries.queue_offsets[0])).append(entries)
             self._unpublished.append((entries.topic, entries.queue_id))
             if self.arrived is not None:
@@ -76,7 +79,9 @@ class DerivedWriter:
         `is_counted`: the queues' next offsets are behind them already (`count`).
         An offset that goes back takes the place of what the queue has there and behind: its topic was deleted and made again.
         """
-        for entries in queue_entries(batch):
+        for entries in map(self._kept, queue_entries(batch)):
+            if not len(entries.queue_offsets):
+                continue
             name = entries.topic, entries.queue_id
             writer = self._queue_writer(*name, self._ends.readable_ends.get(name, 0), is_followed=True)
             writer.append(entries)
@@ -106,13 +111,19 @@ class DerivedWriter:
             self.arrived(entered)
 
     def forget(self, topic: str) -> None:
-        """Its queues are deleted: what comes begins at offset 0."""
+        """Its queues are deleted: what comes begins at offset 0. What the log has of it, and no queue yet, comes into none."""
+        self._forgotten[topic] = self._ends.log_end
         for name in [name for name in self._ends.queue_ends.keys() | self._queue_writers if name[0] == topic]:
             self._ends.queue_ends.pop(name, None)
             self._ends.readable_ends.pop(name, None)
             if (writer := self._queue_writers.pop(name, None)) is not None:
                 writer.queue.close()
         self._queues.discover()
+
+    def _kept(self, entries: QueueEntries) -> QueueEntries:
+        """Those that were appended after their topic was deleted, if it was."""
+        since = self._forgotten.get(entries.topic)
+        return entries if since is None else entries.rows(entries.entries["commitlog_offset"] >= since)
 
     def enter_keys(self, keys: IndexKeys) -> None:
         """Keys that can be found when this returns. The checkpoint's index time must be ahead of theirs."""

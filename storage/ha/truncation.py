@@ -8,7 +8,6 @@ Departure: Java moves positions only; what it has cut comes back after a crash (
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
@@ -19,6 +18,7 @@ from storage.ha.epoch_file import EpochFile
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.message_store import WritesAs, open_store
+from storage.recovery.abort_file import boot_left, mark_open
 from storage.recovery.passes import cut_log
 from storage.settings.load import StoreConfig
 
@@ -51,7 +51,7 @@ def truncate_store(
     with files.locked(f"{root}/lock", holder="follower"):
         log = CommitLog(files, directories, size)
         last_ms = _last_store_time_ms(log, root, end)
-        files.replace(f"{root}/abort", f"truncated {secrets.token_hex(8)}".encode())
+        mark_open(files, root, boot_left(files, root))
         checkpoint = read_checkpoint(files, root)
         lowered = min(checkpoint.physic_msg_timestamp, last_ms)
         write_checkpoint(files, root, checkpoint._replace(physic_msg_timestamp=lowered))

@@ -14,13 +14,13 @@ from storage.format.record_batch import Records
 _SECTOR_BYTES = 512
 
 
-def first_torn(offsets: np.ndarray, records: Records) -> int | None:
+def first_torn(offsets: np.ndarray, records: Records, vouched: int = 0) -> int | None:
     """The row of the first record of which something may be lost: what lies in one sector of the disk, or its end. None if none is.
 
-    A property that holds a NUL of its own is no sign.
+    The first `vouched` rows are known to be on the disk. A property that holds a NUL of its own is no sign.
     """
     has_nul = pc.match_substring(records.raw_properties(), b"\0").to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(has_nul)
+    rows = np.flatnonzero(has_nul[vouched:]) + vouched
     ends = records.body_ends[rows]
     for row, start in zip(rows.tolist(), ends.tolist(), strict=True):
         position = int(records.positions[row])

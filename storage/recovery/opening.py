@@ -9,7 +9,6 @@ The caller holds the store's lock from before the first to after the last.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,6 +34,7 @@ from storage.log.gaps import bridge
 from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
+from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open
 from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
@@ -69,7 +69,7 @@ def read_plan(
         log,
         queues,
         read_checkpoint(file_system, root),
-        was_clean=file_system.read_file(_abort(root)) is None,
+        was_clean=boot_left(file_system, root) is None,
         check_crc=config.commit_log.check_crc_on_recover,
         index_safe=config.index.message_index_enable and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
@@ -91,8 +91,9 @@ def open_for_writing(
     What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
     LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
     is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
-    `cuts_torn` as of `plan_recovery`: for a follower. With `holds_back` nothing is dispatched that is not known to be confirmed,
-    but where who opens `finishes` decided batches and there are some: the queues must find what of them is there.
+    `cuts_torn` as of `plan_recovery`: for a follower, of which nothing is torn that this start of the machine left.
+    With `holds_back` nothing is dispatched that is not known to be confirmed, but where who opens `finishes` decided batches and
+    there are some: the queues must find what of them is there.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
@@ -109,6 +110,8 @@ def open_for_writing(
         if holds_back:  # a hint is left of a store of which all is dispatched
             opening.ends.held_from = hint.log_end
         return opening
+    is_restarted = has_restarted(file_system, root)
+    cuts_torn = cuts_torn and is_restarted
     plan = read_plan(root, config, file_system, log, queues, cuts_torn=cuts_torn)
     if plan.gaps:
         if not truncate_damage:
@@ -126,7 +129,7 @@ def open_for_writing(
     quarantine = _keep_what_is_cut(parts, plan)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     drop_hint(file_system, root)
-    file_system.replace(_abort(root), f"{os.getpid()} {secrets.token_hex(8)}".encode())
+    mark_open(file_system, root, boot_left(file_system, root))
     reach("abort-set")
     write_again(file_system, root)
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
@@ -139,6 +142,8 @@ def open_for_writing(
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
         _write_checkpoint(file_system, root, plan, index)
         drop_index_trust(file_system, root)
+    if is_restarted:
+        mark_open(file_system, root)  # what may lack a part is cut, or kept for good; what comes now lacks none
     return Opening(
         plan,
         report,
@@ -216,7 +221,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
     )
     identity = None if last_file is None else files.identity(last_file)
     hint = Hint(
-        abort=(files.read_file(_abort(writer.root)) or b"").decode(errors="replace"),
+        abort=(files.read_file(abort_path(writer.root)) or b"").decode(errors="replace"),
         boot_id=files.boot_id(),
         log_end=ends.log_end,
         last_record=ends.last_record,
@@ -247,14 +252,10 @@ def close_cleanly(writer: StoreWriter) -> None:
         writer.checkpoint()
         drop_hint(writer.file_system, writer.root)
         reach("before-abort-drop")
-        writer.file_system.unlink(_abort(writer.root))
+        writer.file_system.unlink(abort_path(writer.root))
         reach("after-abort-drop")
         writer.file_system.sync(writer.root)
     writer.close()
-
-
-def _abort(root: str) -> str:
-    return f"{root}/abort"
 
 
 def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:

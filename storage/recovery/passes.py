@@ -83,7 +83,8 @@ def plan_recovery(
     last = None
     for offsets, records in walk:
         times = records.column("store_time_ms")
-        torn = first_torn(offsets, records) if cuts_torn and not was_clean else None
+        vouched = int(np.searchsorted(times, checkpoint.physic_msg_timestamp))
+        torn = first_torn(offsets, records, vouched) if cuts_torn and not was_clean else None
         if torn is not None:
             last = RecordIdentity(int(offsets[torn - 1]), int(times[torn - 1])) if torn else last
             walk.end = int(offsets[torn])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 Settling: TypeAlias = Callable[[Callable[[], None]], float | None]
-"""Does what is to be done now, and then says for how many seconds, at most, the rest is to be waited for: None = for nothing.
+"""Does what is to be done now, and then says for how many seconds, at most, something is to be waited for: None = for nothing.
 
 Else the call that it is given is made once that is over, perhaps at once, by a thread that may hold locks: it must be quick.
+Then it is asked again: something else may be left.
 """
 
 
@@ -32,11 +32,3 @@ class Pending(Generic[T]):
     def then(self, change: Callable[[Callable[[], T]], U]) -> Pending[U]:
         """What is made of it when it is asked for, and not sooner; `change` asks."""
         return Pending(lambda: change(self._ask), self.settling)
-
-
-def when_done(futures: tuple[Future[Any], ...], call: Callable[[], None]) -> None:
-    """Call it when all of them are done, by the thread that ends the last."""
-    if not futures:
-        call()
-        return
-    futures[0].add_done_callback(lambda _: when_done(futures[1:], call))

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from storage.put_status import PutStatus
-from storage.service.pending import when_done
 from storage.service.replica_acks import CopiesWanted
 
 
@@ -43,16 +42,14 @@ class Promise(NamedTuple):
         return status
 
     def when_settled(self, call: Callable[[], None], flush_timeout_ms: int, slave_timeout_ms: int) -> float | None:
-        """When `outcome` waits for nothing more: as `pending.Settling`."""
-        asked = (
-            (self.flush, flush_timeout_ms),
-            (None if self.copies is None else self.copies.done, slave_timeout_ms),
-        )
-        waiting = [(future, timeout_ms) for future, timeout_ms in asked if future is not None and not future.done()]
-        if not waiting:
-            return None
-        when_done(tuple(future for future, _ in waiting), call)
-        return max(self._left_ms(timeout_ms) for _, timeout_ms in waiting) / 1_000
+        """The first thing that `outcome` would wait for now: as `pending.Settling`."""
+        copied = None if self.copies is None else self.copies.done
+        for future, timeout_ms in ((self.flush, flush_timeout_ms), (copied, slave_timeout_ms)):
+            left_ms = self._left_ms(timeout_ms)
+            if future is not None and left_ms and not future.done():
+                future.add_done_callback(lambda _: call())
+                return left_ms / 1_000
+        return None
 
     def _left_ms(self, timeout_ms: int) -> int:
         gone_ms = round((time.monotonic() - self.made_s) * 1_000)

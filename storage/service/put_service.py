@@ -246,9 +246,11 @@ class PutService(SharedStore):
                 for put in taken:
                     if put.is_stored:
                         put.promise = self._promised(put.waits, put.copies)
-            except OSError as error:  # they stand in the log, and nobody can read them yet
+            except BaseException as error:  # they may stand in the log, and nobody can read them yet
                 for put in taken:
                     put.fail(error)
+                if not isinstance(error, OSError):
+                    raise
             finally:
                 self._joining.tell(taken)
         self._wake_duties()

@@ -136,8 +136,8 @@ def test_the_server_asks_its_peers_over_the_same_connection() -> None:
 
 def test_answers_that_wait_hold_no_thread_and_are_asked_for_when_their_time_is_over() -> None:
     def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
-        seconds = None if asked.opaque == 10 else 0.2
-        return Later(lambda: echo(asked, peer), lambda call: seconds)
+        left = iter(() if asked.opaque == 10 else (0.2,))
+        return Later(lambda: echo(asked, peer), lambda call: next(left, None))
 
     with running(late, PoolSettings("Echo", 100, 1, 100, together=4)) as server, Client(server) as client:
         client.send(*(request(number) for number in range(11)))
@@ -148,6 +148,7 @@ def test_answers_that_wait_hold_no_thread_and_are_asked_for_when_their_time_is_o
 
 def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() -> None:
     calls: dict[int, Callable[[], None]] = {}
+    over: set[int] = set()
     asked_for: list[int] = []
 
     def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
@@ -155,9 +156,9 @@ def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() 
             asked_for.append(asked.opaque)
             return echo(asked, peer)
 
-        def settling(call: Callable[[], None]) -> float:
+        def settling(call: Callable[[], None]) -> float | None:
             calls[asked.opaque] = call
-            return LIMIT_SECONDS * 10
+            return None if asked.opaque in over else LIMIT_SECONDS * 10
 
         return Later(answer, settling)
 
@@ -166,6 +167,7 @@ def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() 
         server.until(lambda: len(calls) == 2, "both wait")
         assert asked_for == []
         for number in (1, 1, 0):
+            over.add(number)
             calls[number]()
         assert [client.receive().opaque, client.receive().opaque] == [1, 0]
         assert asked_for == [1, 0]
@@ -185,7 +187,8 @@ def test_a_settling_that_fails_and_an_answer_that_fails_are_answered() -> None:
 
 def test_a_server_that_ends_answers_those_that_wait() -> None:
     def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
-        return Later(lambda: echo(asked, peer), lambda call: 0.2)
+        left = iter((0.1, 0.1))  # for one thing, then for another
+        return Later(lambda: echo(asked, peer), lambda call: next(left, None))
 
     with running(late, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
         client.send(request(1))

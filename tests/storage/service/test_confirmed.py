@@ -198,3 +198,48 @@ def test_a_slave_shows_what_its_master_calls_confirmed_as_far_as_it_has_it(tmp_p
         service.heed_confirmed(places[4])
         service.confirm_turn()
         assert read(root) == ["a", "b", "c", "d"]
+
+
+def test_the_store_itself_reads_what_an_opening_held_back_as_soon_as_it_is_confirmed(tmp_path: Path) -> None:
+    with served(tmp_path / "store", config()) as service:
+        service.acks.set_members(["id:2"])
+        put(service, "a", "b")
+    with served(tmp_path / "store", config()) as service:
+        assert service.store.max_offset("T", 0) == 0
+        service.heed_confirmed(EVERYTHING)
+        service.confirm_turn()
+        with service.exclusive() as store:
+            assert store.max_offset("T", 0) == 2
+
+
+def test_a_topic_is_deleted_while_messages_of_it_wait_to_be_confirmed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with served(root, config()) as service:
+        service.acks.set_members([])
+        put(service, "a", "b")
+        service.acks.set_members(["id:2"])
+        put(service, "c", "d")
+        service.delete_topic("T")
+        put(service, "e")
+        service.acks.see({"id:2": service.log_end})
+        service.confirm_turn()
+        assert service.failure is None
+        assert read(root) == ["e"]
+        put(service, "f")
+        service.acks.see({"id:2": service.log_end})
+        service.confirm_turn()
+        assert read(root) == ["e", "f"]
+
+
+def test_a_topic_is_deleted_while_messages_that_an_opening_held_back_wait(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with served(root, config()) as service:
+        service.acks.set_members(["id:2"])
+        put(service, "a", "b")
+    with served(root, config()) as service:
+        service.acks.set_members(["id:2"])
+        service.delete_topic("T")
+        put(service, "c")
+        service.acks.see({"id:2": service.log_end})
+        service.confirm_turn()
+        assert read(root) == ["c"]

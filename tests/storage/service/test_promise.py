@@ -1,0 +1,32 @@
+"""A put that waits for its disk and for its copies has a time for each, whoever waits."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from storage.put_status import PutStatus
+from storage.service.promise import Promise
+from storage.service.replica_acks import ReplicaAcks
+from storage.settings.nouns import ReplicationConfig, StoreModeConfig
+
+
+def test_the_disk_is_waited_for_first_and_then_the_copies_for_what_is_left_of_their_time() -> None:
+    flush: Future[None] = Future()
+    promise = Promise(flush, ReplicaAcks(StoreModeConfig(), ReplicationConfig()).want(100, 2), time.monotonic())
+    told: list[str] = []
+
+    def left(slave_timeout_ms: int) -> float | None:
+        return promise.when_settled(lambda: told.append("over"), 60_000, slave_timeout_ms)
+
+    for_disk = left(30_000)
+    assert for_disk is not None
+    assert 30 < for_disk <= 60
+    flush.set_result(None)
+    assert told == ["over"]
+    for_copies = left(30_000)
+    assert for_copies is not None
+    assert 0 < for_copies <= 30
+    time.sleep(0.01)
+    assert left(1) is None  # its time is over
+    assert promise.outcome("store", 60_000, 1) is PutStatus.FLUSH_SLAVE_TIMEOUT
