@@ -150,7 +150,7 @@ class ControlledBroker:
 
     def _look(self) -> None:
         if self.running is not None and (failure := self.running.failure) is not None:
-            self._give_way(failure)
+            self._give_way(failure, self.role)
         if self._failed_term is not None and not self._may_return(self._failed_term):
             return
         if was_away := self._must_recover:
@@ -177,14 +177,14 @@ class ControlledBroker:
         elif self.running is not None:
             self.running.heed_term(told)
 
-    def _give_way(self, failure: str) -> None:
+    def _give_way(self, failure: str, role: Role | None) -> None:
         """The store takes nothing until it is opened again. A master's place is another one's then, so the controllers are left."""
         _LOG.error("%s takes nothing more (%s): it is closed, and opened again", self._root, failure)
         self._must_recover = True
         now = time.monotonic()
         self._rests_s = _RETRY_SECONDS if now - self._failed_at >= _LITTLE_SECONDS else _SILENT_SECONDS
         self._failed_at = now
-        role, self.role = self.role, None
+        self.role = None
         self._failed_term = None if role is None else role.term
         left, self._controllers = self._controllers, self._connect()
         try:
@@ -251,6 +251,14 @@ class ControlledBroker:
     # Roles
 
     def _become(self, role: Role, cut_to: int | None) -> None:
+        try:
+            self._start_as(role, cut_to)
+        except Exception as error:
+            if role.is_master:  # who cannot start must not be taken for one
+                self._give_way(str(error), role)
+            raise
+
+    def _start_as(self, role: Role, cut_to: int | None) -> None:
         _LOG.info("%s of epoch %d: master is %s", self.name, role.term.epoch, role.term.master_address)
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self.role = self._cut_to = None  # what a follower of before has said counts no longer

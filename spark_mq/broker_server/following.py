@@ -47,6 +47,9 @@ class Following:
 
     def close(self) -> None:
         """Hangs up; copies once more where a master can be asked, but not of one that a controller has replaced."""
+        self._copies.end_soon(copies=not self._is_controlled)
+        if self._is_controlled:
+            self.follower.close()
         self._copies.close(copies=not self._is_controlled)
         self.follower.close()
 

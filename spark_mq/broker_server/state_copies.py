@@ -237,10 +237,14 @@ class StateCopies:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self, *, copies: bool = True) -> None:
-        """Copies once more where it can, unless told not to, and ends."""
+    def end_soon(self, *, copies: bool = True) -> None:
+        """It will copy once more where it can, unless told not to, and end."""
         self._copies_at_end = copies
         self._closing.set()
+
+    def close(self, *, copies: bool = True) -> None:
+        """The same, and waits for it."""
+        self.end_soon(copies=copies)
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -271,11 +275,15 @@ class StateCopies:
 
     def copy(self) -> None:
         """Each file; one that cannot be had is left as it is, and told. Offsets only where none are held, which would never settle."""
-        for name in self._copies:
-            if name not in _OF_LOG:
-                self._guarded(name, partial(self._copy, name))
+        turns: list[tuple[str, Callable[[], None]]] = [
+            (name, partial(self._copy, name)) for name in self._copies if name not in _OF_LOG
+        ]
         if self._held is None:
-            self._guarded("what counts messages", self._hold)
+            turns.append(("what counts messages", self._hold))
+        for what, copy in turns:
+            is_over = self._closing.is_set() and not self._copies_at_end
+            if is_over or not self._guarded(what, copy):
+                break
         self.settle()
 
     def settle(self) -> None:
@@ -290,13 +298,16 @@ class StateCopies:
             self._held = None
             self._guarded("what counts messages", partial(self._settle, held))
 
-    def _guarded(self, what: str, copy: Callable[[], None]) -> None:
+    def _guarded(self, what: str, copy: Callable[[], None]) -> bool:
+        """False: the master cannot be asked now."""
         try:
             copy()
         except (ClientError, StorageError, OSError, UnicodeDecodeError) as error:
             is_usual = what in _NOT_EVERYWHERE and isinstance(error, ResponseError)
             level = logging.DEBUG if is_usual else logging.WARNING
             _LOG.log(level, "%s of the master is not taken over: %s", what, error)
+            return not isinstance(error, ClientError) or isinstance(error, ResponseError)
+        return True
 
     def _hold(self) -> None:
         place, own_end = self._master.place(), self._service.log_end

@@ -63,12 +63,16 @@ class Liveness:
     live: dict[BrokerKey, LiveBroker] = field(default_factory=dict)
 
     def hear(self, beat: BrokerHeartbeatRequest, broker_id: int, channel: Hashable, now_ms: int) -> bool:
-        """A heartbeat; whether the broker was not alive before. Epoch and offsets of a living one only go up, as in Java."""
+        """A heartbeat; whether the broker was not alive before. Epoch and offsets of a living one only go up, as in Java.
+
+        Departure: a broker has the connection over which it was heard last, in Java the first one.
+        """
         key = BrokerKey(beat.broker_name, broker_id)
         found = self.live.get(key)
         is_new = found is None
         if found is None:
             found = self.live[key] = LiveBroker(channel, now_ms)
+        found.channel = channel
         found.last_update_ms = now_ms
         found.timeout_ms = DEFAULT_TIMEOUT_MS if beat.heartbeat_timeout_ms is None else beat.heartbeat_timeout_ms
         found.priority = _LAST_PRIORITY if beat.election_priority is None else beat.election_priority

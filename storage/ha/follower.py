@@ -205,6 +205,9 @@ class Follower:
         found = None if own is None else self._asks.record(own.commitlog_offset, own.topic)
         if own is None or found is None or found == own.content:
             return None
+        bounds = None if found else self._asks.bounds()
+        if bounds is not None and own.commitlog_offset < bounds[0]:
+            return None  # it has expired there; whether this log can go on is looked at behind the first heartbeat
         what = "another record" if found else "no record that begins there"
         where = f"the last record of this log, at {own.commitlog_offset}, is not the master's"
         return f"{where}, which has {what}: it is another log; nothing is acknowledged"

@@ -7,6 +7,7 @@ What is decided is decided in `master_session.py`. Java: DefaultHAService, AutoS
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import selectors
@@ -39,6 +40,8 @@ _HOSTS_KEPT = 64
 _MOST_LOOKS = 4
 """So many threads look at a time whether a record begins where slaves ask."""
 _PAUSE_SECONDS = 1.0
+_DEAF_MS = 1_000
+"""So long nobody is accepted when the process has no descriptors left."""
 _REFUSALS_KEPT = 64
 
 
@@ -122,6 +125,7 @@ class ReplicationListener:
         self._judged: deque[tuple[_Connection, bool]] = deque()
         self._left: dict[str, deque[_Left]] = {}
         self._looks = 0
+        self._deaf_until_ms: int | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"replication on {self.address}", daemon=True)
 
@@ -172,6 +176,9 @@ class ReplicationListener:
         while self._judged:
             self._begin(*self._judged.popleft())
         now_ms = steady_time_ms()
+        if self._deaf_until_ms is not None and now_ms >= self._deaf_until_ms:
+            self._deaf_until_ms = None
+            self._selector.register(self._server, selectors.EVENT_READ)
         for connection in list(self._connections):
             if connection.session.is_silent(now_ms):
                 self._refuse(connection, "it has said nothing for too long")
@@ -182,7 +189,9 @@ class ReplicationListener:
         if any(not connection.wants_write and self._has_more(connection) for connection in self._connections):
             return 0
         now_ms = steady_time_ms()
-        deadlines = [connection.session.deadline() - now_ms for connection in self._connections]
+        deadlines = [
+            connection.session.deadline(is_blocked=connection.wants_write) - now_ms for connection in self._connections
+        ]
         return max(0, min([1_000, *deadlines])) / 1_000
 
     def _has_more(self, connection: _Connection) -> bool:
@@ -191,8 +200,12 @@ class ReplicationListener:
     def _accept(self) -> None:
         try:
             accepted, name = self._server.accept()
-        except OSError:  # it has gone already
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                _LOG.warning("no slave can connect: %s", error)
+                self._selector.unregister(self._server)
+                self._deaf_until_ms = steady_time_ms() + _DEAF_MS
+            return  # else it has gone already
         address = f"{name[0]}:{name[1]}"
         if len(self._connections) >= _MOST_CONNECTIONS:
             accepted.close()
@@ -269,7 +282,7 @@ class ReplicationListener:
     def _look(self, connection: _Connection, asked: int) -> None:
         try:
             is_boundary = self._reader.is_boundary(asked)
-        except (StorageError, OSError):
+        except Exception:  # whatever it is, it is answered, and others may look
             _LOG.exception("where %s may begin is not known", connection.address)
             is_boundary = False
         self._judged.append((connection, is_boundary))

@@ -218,8 +218,10 @@ class MasterSession:
         """Whether the slave has said nothing for so long that it counts as gone. Java: haHousekeepingInterval."""
         return self._silence.is_over(now_ms)
 
-    def deadline(self) -> int:
-        """When to look again, ms, if nothing happens before."""
+    def deadline(self, *, is_blocked: bool = False) -> int:
+        """When to look again, ms, if nothing happens before. `is_blocked`: what was taken has not been written."""
+        if is_blocked or not self._has_begun:
+            return self._silence.deadline_ms(may_write=False)
         if self._owes_confirmed:
             return min(self._silence.deadline_ms(), self._silence.written_ms + CONFIRM_PAUSE_MS)
         return self._silence.deadline_ms()

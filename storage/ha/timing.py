@@ -34,6 +34,7 @@ class Silence:
         """Whether this end has been silent for long enough."""
         return now_ms - self.written_ms >= self._timing.heartbeat_ms
 
-    def deadline_ms(self) -> int:
-        """When one of both is so, if nothing happens before."""
-        return min(self.read_ms + self._timing.housekeeping_ms + 1, self.written_ms + self._timing.heartbeat_ms)
+    def deadline_ms(self, *, may_write: bool = True) -> int:
+        """When one of both is so, if nothing happens before; without a word where none could be written."""
+        is_over_ms = self.read_ms + self._timing.housekeeping_ms + 1
+        return min(is_over_ms, self.written_ms + self._timing.heartbeat_ms) if may_write else is_over_ms

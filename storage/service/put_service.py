@@ -388,7 +388,9 @@ class PutService(SharedStore):
         if self._writer.confirmed is None:
             return True
         deadline_s = time.monotonic() + seconds
-        while self._writer.dispatched_end < end and not self._is_closed and time.monotonic() < deadline_s:
+        while self._writer.dispatched_end < end and time.monotonic() < deadline_s:
+            if self._is_closed or self.acks.is_closed:  # then no replica will tell any more
+                break
             time.sleep(_LOOK_SECONDS)
         return self._writer.dispatched_end >= end
 

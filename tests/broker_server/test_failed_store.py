@@ -70,8 +70,12 @@ class Running:
         self.is_closed = False
         self.trouble: Exception | None = None
 
+    cannot_start: Exception | None = None
+
     @classmethod
     async def start(cls, *_: object) -> Running:
+        if cls.cannot_start is not None:
+            raise cls.cannot_start
         return cls()
 
     def position(self) -> Position:
@@ -130,6 +134,24 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
         assert not broker.role.is_master
         assert broker.running.failure is None
         assert len(controller.beats) == 4
+
+
+def test_a_master_that_cannot_start_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        monkeypatch.setattr(Running, "cannot_start", OSError("the port is taken"))
+        with pytest.raises(OSError, match="the port is taken"):
+            broker._look()
+        broker._beat_once()
+        broker._look()
+        assert len(controller.beats) == 1  # before it was master
+        assert controller.closed == 1
+        monkeypatch.setattr(Running, "cannot_start", None)
+        controller.told = NEXT
+        broker._look()
+        broker._beat_once()
+        assert not broker.role.is_master
+        assert len(controller.beats) == 3
 
 
 def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

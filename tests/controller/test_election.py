@@ -204,3 +204,12 @@ def test_nobody_hears_of_it_where_that_is_switched_off() -> None:
     asked.enter(1)
     asked.elect(1)
     assert asked.notices == []
+
+
+def test_a_broker_that_has_come_over_another_connection_is_not_gone_with_the_first() -> None:
+    asked = in_sync(1, 2)
+    asked.beat(1, channel="another")
+    asked.hang_up(1)
+    assert asked.master[0] == 1
+    asked.controller.close_channel("another", asked.now_ms)
+    assert asked.master[0] == 2

@@ -45,6 +45,20 @@ def following(root: Path, master: Master, *, asks: bool = True) -> Iterator[Foll
         yield made
 
 
+def test_a_last_record_that_has_expired_at_the_master_is_no_other_log(master: Master, tmp_path: Path) -> None:
+    with master.service.exclusive() as store:
+        store.put("orders", b"one", queue_id=0)
+    with following(tmp_path / "slave", master) as slave:
+        assert slave.follower.wait(lambda status: status.end == master.end, PATIENCE), slave.follower.status
+    with master.service.exclusive() as store:
+        store.put("orders", b"two", queue_id=0)
+    expired = MasterAsks(lambda: (master.end, master.end), lambda place, topic: b"")
+    with open_following(
+        str(tmp_path / "slave"), master.address, config=TINY, timing=QUICK, reconnect_ms=50, asks=expired, adopts=True
+    ) as slave:
+        assert slave.follower.wait(lambda status: status.end == master.end, PATIENCE), slave.follower.status
+
+
 def is_told(status: FollowerStatus) -> bool:
     return status.is_hopeless and "is not the master's" in (status.trouble or "")
 

@@ -418,3 +418,12 @@ def test_a_master_that_trickles_a_frame_takes_no_more_memory_than_that_frame() -
     assert session._incoming._held == 3_011
     session.receive(b"\0", 0)
     assert session._incoming._held == 0
+
+
+def test_who_cannot_be_told_anything_is_looked_at_when_it_has_been_silent_for_too_long() -> None:
+    session = MasterSession(Dialect.DEFAULT, 0, TIMING)
+    assert session.deadline() == TIMING.housekeeping_ms + 1  # it has not said where it is
+    session.receive(report(4_000), 100)
+    session.begin(4_000)
+    assert session.deadline() == TIMING.heartbeat_ms
+    assert session.deadline(is_blocked=True) == 100 + TIMING.housekeeping_ms + 1
