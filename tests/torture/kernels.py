@@ -75,7 +75,8 @@ def _compare(comparison: Any, seed: int, examples: int, given: dict[str, Any]) -
         phases=(Phase.generate, Phase.shrink),
         database=None,
         derandomize=False,
-        suppress_health_check=list(HealthCheck),  # other rounds are played beside this one
+        deadline=None,  # other rounds are played beside this one
+        suppress_health_check=list(HealthCheck),
     )
     comparison._hypothesis_internal_use_seed = seed
     parameters = inspect.signature(comparison).parameters
