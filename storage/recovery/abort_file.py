@@ -30,6 +30,11 @@ def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> Non
     files.replace(abort_path(root), f"{os.getpid()} {secrets.token_hex(8)} {name}".encode())
 
 
+def note_start(files: LocalFileSystem, root: str) -> None:
+    """A store that another start of the machine left is recovered: this one counts from now on. Durable on return."""
+    mark_open(files, root)
+
+
 def has_restarted(files: LocalFileSystem, root: str) -> bool:
     """Whether the machine has since an open store's file was written, or nobody knows."""
     left = boot_left(files, root)

@@ -34,7 +34,7 @@ from storage.log.gaps import bridge
 from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open
+from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open, note_start
 from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
@@ -143,7 +143,7 @@ def open_for_writing(
         _write_checkpoint(file_system, root, plan, index)
         drop_index_trust(file_system, root)
     if is_restarted:
-        mark_open(file_system, root)  # what may lack a part is cut, or kept for good; what comes now lacks none
+        note_start(file_system, root)  # what may lack a part is cut, or kept for good; what comes now lacks none
     return Opening(
         plan,
         report,

@@ -68,6 +68,19 @@ def test_what_a_checkpoint_vouches_for_is_not_torn(tmp_path: Path) -> None:
     assert _left(tmp_path / "store") == end
 
 
+def test_after_a_start_of_the_machine_that_was_recovered_from_a_killed_process_leaves_whole_records_again(
+    tmp_path: Path,
+) -> None:
+    root, left = tmp_path / "store", tmp_path / "left"
+    _killed(tmp_path / "life", root)
+    _restarted(root)
+    with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
+        store.put("T", b"more", queue_id=0, properties={"k": NULS})
+        end = store.writer.log_end
+        shutil.copytree(root, left)
+    assert _left(left) == end
+
+
 def _left_end(root: Path) -> int:
     with open_store(root, config=StoreConfig.tiny()) as store:
         return store.log_end

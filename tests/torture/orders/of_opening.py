@@ -63,6 +63,7 @@ ORDERS = (
             Step("after an unclean stop what a killed writer left of queues synced", f"{_PASSES}:_sync_unflushed"),
             Step("`checkpoint`, written in place and synced", f"{_OPENING}:_write_checkpoint"),
             Step("`index_synced.json` deleted", f"{_OPENING}:drop_index_trust", within=f"{_OPENING}:open_for_writing"),
+            Step("after a start of the machine that noted in `abort`", f"{_OPENING}:note_start"),
             Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
             Step("open intents settled", "storage.batch.commit:settle"),
         ),

@@ -83,6 +83,10 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
             "Each writes what it finds in the page cache and syncs it, and needs nothing of the other.",
             _story("opening after a failed sync"),
         ),
+        f'{_OPENING}"after a start of the machine that noted in `abort`" after "open intents finished ("A batch")"': Harmless(
+            "Until it is noted the next opening looks for what the machine may have torn, as this one has.",
+            _story("opening after a start of the machine"),
+        ),
         f'{_OPENING}"missing queue entries written" after "missing index keys written"': Harmless(
             "Queues and index are derived from the log alone, and are both synced later.",
             _story("opening after a kill"),
