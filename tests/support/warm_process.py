@@ -74,7 +74,9 @@ class WarmProcess:
         for line in self._process.stdout:
             told = _whole(line)
             if "exit" in told:
-                assert told["exit"] in (0, -signal.SIGKILL), f"it ended with {told['exit']}: {self._log.read_text('utf-8')}"
+                assert told["exit"] in (0, -signal.SIGKILL), (
+                    f"it ended with {told['exit']}: {self._log.read_text('utf-8')}"
+                )
                 return bool(told["exit"])
             hear(told)
         raise AssertionError(self._log.read_text("utf-8"))
