@@ -11,7 +11,7 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry, decode_epochs, encode_epochs
 from storage.format.replication import MOST_EPOCHS
-from storage.ha.epochs import cut_at, with_entry
+from storage.ha.epochs import cut_at, followed, with_entry
 
 _NAME = "epochFileCheckpoint"
 
@@ -80,6 +80,11 @@ class EpochFile:
                 if entry.start_offset <= end:
                     found = with_entry(found, entry)
             self._save(found[-MOST_EPOCHS:])
+
+    def follow(self, masters: Sequence[EpochEntry], end: int) -> None:
+        """The log is a master's up to its end: what the master does not have there goes. Durable on return. Raises OSError."""
+        with self._lock:
+            self._save(followed(self.entries, end, masters)[-MOST_EPOCHS:])
 
     def cut(self, end: int) -> None:
         """The log ends there now: epochs that begin behind it go. Durable on return. Raises OSError."""

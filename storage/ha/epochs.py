@@ -69,3 +69,15 @@ def cut_at(entries: Sequence[EpochEntry], end: int) -> tuple[EpochEntry, ...]:
     Java: truncateSuffixByOffset.
     """
     return tuple(entry for entry in entries if entry.start_offset <= end)
+
+
+def followed(own: Sequence[EpochEntry], end: int, masters: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
+    """The entries of a log that was cut where it agrees with a master's: its own as far as it has bytes of them, then the master's.
+
+    An epoch of its own that begins at the cut and that the master does not have goes: it would claim the bytes that come now.
+    """
+    found = tuple(entry for entry in own if entry.start_offset < end)
+    for entry in masters:
+        if entry.start_offset <= end:
+            found = with_entry(found, entry)
+    return found

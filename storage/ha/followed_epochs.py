@@ -46,8 +46,7 @@ class FollowedEpochs:
 
     def begin(self, end: int) -> None:
         """The log is the master's up to its end, as the master's epochs are: on the disk on return. Raises OSError."""
-        last = self.file.last_epoch
-        self.file.add([entry for entry in self._masters if entry.epoch > last], end)
+        self.file.follow(self._masters, end)
 
     def note(self, said: FrameEpoch, end: int, confirmed: int) -> None:
         """What a frame says whose bytes end there: its epoch, and the master's before it, are on the disk on return. Raises OSError.

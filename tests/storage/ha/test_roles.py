@@ -163,6 +163,22 @@ def test_a_slave_without_a_byte_of_an_epoch_knows_it_all_the_same(tmp_path: Path
     assert old_master.agreed_end(MasterHandshake(0, 2, epochs.file.entries), 12_798) == 0
 
 
+def test_an_epoch_that_nobody_else_has_does_not_claim_the_bytes_behind_the_cut(tmp_path: Path) -> None:
+    """An unclean election: this log had its epoch 3 from 100 on, the others had their epoch 2 there."""
+    epochs = FollowedEpochs(EpochFile(LocalFileSystem(), str(tmp_path)))
+    epochs.file.add((EpochEntry(1, 0), EpochEntry(3, 100)), 150)
+    masters = (EpochEntry(1, 0), EpochEntry(2, 100), EpochEntry(4, 200))
+    assert epochs.agreed_end(MasterHandshake(300, 4, masters), 150) == 100
+    epochs.file.cut(100)
+    epochs.begin(100)
+    epochs.note(FrameEpoch(4, 200, 300), 300, 300)
+    assert epochs.file.entries == masters
+    former = FollowedEpochs(EpochFile(LocalFileSystem(), str(tmp_path / "former")))  # it followed this one in epoch 3
+    (tmp_path / "former").mkdir()
+    former.file.add((EpochEntry(1, 0), EpochEntry(3, 100)), 140)
+    assert former.agreed_end(MasterHandshake(300, 4, epochs.file.entries), 140) == 100
+
+
 def test_a_frame_of_a_later_epoch_brings_those_before_it(tmp_path: Path) -> None:
     epochs = FollowedEpochs(EpochFile(LocalFileSystem(), str(tmp_path)))
     assert epochs.agreed_end(MasterHandshake(2_000, 2, (EpochEntry(1, 0), EpochEntry(2, 1_057))), 0) == 0
