@@ -1,10 +1,15 @@
 """Records that a crash may have left without bytes that no checksum covers: those of topic and properties, zeros then.
 
+    a process that died    its last write has no end: the log's last record ends in zeros (`is_unfinished`)
+    a machine that died    any sector that was not synced may be zeros (`first_torn`)
+
 Recovery keeps such a record, as Java does: it may be the only copy. A follower has another one with its master, and must not go on
 behind bytes that the master does not have.
 """
 
 from __future__ import annotations
+
+from enum import Enum, auto
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,6 +17,13 @@ import pyarrow.compute as pc
 from storage.format.record_batch import Records
 
 _SECTOR_BYTES = 512
+
+
+class Crash(Enum):
+    """What has died with the store open."""
+
+    PROCESS = auto()
+    MACHINE = auto()
 
 
 def first_torn(offsets: np.ndarray, records: Records, vouched: int = 0) -> int | None:
@@ -28,6 +40,12 @@ def first_torn(offsets: np.ndarray, records: Records, vouched: int = 0) -> int |
         if _is_torn(records.buffer[start : position + size], int(offsets[row]) + start - position):
             return int(row)
     return None
+
+
+def is_unfinished(records: Records) -> bool:
+    """Whether the last of these, which is a log's last, may lack its end."""
+    position = int(records.positions[-1])
+    return bool(records.buffer[position + int(records.column("size_bytes")[-1]) - 1] == 0)
 
 
 def _is_torn(unchecked: np.ndarray, place: int) -> bool:

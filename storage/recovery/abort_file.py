@@ -1,7 +1,7 @@
 """ROOT/abort, which stands while a store is open for writing: whoever finds it recovers. Java: StorePathConfigHelper.getAbortFile.
 
 Its text is ours: process id, a random name, and since which start of the machine nothing has been recovered that may have lacked a
-part (`torn_records.py`). A process that dies leaves its records whole; a machine that does may not.
+part (`torn_records.py`). A process that dies leaves all but its last write whole; a machine that does may not.
 """
 
 from __future__ import annotations

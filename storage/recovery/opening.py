@@ -31,6 +31,7 @@ from storage.index.trust import drop_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.gaps import bridge
+from storage.log.torn_records import Crash
 from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
@@ -62,9 +63,9 @@ def read_plan(
     log: CommitLog,
     queues: ConsumeQueueStore,
     *,
-    cuts_torn: bool = False,
+    torn_by: Crash | None = None,
 ) -> RecoveryPlan:
-    """The reading passes of recovery; changes nothing. `cuts_torn` as of `plan_recovery`."""
+    """The reading passes of recovery; changes nothing. `torn_by` as of `plan_recovery`."""
     return plan_recovery(
         log,
         queues,
@@ -73,7 +74,7 @@ def read_plan(
         check_crc=config.commit_log.check_crc_on_recover,
         index_safe=config.index.message_index_enable and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
-        cuts_torn=cuts_torn,
+        torn_by=torn_by,
     )
 
 
@@ -91,7 +92,7 @@ def open_for_writing(
     What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
     LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
     is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
-    `cuts_torn` as of `plan_recovery`: for a follower, of which nothing is torn that this start of the machine left.
+    With `cuts_torn` the log ends before what a crash has torn (`plan_recovery`): a follower gets it again.
     With `holds_back` nothing is dispatched that is not known to be confirmed, but where who opens `finishes` decided batches and
     there are some: the queues must find what of them is there.
     """
@@ -111,13 +112,13 @@ def open_for_writing(
             opening.ends.held_from = hint.log_end
         return opening
     is_restarted = has_restarted(file_system, root)
-    cuts_torn = cuts_torn and is_restarted
-    plan = read_plan(root, config, file_system, log, queues, cuts_torn=cuts_torn)
+    torn_by = (Crash.MACHINE if is_restarted else Crash.PROCESS) if cuts_torn else None
+    plan = read_plan(root, config, file_system, log, queues, torn_by=torn_by)
     if plan.gaps:
         if not truncate_damage:
             raise plan.gaps[0].error()
         bridge(file_system, log, plan.gaps)
-        plan = read_plan(root, config, file_system, log, queues, cuts_torn=cuts_torn)
+        plan = read_plan(root, config, file_system, log, queues, torn_by=torn_by)
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if holds_back:

@@ -42,7 +42,7 @@ from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch
 from storage.log.gaps import find_gaps
 from storage.log.intact_records import intact_records
 from storage.log.tail import RecordIdentity
-from storage.log.torn_records import first_torn
+from storage.log.torn_records import Crash, first_torn, is_unfinished
 from storage.queues.consume_queue import valid_entries
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.tails import read_tails
@@ -61,13 +61,14 @@ def plan_recovery(
     check_crc: bool = True,
     index_safe: bool = False,
     from_greatest_end: bool = False,
-    cuts_torn: bool = False,
+    torn_by: Crash | None = None,
 ) -> RecoveryPlan:
     """Where the log and each queue end, and whether the log is damaged. Reads only.
 
     `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
-    is dear. Stale records of equal length behind a truncated log's end would not be told apart then. `cuts_torn` ends an unclean log
-    before the first record that a crash may have left without a part: a follower gets it again (`torn_records.py`).
+    is dear. Stale records of equal length behind a truncated log's end would not be told apart then. With `torn_by` an unclean log
+    ends before the first record that such a crash may have left without a part: a follower gets it again (`torn_records.py`). What
+    queues know was written whole before they heard of it; that counts where the machine goes on.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -80,16 +81,28 @@ def plan_recovery(
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
     walk = log.walk(start, check_crc=check_crc)
-    last = None
+    last = before = None
+    is_unfinished_end = False
     for offsets, records in walk:
         times = records.column("store_time_ms")
         vouched = int(np.searchsorted(times, checkpoint.physic_msg_timestamp))
-        torn = first_torn(offsets, records, vouched) if cuts_torn and not was_clean else None
+        torn = first_torn(offsets, records, vouched) if torn_by is Crash.MACHINE and not was_clean else None
         if torn is not None:
             last = RecordIdentity(int(offsets[torn - 1]), int(times[torn - 1])) if torn else last
             walk.end = int(offsets[torn])
             break
+        before = RecordIdentity(int(offsets[-2]), int(times[-2])) if len(offsets) > 1 else last
         last = RecordIdentity(int(offsets[-1]), int(times[-1]))
+        end = last.commitlog_offset + int(records.column("size_bytes")[-1])
+        is_unfinished_end = is_unfinished(records)
+    if (
+        torn_by is Crash.PROCESS
+        and not was_clean
+        and is_unfinished_end
+        and last is not None
+        and greatest < end == walk.end
+    ):
+        walk.end, last = last.commitlog_offset, before
     damage = (
         None
         if from_greatest_end

@@ -1,4 +1,4 @@
-"""What a machine that died may have left of a record is cut by who follows; what a process that died has left never is."""
+"""What a machine that died may have left of a record is cut by who follows; of what a process that died has left, an unfinished end alone."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ def _left(root: Path) -> int:
 def test_a_killed_process_leaves_whole_records(tmp_path: Path) -> None:
     _killed(tmp_path / "life", tmp_path / "store")
     assert _left(tmp_path / "store") > 1_500
+
+
+def test_a_killed_process_may_leave_the_last_record_without_its_end(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    _killed(tmp_path / "life", root)
+    end = _left_end(root)
+    log = next((root / "commitlog").iterdir())
+    content = bytearray(log.read_bytes())
+    content[end - 3 : end] = bytes(3)
+    log.write_bytes(content)
+    shutil.copytree(root, tmp_path / "known")
+    shutil.rmtree(root / "consumequeue")
+    assert _left(root) < end
+    assert _left(tmp_path / "known") == end, "queues know of what is whole"
 
 
 @pytest.mark.parametrize("change", [_restarted, lambda root: (root / "abort").write_bytes(b"4711")])
