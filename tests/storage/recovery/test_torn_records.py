@@ -1,4 +1,4 @@
-"""What a machine that died may have left of a record is cut by who follows; of what a process that died has left, an unfinished end alone."""
+"""A follower cuts what a machine that died may have left of a record; of what a process that died has left, an unfinished end alone."""
 
 from __future__ import annotations
 
