@@ -20,7 +20,7 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage.ha.following import promote
-from tests.interop.test_replication import QUICK, command, conf_of_replica, ha_address_of, stop
+from tests.interop.test_replication import QUICK, command, conf_of_replica, ha_address_of
 from tests.sink.test_sink_tasks import stored
 from tests.support.driver_process import Driver, Query
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
@@ -52,7 +52,7 @@ def batches_done(checkpoint: Path) -> int:
 
 @contextmanager
 def a_slave(kind: str, oracle: Oracle, master: RunningBroker, line: str, directory: Path, start: int) -> Iterator[int]:
-    """A slave that follows `line`, with its store at `directory`/replica; its process."""
+    """A slave that follows `line`, with its store at `directory`/replica, until it is killed with the context; its process."""
     replica, home = directory / "replica", directory / f"slave-{start}"
     home.mkdir()
     if kind == "apaches-slave":
@@ -69,8 +69,6 @@ def a_slave(kind: str, oracle: Oracle, master: RunningBroker, line: str, directo
         conf = conf_of_replica(directory, master)
         with command("follow", line, replica, "--conf", conf, log=home / "follow.log") as ours:
             yield ours.pid
-            if ours.poll() is None:
-                stop(ours)
 
 
 @pytest.mark.parametrize("kind", ["apaches-slave", "our-follower", "our-broker"])
@@ -133,7 +131,7 @@ def test_each_row_is_there_once_when_the_masters_machine_is_lost(oracle: Oracle,
 
     replica = tmp_path / "replica"
     if kind == "our-follower":
-        assert promote(str(replica))
+        assert promote(str(replica), config=str(tmp_path / "replica.conf"))
     there = bodies(replica)
     assert (told - 1) * ROWS_A_BATCH <= sum(map(len, there)), "what was called done is on the slave"
     for got, wanted in zip(there, expected, strict=True):
