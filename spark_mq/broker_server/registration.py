@@ -32,7 +32,7 @@ _LEAVING_MS = 3_000
 _LOG = logging.getLogger(__name__)
 
 
-def registration(parts: BrokerParts, ha_port: int, broker_id: int = MASTER_ID, epoch: int = 0) -> RemotingCommand:
+def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0) -> RemotingCommand:
     """The request 103 that says all. Of two masters name servers believe the one of the later epoch.
 
     With enableSlaveActingMaster a broker that is silent for `brokerNotActiveTimeoutMillis` counts as gone.
@@ -51,7 +51,7 @@ def registration(parts: BrokerParts, ha_port: int, broker_id: int = MASTER_ID, e
         broker_name=parts.broker_name,
         broker_address=parts.address,
         cluster_name=settings.cluster,
-        ha_server_address=f"{parts.ip}:{ha_port}",
+        ha_server_address=parts.ha_address or "",
         broker_id=broker_id,
         body_crc32=zlib.crc32(body) & _CRC_BITS,
         enable_acting_master=True if acts else None,
@@ -78,7 +78,6 @@ class Registration:
         self,
         parts: BrokerParts,
         client: ClientSettings | None,
-        ha_port: int,
         process: ProcessSettings,
         *,
         broker_id: int = MASTER_ID,
@@ -91,7 +90,6 @@ class Registration:
         """
         self._parts = parts
         self._name_servers = () if client is None else client.name_servers
-        self._ha_port = ha_port
         self._period_s = min(max(process.register_period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
         self._timeout_ms = process.register_timeout_ms
         self._broker_id = broker_id
@@ -136,7 +134,7 @@ class Registration:
                 self._register()
 
     def _register(self) -> None:
-        command = registration(self._parts, self._ha_port, self._broker_id, self._epoch)
+        command = registration(self._parts, self._broker_id, self._epoch)
         answers = self._ask(dict.fromkeys(self._name_servers, command), self._timeout_ms)
         for address, answer in answers.items():
             self._told.add(address)

@@ -11,12 +11,14 @@ from spark_mq.remoting.controller_bodies import EpochEntry as EpochEntryBody
 from spark_mq.remoting.controller_bodies import EpochEntryCache
 from spark_mq.remoting_server.server import ListenError
 from storage.format.epoch import EpochEntry
+from storage.format.record import host_text
 from storage.format.replication import Dialect
 from storage.ha.epoch_file import EpochFile
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
 from storage.ha.timing import Timing
+from storage.put.settings import host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks
 
@@ -26,6 +28,15 @@ _NO_END = 2**63 - 1
 def ha_port(configuration: Configuration) -> int:
     """Where slaves connect: one above the listen port, unless the file says."""
     return configuration.store.replication.ha_listen_port or configuration.server.listen_port + 1
+
+
+def told_ha_address(configuration: Configuration, ip: str) -> str:
+    """Where slaves are told to connect: at brokerIP2, else at the broker's own address. Java: BrokerController.getHAServerAddr.
+
+    Raises ConfigurationError where brokerIP2 is no address.
+    """
+    port, ip2 = ha_port(configuration), configuration.store.identity.broker_ip2
+    return f"{ip}:{port}" if ip2 is None else host_text(host_bytes(ip2, port, "brokerIP2"))
 
 
 def serve_slaves(

@@ -36,7 +36,7 @@ from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
 from spark_mq.broker_server.opening import ControllerMode, opened_service
 from spark_mq.broker_server.registration import Registration
-from spark_mq.broker_server.replication import epochs_told, ha_port, serve_slaves, slaves_told
+from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.sync_keeper import SyncKeeper
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
@@ -104,14 +104,12 @@ class RunningBroker:
             known = known_master(configuration)
             self.following = Following(service, self.broker, configuration, known)
         self._answer_replicas()
-        self.broker.parts.ha_address = f"{self.broker.parts.ip}:{ha_port(configuration)}"
+        self.broker.parts.ha_address = told_ha_address(configuration, self.broker.parts.ip)
         self.replication: ReplicationListener | None = None
         """Where slaves connect."""
-        port = ha_port(configuration)
         self._registration = Registration(
             self.broker.parts,
             configuration.client,
-            port,
             process,
             broker_id=process.broker_id if mode is None else mode.role.registered_id,
             epoch=0 if mode is None else mode.role.term.epoch,

@@ -34,6 +34,8 @@ class BrokerIdentity:
     broker_name: str | None = field(default=None, metadata=_java("brokerName"))
     broker_cluster_name: str = field(default="DefaultCluster", metadata=_java("brokerClusterName"))
     broker_ip1: str | None = field(default=None, metadata=_java("brokerIP1"))
+    broker_ip2: str | None = field(default=None, metadata=_java("brokerIP2"))
+    """Where replicas connect, if not at the first."""
     listen_port: int = field(default=10911, metadata=_java("listenPort"))
 
 

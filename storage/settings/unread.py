@@ -18,7 +18,7 @@ READ_SETTINGS = frozenset(str(declared.metadata["java"]) for noun in NOUNS for d
 """Java's names of the settings that take effect in this package."""
 OF_A_BROKERS_PROCESS = frozenset(
     (
-        *("namesrvAddr", "brokerIP2", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
+        *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
         *("brokerId", "haMasterAddress", "controllerAddr"),
     )
 )

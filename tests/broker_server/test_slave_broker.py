@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.replication import epochs_told
+from spark_mq.broker_server.replication import epochs_told, told_ha_address
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.admin import Admin
@@ -63,6 +63,19 @@ def test_settings_of_a_slave_are_judged(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=name):
             read_configuration(wrong.encode(), None, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "10.0.0.7:20012"),
+        ("brokerIP2=192.168.1.7\n", "192.168.1.7:20012"),
+        ("brokerIP2=fd00::7\nhaListenPort=30000\n", "fd00:0:0:0:0:0:0:7:30000"),
+    ],
+)
+def test_slaves_are_told_the_second_address_of_a_master(said: str, told: str) -> None:
+    text = f"listenPort=20011\nbindAddress=0.0.0.0\nbrokerIP1=10.0.0.7\n{said}"
+    assert told_ha_address(read_configuration(text.encode(), None, {}), "10.0.0.7") == told
 
 
 def test_1007_says_where_epochs_begin_and_end() -> None:

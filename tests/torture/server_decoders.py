@@ -401,7 +401,7 @@ def _read_order(content: bytes, directory: Path) -> bool:
         changed.append(name)
 
     parts = cast(BrokerParts, SimpleNamespace(topics=topics, change_topic=change))
-    registration = Registration(parts, None, 0, ProcessSettings())
+    registration = Registration(parts, None, ProcessSettings())
     registration._heed_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
     return bool(changed)
 
