@@ -64,6 +64,7 @@ def open_store(
     holder: Holder = "writer",
     writes_as: WritesAs | None = None,
     holds_back: bool = False,
+    prepare: Callable[[MessageStore], None] | None = None,
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
@@ -86,6 +87,7 @@ def open_store(
     `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
     an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
     is, leaves them as they are. With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
+    `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
@@ -113,6 +115,7 @@ def open_store(
         holder=holder,
         writes_as=writes_as or ("follower" if holder == "follower" else "owner"),
         holds_back=holds_back,
+        prepare=prepare,
         store_host=store_host,
         broker_name=broker_name,
         flush_disk_type=flush_disk_type,
@@ -138,6 +141,7 @@ class OpenOptions:
     holder: Holder
     writes_as: WritesAs
     holds_back: bool
+    prepare: Callable[[MessageStore], None] | None
     store_host: str | None
     broker_name: str | None
     flush_disk_type: str | None
@@ -276,6 +280,8 @@ class MessageStore(FollowedStore):
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
+        if options.prepare is not None:
+            options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
         if options.writes_as == "candidate":
             leave_open_intents(self._writer)

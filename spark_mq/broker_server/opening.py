@@ -49,8 +49,10 @@ def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None
     note_epoch(files, epochs.root, term.epoch)
 
 
-def opened_store(configuration: Configuration, writes_as: WritesAs) -> MessageStore:
-    """The broker's store, made where there is none. Raises what `open_store` raises."""
+def opened_store(
+    configuration: Configuration, writes_as: WritesAs, prepare: Callable[[MessageStore], None] | None = None
+) -> MessageStore:
+    """The broker's store, made where there is none, prepared before anything is appended. Raises what `open_store` raises."""
     warn_of_unread(configuration.store.file, configuration.unfollowed)
     config = configuration.store
     if writes_as != "owner":  # its records say where its master is
@@ -64,6 +66,7 @@ def opened_store(configuration: Configuration, writes_as: WritesAs) -> MessageSt
         holder="broker",
         writes_as=writes_as,
         holds_back=writes_as in ("controlled", "candidate") and not config.replication.read_un_committed,
+        prepare=prepare,
         store_host=configuration.store_host,
         broker_name=configuration.broker_name,
     )
@@ -75,12 +78,15 @@ def opened_service(configuration: Configuration, mode: ControllerMode | None) ->
         writes_as = "controlled"
     elif configuration.is_slave:
         writes_as = "follower"
-    store = opened_store(configuration, writes_as)
-    try:
+
+    def prepare(store: MessageStore) -> None:
         if mode is not None or not configuration.is_slave:  # a slave's are ahead until its log has come
             lower_offsets(store)
-        if mode is not None:
+        if mode is not None:  # the first row of a batch that is finished now is of this epoch
             _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
+
+    store = opened_store(configuration, writes_as, prepare)
+    try:
         service = PutService(store)
     except BaseException:
         store.close()

@@ -5,13 +5,22 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
-from spark_mq.broker_server.opening import opened_store
+import pytest
+
+import storage.batch.commit
+from spark_mq.broker_server.controllers import Controllers
+from spark_mq.broker_server.opening import ControllerMode, opened_service, opened_store
 from spark_mq.broker_server.settings import Configuration, read_configuration
 from storage.batch.intent import Intent, save_intent
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.epoch import EpochEntry
+from storage.ha.epoch_file import EpochFile
+from storage.ha.roles import Role, Term
 from storage.message_store import MessageStore
 from storage.service.put_service import PutService
+from tests.crash.sink_store import SETTINGS, SinkStore, assert_holds_exactly, rows_of
 
 
 def configured(root: Path, role: str) -> Configuration:
@@ -54,3 +63,38 @@ def test_a_slave_shows_nothing_for_the_sake_of_a_batch_that_it_will_not_finish(t
     save_intent(LocalFileSystem(), str(root), Intent("sink", "query", 1, 0, ()))
     assert shown(opened_store(configured(root, "SLAVE"), "candidate")) == 1
     assert shown(opened_store(configured(root, "SLAVE"), "controlled")) == 1
+
+
+class Killed(Exception):
+    """A process that ends there."""
+
+
+@pytest.mark.parametrize("point", ["after-intent", "before-end"])
+def test_a_masters_epoch_begins_before_the_batch_that_it_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    store = SinkStore(SinkStore.make_place(tmp_path))
+    store.commit(rows_of(0))
+
+    def reach(reached: str) -> None:
+        if reached == point:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.batch.commit, "reach", reach)
+        with pytest.raises(Killed):
+            store.commit(rows_of(1))
+    end = store.log_end
+    text = f"{SETTINGS}storePathRootDir={store.root}\nenableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n"
+    found = read_configuration(f"{text}namesrvAddr=127.0.0.1:1\n".encode(), None, {})
+    configuration = replace(
+        found, store=replace(found.store, mode=replace(found.store.mode, broker_role="SYNC_MASTER"))
+    )
+    epochs = EpochFile(store.file_system, store.root)
+    role = Role(1, Term(3, 1, "127.0.0.1:1", frozenset({1})))
+    mode = ControllerMode(role, epochs, mock.create_autospec(Controllers), lambda: None, lambda agreed, confirmed: None)
+    with opened_service(configuration, mode) as service:
+        assert service.store.finished_batches == 1
+    assert epochs.entries == (EpochEntry(3, end),)
+    assert store.log_end > end
+    assert_holds_exactly(store.root, [rows_of(0), rows_of(1)])
