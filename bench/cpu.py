@@ -18,8 +18,7 @@ def own_cpu_seconds(pid: int) -> float:
 
 def cpu_seconds_below(pid: int) -> float:
     """User and system time of all processes that `pid` and those below it have started and, if they ended, waited for."""
-    below = _descendants(pid)
-    return _seconds(_stat(pid)[13:15]) + sum(_seconds(_stat(child)[11:15]) for child in below)
+    return _seconds(_stat(pid)[13:15]) + sum(_seconds(_stat(child)[11:15]) for child in below(pid))
 
 
 def busy_seconds() -> float:
@@ -29,15 +28,16 @@ def busy_seconds() -> float:
     return _seconds(fields[:8]) - _seconds([idle, waiting_for_disks])
 
 
-def _descendants(pid: int) -> list[int]:
+def below(pid: int) -> list[int]:
+    """The processes that `pid` and those below it have started, and that live."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    below = list(children.get(pid, ()))
-    for child in below:  # grows while it is walked
-        below.extend(children.get(child, ()))
-    return below
+    found = list(children.get(pid, ()))
+    for child in found:  # grows while it is walked
+        found.extend(children.get(child, ()))
+    return found
 
 
 def _seconds(ticks: list[str]) -> float:
