@@ -230,12 +230,12 @@ def plan_run(
     store: MessageStore,
     file_system: LocalFileSystem,
     at_ms: int,
+    config: RetentionConfig,
     *,
     is_asked_for: bool,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> ExpiryPlan:
     """What goes now, by the hour and by how full the disks are. `is_asked_for`: log files that have expired go in any case."""
-    config = store.config.retention
     directories = written_directories(store.log.directories, store.config.commit_log)
     occasion = plan_occasion(
         config,

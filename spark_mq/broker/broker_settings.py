@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from storage.format.bloom_filter import BloomFilter
 from storage.settings.java_properties import parse_properties
@@ -66,9 +66,22 @@ def is_barred(config: StoreConfig, told: Mapping[str, str]) -> bool:
 
 
 def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
-    """The configuration with these settings; names that no broker knows are passed over. Raises ConfigurationError."""
+    """The configuration with these settings; names that no broker knows are passed over. Raises ConfigurationError.
+
+    Its settings of sends, pulls, clients, transactions and retention are the new ones. The others belong to the store that is open.
+    """
     values = dict(config.settings) | {name: value for name, value in told.items() if name in JAVA_SETTINGS}
-    return parse_config("".join(f"{name}={_escaped(value)}\n" for name, value in values.items()).encode(), config.file)
+    text = "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
+    found = parse_config(text.encode(), config.file)
+    return replace(
+        config,
+        settings=found.settings,
+        send=found.send,
+        pull=found.pull,
+        clients=found.clients,
+        transaction=found.transaction,
+        retention=found.retention,
+    )
 
 
 def changed_text(content: bytes, told: Mapping[str, str]) -> bytes:

@@ -45,6 +45,7 @@ from storage.messages.op_messages import OP_TOPIC, OpBatch, op_messages
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.transaction.direct_outcome import find_transaction
 from storage.transaction.half_queue import half_at
@@ -83,10 +84,11 @@ class TransactionEnder:
         """Whether anything is ended; whoever runs the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
         self._store = store
+        self._config = store.config
         self._writer = store_of(store).writer
         self._put = put or put_into(store, needs_copies=False)  # what a fail-over takes back is asked about again
         self._rpc_hooks = tuple(rpc_hooks)
-        self._timeout_ms, self._op_size = rules.transaction_time_out, rules.transaction_op_msg_max_size
+        self._op_size = rules.transaction_op_msg_max_size
         self._turns = Turns()
         self._writing = threading.Lock()
         """Held while op messages are written; before `_lock`."""
@@ -115,7 +117,11 @@ class TransactionEnder:
     def _end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
         half = self._half(request.commit_log_offset)
         response = judge_request(
-            request, half, transaction_timeout_ms=self._timeout_ms, now_ms=now_ms, is_slave=self.state.is_slave
+            request,
+            half,
+            transaction_timeout_ms=self._config.transaction.transaction_time_out,
+            now_ms=now_ms,
+            is_slave=self.state.is_slave,
         )
         if response != PASSED or half is None:
             return response
@@ -124,7 +130,7 @@ class TransactionEnder:
             if ending is Ending.COMMIT:
                 status = self._commit(half, now_ms)
                 if not status.is_stored:
-                    return put_answer(status, self._store.config, self._store.settings.max_message_size)
+                    return put_answer(status, self._config, self._store.settings.max_message_size)
                 reach("half-committed")
             try:
                 if ending is not Ending.NOTHING:
@@ -133,8 +139,12 @@ class TransactionEnder:
                 _LOG.exception("an op message was not written; transaction %s, %s", _name_of(half), ending.name)
                 if ending is Ending.ROLLBACK:
                     unavailable = PutStatus.SERVICE_NOT_AVAILABLE
-                    return put_answer(unavailable, self._store.config, self._store.settings.max_message_size)
+                    return put_answer(unavailable, self._config, self._store.settings.max_message_size)
         return response
+
+    def configure(self, config: StoreConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        self._config = config
 
     def write_due(self, now_ms: int) -> None:
         """Write the op message that is due, if one is."""
@@ -271,7 +281,7 @@ class TransactionEnder:
     def _append(self, message: InnerMessage, now_ms: int) -> PutOutcome:
         settings = self._store.settings
         rules = PutRules(
-            config=self._store.config,
+            config=self._config,
             host=settings.host,
             now_ms=now_ms,
             topics=settings.topics.topics,

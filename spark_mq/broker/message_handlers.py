@@ -38,6 +38,7 @@ class MessageHandlers:
         self.ender = TransactionEnder(service, clock(), statistics=parts.statistics)
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_slave=parts.is_slave)
+            parts.heed_settings.append(handler.configure)
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Whether messages are taken."""

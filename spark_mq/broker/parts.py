@@ -93,6 +93,8 @@ class BrokerParts:
         self.settings_version = DataVersion()
         self.cleans_asked_for = 0
         """How many more times expired log files are deleted whatever the hour is."""
+        self.heed_settings: list[Callable[[StoreConfig], None]] = []
+        """Who is to know when an operator has changed them."""
         self._settings_lock = threading.Lock()
         self.pool_load: Callable[[Pool], tuple[int, int]] = lambda pool: (0, 0)
         """How many requests wait for a pool, and for how many ms the first one; whoever runs the pools sets it."""
@@ -153,13 +155,18 @@ class BrokerParts:
         self.started_ms = clock()
 
     def change_settings(self, told: Mapping[str, str], now_ms: int) -> None:
-        """An operator's settings hold from now on, and stand in the broker.conf that was read. Raises ConfigurationError, OSError."""
+        """An operator's settings stand in the broker.conf that was read; those hold from now on that `with_settings` names.
+
+        Raises ConfigurationError, OSError.
+        """
         with self._settings_lock:
             changed = with_settings(self.config, told)
             if (path := self.config.file) is not None:
                 files = self.service.store.writer.file_system
                 files.replace(path, changed_text(files.read_file(path) or b"", told))
             self.config = changed
+            for heed in self.heed_settings:
+                heed(changed)
             self.settings_version = self.settings_version.raised(now_ms)
 
     @property

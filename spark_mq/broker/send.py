@@ -71,6 +71,7 @@ from storage.rules.response_codes import REJECTED, RequestRefusedError, Response
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
@@ -160,6 +161,10 @@ class SendMessageHandler:
             lambda request: self._begin(request, self._put_now)(),
             SendResponse,
         )
+
+    def configure(self, config: StoreConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        self._config = config
 
     def begin(self, request: SendRequest) -> Pending[SendResponse]:
         """A send in two steps, of which the first waits for no put: what is returned waits, and is to be asked once.

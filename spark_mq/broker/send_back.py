@@ -189,6 +189,10 @@ class SendBackHandler:
         self._clock = clock
         self._choose_queue = choose_queue
 
+    def configure(self, config: StoreConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        self._config = config
+
     def send_back(self, request: SendBackRequest) -> SendBackResponse:
         """Put the message back, and answer as a broker does. With SUCCESS it is readable (a retry when it is due), and under
         SYNC_FLUSH on the disk; a time-out of disk or slave is SYSTEM_ERROR although the message stands.

@@ -87,14 +87,15 @@ class Duties:
 
     def _expire(self) -> None:
         parts = self._broker.parts
+        config = parts.config.retention
         with parts.lock:
             asked_for = parts.cleans_asked_for
             parts.cleans_asked_for = max(0, asked_for - 1)
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
-            plan = plan_run(store, files, self._clock(), is_asked_for=asked_for > 0)
-            apply_expiry(store.writer, plan, store.config.retention, sleep=lambda seconds: None)
+            plan = plan_run(store, files, self._clock(), config, is_asked_for=asked_for > 0)
+            apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
             parts.served.list_files()

@@ -25,6 +25,7 @@ from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.followed_timer import forget_followed_timer
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 
@@ -57,11 +58,13 @@ def lower_levels_for_cut(store: MessageStore, place: int) -> None:
     """Of a store whose log is to be cut at a place: each delay level goes back by as many messages as the log behind it delivers.
 
     Whose level is not known (Java's broker takes it off) counts for each, so some may be delivered twice, and none is lost.
+    What the master's timer has delivered is not known any more.
     Raises StateFileError, OSError.
     """
     cut = _deliveries_behind(store, place)
     unknown = cut[None]
     _lower_levels(store, lambda level, offset: max(0, offset - cut[level] - unknown))
+    forget_followed_timer(store.writer.file_system, store.root)
 
 
 def _lower_levels(store: MessageStore, right: Callable[[int, int], int]) -> None:

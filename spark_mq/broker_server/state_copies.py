@@ -31,7 +31,8 @@ from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy
+from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer
+from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
@@ -43,11 +44,12 @@ _CODES: Mapping[str, int] = {
     OFFSETS_FILE: RequestCode.GET_ALL_CONSUMER_OFFSET,
     DELAYS_FILE: RequestCode.GET_ALL_DELAY_OFFSET,
     TIMER_METRICS_FILE: RequestCode.GET_TIMER_METRICS,
+    TIMER_CHECKPOINT_FILE: RequestCode.GET_TIMER_CHECK_POINT,
     REQUEST_MODES_FILE: RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
-_ON_FAST_PORT = {TOPICS_FILE, TIMER_METRICS_FILE}
-_OF_LOG = (OFFSETS_FILE, DELAYS_FILE)
-_NOT_EVERYWHERE = {TIMER_METRICS_FILE, REQUEST_MODES_FILE}
+_ON_FAST_PORT = {TOPICS_FILE, TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE}
+_OF_LOG = (OFFSETS_FILE, DELAYS_FILE, TIMER_CHECKPOINT_FILE)
+_NOT_EVERYWHERE = {TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE, REQUEST_MODES_FILE}
 """Masters before 5.0, and those without a timer, have none."""
 _NO_RECORD = "can not find message by the offset"
 _LOOK_S = 0.05
@@ -115,13 +117,14 @@ class Master(ABC):
         return fields.get("masterHaAddress")
 
     def state(self, name: str) -> str | None:
-        """What the master's file of that name holds now; None where it has none. Raises ClientError."""
+        """What the master's file of that name says now; None where it has none. Raises ClientError."""
         found = self.place()
         if found is None:
             return None
         host, port = split_address(found.address)
         address = f"{host}:{port - VIP_PORTS_BELOW}" if name in _ON_FAST_PORT else found.address
-        return bytes(asked(address, _CODES[name], self._settings).body).decode() or None
+        body = bytes(asked(address, _CODES[name], self._settings).body)
+        return FollowedTimer.of_answer(body).to_text() if name == TIMER_CHECKPOINT_FILE else body.decode() or None
 
 
 class KnownMaster(Master):
@@ -313,11 +316,19 @@ class StateCopies:
         place, own_end = self._master.place(), self._service.log_end
         if place is None:
             return
-        said = {name: self._master.state(name) for name in _OF_LOG}
+        said = {name: self._said(name) for name in _OF_LOG if name in self._copies}
         bounds = self._master.bounds()  # asked last: all that they count lies before its end
         if bounds is not None and self._master.place() == place:
             answers = {name: answer for name, answer in said.items() if answer is not None}
             self._held = _Held(place, bounds[1], own_end, answers)
+
+    def _said(self, name: str) -> str | None:
+        try:
+            return self._master.state(name)
+        except ResponseError:
+            if name not in _NOT_EVERYWHERE:
+                raise
+            return None
 
     def _settle(self, held: _Held) -> None:
         if self._master.place() not in (held.place, None):
@@ -333,7 +344,7 @@ class StateCopies:
     def _store(self, name: str, answer: str) -> None:
         store = self._service.store
         with store.tables_lock:
-            own = store.writer.file_system.read_file(f"{store.root}/config/{name}")
+            own = store.writer.file_system.read_file(place_of_copy(store.root, name))
             text = self._copies[name](answer, None if own is None else own.decode())
             if text is not None:
                 self._service.take_over(name, text)

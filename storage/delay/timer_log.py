@@ -209,6 +209,12 @@ class TimerLog:
         self._unsynced.add(self.directory)
         self._starts.remove(start)
 
+    def drop(self) -> None:
+        """Delete all files. Durable on return; nothing else may be asked of it then."""
+        for start in list(self._starts):
+            self._forget(start)
+        self.sync()
+
     def sync(self) -> None:
         """Everything written so far onto the disk."""
         for path in sorted(self._unsynced, reverse=True):

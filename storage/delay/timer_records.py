@@ -12,7 +12,7 @@ again, with these and TIMER_ROLL_TIMES. Java: TimerMessageStore.convert, convert
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -117,6 +117,36 @@ def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
         _filled(roll_times, 0),
         rules,
     )
+
+
+class LastRolls:
+    """How often messages were put back at most, of those that were; what was put back is the same message as before."""
+
+    def __init__(self, parts: Iterable[TimerRecords]) -> None:
+        """`parts` are all records of the queue."""
+        rolled = [part.take(part.roll_times > 0) for part in parts]
+        table = pa.table(
+            {
+                "name": pa.chunked_array([_names(part) for part in rolled], pa.string()),
+                "rolls": pa.chunked_array([pa.array(part.roll_times, pa.int64()) for part in rolled], pa.int64()),
+            }
+        ).drop_null()
+        found = table.group_by("name", use_threads=False).aggregate([("rolls", "max")])
+        self._names = found["name"].combine_chunks()
+        self._rolls = found["rolls_max"].to_numpy()
+
+    def are_older(self, timed: TimerRecords) -> np.ndarray:
+        """Which rows stand in the queue again, further behind."""
+        rows = pc.index_in(_names(timed), self._names)
+        is_rolled = rows.is_valid().to_numpy(zero_copy_only=False)
+        older = np.zeros(len(is_rolled), bool)
+        older[is_rolled] = timed.roll_times[is_rolled] < self._rolls[rows.drop_null().to_numpy()]
+        return older
+
+
+def _names(timed: TimerRecords) -> pa.Array:
+    """What tells a message; null without a key."""
+    return pc.binary_join_element_wise(timed.keys, pa.array(timed.out_ms).cast(pa.string()), " ")
 
 
 def due_messages(

@@ -7,6 +7,9 @@
    that are entered too, so that none is entered twice. If the log is shorter than the checkpoint says, the queue is gone on with
    behind the message of its last unit, or with its first message; what was due before the last delivery is then not entered again.
 
+A store that has followed another one begins anew, with the queue's first message: wheel and log go, and what its master had delivered
+by its own account (`storage/tables/followed_timer.py`) is not entered.
+
 Departures. Java begins at the message behind the log's last unit: messages that were never entered because they were due are delivered
 twice, and after a crash what was entered since the last flush too. Without a wheel Java's walk covers two files of the log, here all.
 Java forgets what was due more than seven days ago, here it is delivered.
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.timer_checkpoint import read_timer_checkpoint
+from storage.delay.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
 from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
@@ -32,6 +35,7 @@ from storage.format.timer import (
 )
 from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
+from storage.tables.followed_timer import FollowedTimer, read_followed_timer
 
 _LOOK_BACK_BYTES = UNIT_SIZE << 16
 
@@ -48,12 +52,20 @@ class RecoveredTimer(NamedTuple):
     """Places in the commit log of messages behind `checkpoint.queue_offset` that the log has already."""
     log_is_whole: bool
     """Whether the timer log reaches as far as the checkpoint says."""
+    followed: FollowedTimer | None = None
+    """How far the timer of a master was that this store has followed, where its own begins anew."""
 
 
 def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> RecoveredTimer:
-    """Read and mend; nothing but the log's tail is changed on the disk. Raises StoreRefusedError for files of a wrong length."""
+    """Read and mend; nothing but the log's tail is changed on the disk, unless the timer begins anew.
+
+    Raises StoreRefusedError for files of a wrong length, StateFileError.
+    """
     timer = store.config.timer
     precision_ms = effective_precision_ms(timer.timer_precision_ms)
+    followed = read_followed_timer(file_system, store.root)
+    if followed is not None and followed.is_later(read_timer_checkpoint(file_system, store.root)):
+        return _anew(store, file_system, followed)
     wheel = TimerWheel(file_system, store.root)
     log = TimerLog(file_system, store.root, timer.mapped_file_size_timer_log)
     checkpoint = read_timer_checkpoint(file_system, store.root)
@@ -73,6 +85,22 @@ def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> Recovere
     if not is_whole:
         offset = min(offset, _behind_last_unit(store, log))
     return RecoveredTimer(wheel, log, checkpoint, offset, entered, is_whole)
+
+
+def _anew(store: MessageStore, file_system: LocalFileSystem, followed: FollowedTimer) -> RecoveredTimer:
+    """Of a store that has followed another one: its own wheel and log, if it has any, are older than what its master has delivered.
+
+    The checkpoint forgets them first: a broker that comes before all is entered again begins with the queue, too.
+    """
+    checkpoint = read_timer_checkpoint(file_system, store.root)
+    checkpoint = checkpoint._replace(log_position=0, queue_offset=0, master_queue_offset=0)
+    write_timer_checkpoint(file_system, store.root, checkpoint)
+    TimerLog(file_system, store.root, store.config.timer.mapped_file_size_timer_log).drop()
+    TimerWheel(file_system, store.root).drop()
+    log = TimerLog(file_system, store.root, store.config.timer.mapped_file_size_timer_log)
+    nothing = np.empty(0, np.int64)
+    first = store.min_offset(TIMER_TOPIC, 0)
+    return RecoveredTimer(TimerWheel(file_system, store.root), log, checkpoint, first, nothing, True, followed)
 
 
 def _reaches(log: TimerLog, checkpoint: TimerCheckpoint) -> bool:

@@ -32,6 +32,7 @@ from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, pu
 from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
 from storage.delay.timer_metrics import TimerMetrics
 from storage.delay.timer_records import (
+    LastRolls,
     TimerRecords,
     cancelled_rows,
     concat_messages,
@@ -57,6 +58,7 @@ from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
+from storage.tables.followed_timer import forget_followed_timer
 
 TIMER = (
     "timer-announced",
@@ -101,6 +103,8 @@ class _TimerRun:
         self._checkpoint = found.checkpoint
         self._entered_before = found.entered
         self._queue_offset = found.queue_offset
+        self._followed = found.followed
+        self._last_rolls: LastRolls | None = None
         self._max_message_size = store.config.commit_log.max_message_size
         timer = store.config.timer
         self._stops_entering = timer.timer_stop_enqueue
@@ -108,12 +112,15 @@ class _TimerRun:
         self._window = effective_window(timer.timer_roll_window_slot)
         self._now_ms = now_ms
         self._now_tick = now_ms // self._precision_ms
-        self._read_tick = found.checkpoint.last_read_time_ms // self._precision_ms
+        read_time_ms = found.checkpoint.last_read_time_ms if found.followed is None else found.followed.read_time_ms
+        self._read_tick = read_time_ms // self._precision_ms
         self._put_before = PutBefore()
         if found.wheel.was_there and not is_sealed(self._files, store.root, found.checkpoint):
             self._put_before = put_since(store.log, store.log_end, found.checkpoint.last_read_time_ms)
         self._counts: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
+        if found.followed is not None:
+            self._waiting.subtract((store.state(METRICS_FILE, TimerMetrics.load) or TimerMetrics()).counts)
         self._lateness: list[np.ndarray] = [np.empty(0, np.int64)]
         self._undeliverable: list[UndeliverableTimed] = []
 
@@ -123,7 +130,11 @@ class _TimerRun:
         Where rolled messages are due themselves meanwhile, slots are delivered only up to the first of these, which is then entered
         in its own slot, beside what may delete it.
         """
-        self._deliver(self._now_tick - SLOTS_OF_WEEK + BLANK_SLOTS)
+        week_ago = self._now_tick - SLOTS_OF_WEEK + BLANK_SLOTS
+        if self._followed is None:
+            self._deliver(week_ago)
+        else:  # nothing is entered yet, and nothing is to be saved before all is
+            self._read_tick = max(self._read_tick, week_ago)
         self._enter()
         while self._read_tick < self._now_tick:
             self._deliver(self._now_tick)
@@ -135,11 +146,17 @@ class _TimerRun:
         """The timer's queue from where it was left, to its end. Java: enqueue, doEnqueue."""
         queue, end = self._store.queues.get(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
         start = max(self._queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
-        if queue is None or start >= end or self._stops_entering:
+        if self._stops_entering:
+            return
+        if queue is None or start >= end:
+            self._follow_nobody()
             return
         self._store.flush()
         self._save(master_queue_offset=end)
         reach("timer-announced")
+        if self._followed is not None:
+            slices = scan_queue(queue, self._store.log, self._store.log_end, start, end)
+            self._last_rolls = LastRolls(read_timer_records(each.records, self._max_message_size) for each in slices)
         for slice_ in scan_queue(queue, self._store.log, self._store.log_end, start, end):
             self._enter_slice(slice_)
         self.log.sync()
@@ -147,16 +164,33 @@ class _TimerRun:
         self._wheel.save()
         reach("timer-wheel")
         self._queue_offset = end
-        self._save(queue_offset=end, master_queue_offset=end, log_position=self.log.end)
+        place = {"queue_offset": end, "master_queue_offset": end, "log_position": self.log.end}
+        if self._followed is not None:
+            place["last_read_time_ms"] = self._read_tick * self._precision_ms
+        self._save(**place)
         reach("timer-entered")
+        self._follow_nobody()
+
+    def _follow_nobody(self) -> None:
+        """What this store has entered says from now on what was delivered, and no longer what its master said."""
+        if self._followed is not None:
+            forget_followed_timer(self._files, self._store.root)
+            self._followed = self._last_rolls = None
 
     def _enter_slice(self, slice_: QueueSlice) -> None:
         timed = read_timer_records(slice_.records, self._max_message_size)
         is_entered = np.isin(slice_.records.column("commitlog_offset"), self._entered_before)
         if is_entered.any():  # by a timer that was killed before it counted them
             self._count_topics(timed.topics, np.where(is_entered, np.where(timed.is_deletion, -1, 1), 0))
-        was_entered = slice_.queue_offsets < self._checkpoint.queue_offset
-        is_over = was_entered & timed.is_sound & (timed.out_ms < self._checkpoint.last_read_time_ms)
+        queue_offset, read_time_ms = self._checkpoint.queue_offset, self._checkpoint.last_read_time_ms
+        if self._followed is not None:
+            read_time_ms, queue_offset = self._followed
+        was_entered = slice_.queue_offsets < queue_offset
+        # What came behind the last delivery, be it that it was due before, waits for the next one.
+        is_over = was_entered & timed.is_sound & (timed.out_ms < read_time_ms)
+        is_over &= slice_.records.column("store_time_ms") < read_time_ms
+        if self._last_rolls is not None:
+            is_over |= self._last_rolls.are_older(timed)
         timed = timed.take(~is_entered & ~is_over)
         if not len(timed.records):
             return

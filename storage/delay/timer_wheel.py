@@ -122,6 +122,12 @@ class TimerWheel:
     def _touch(self, rows: np.ndarray) -> None:
         self._dirty_pages.update(np.unique(rows // _PAGE_SLOTS).tolist())
 
+    def drop(self) -> None:
+        """Delete the file. Durable on return; nothing else may be asked of it then."""
+        if self._file_system.exists(self._path):
+            self._file_system.unlink(self._path)
+            self._file_system.sync(self._path.rpartition("/")[0])
+
     def save(self) -> None:
         """What changed, onto the disk. The units that it names are there already."""
         if not self.was_there:

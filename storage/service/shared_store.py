@@ -16,6 +16,8 @@ from storage.put.deleted_topic import delete_queues, delete_topic
 from storage.put.settings import PutSettings
 from storage.service.look_ups import LookUps
 from storage.settings.load import StoreConfig
+from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE
+from storage.tables.master_copies import place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
@@ -130,11 +132,13 @@ class SharedStore(ABC):
         return self._store.group_entries.table
 
     def take_over(self, name: str, text: str) -> None:
-        """A table of another store in place of config/NAME's, in memory too. Raises StateFileError, OSError."""
+        """What the master's config/NAME says, in place of what was known, in memory too. Raises StateFileError, OSError."""
         if name == TOPICS_FILE:
             self._writer.replace_topics(TopicTable.load(text, name))
         elif name == GROUPS_FILE:
             self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
+        elif name == TIMER_CHECKPOINT_FILE:
+            self._writer.file_system.replace(place_of_copy(self._store.root, name), text.encode())
         else:
             self._store.save_state(name, text)
 

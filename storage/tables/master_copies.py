@@ -1,5 +1,5 @@
 """A master's state files, taken over by a store that follows it: topics, groups, offsets of groups and of delay levels,
-counts of the timer, modes of groups. Pure.
+counts and place of the timer, modes of groups. Pure.
 
 What a master answers is its file's content.
 Departures: topics and groups are replaced whole (Java deletes all, puts them back one by one,
@@ -20,6 +20,7 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.data_version import DataVersion
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.document import parse_document, section
+from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
@@ -80,6 +81,12 @@ def copied_timer_metrics(answer: str, own: str | None) -> str | None:
     return _replaced(answer, own, parse_document, ("timingCount",))
 
 
+def copied_timer(answer: str, own: str | None) -> str | None:
+    """The text for followed_timer.json; None = it says so already, or the master's timer has not run. Raises StateFileError."""
+    said = FollowedTimer.load(answer, _SOURCE)
+    return None if said.read_time_ms <= 0 or answer == own else answer
+
+
 def copied_request_modes(answer: str, own: str | None) -> str | None:
     """The text for messageRequestMode.json; None = it says so already. Raises StateFileError."""
     modes = section(parse_document(answer, _SOURCE), _MODES, _SOURCE)
@@ -110,14 +117,20 @@ def _merged(said: Mapping[str, Any], known: Mapping[str, Any], choose: Choice) -
     return merged
 
 
+def place_of_copy(root: str, name: str) -> str:
+    """Which file of a store at ROOT takes what the master's file of that name says."""
+    return followed_timer_path(root) if name == TIMER_CHECKPOINT_FILE else f"{root}/config/{name}"
+
+
 COPIES: Mapping[str, Copy] = {
     TOPICS_FILE: copied_topics,
     GROUPS_FILE: copied_groups,
     OFFSETS_FILE: copied_offsets,
     DELAYS_FILE: copied_delays,
     TIMER_METRICS_FILE: copied_timer_metrics,
+    TIMER_CHECKPOINT_FILE: copied_timer,
     REQUEST_MODES_FILE: copied_request_modes,
 }
-"""By the file under config/."""
+"""By the master's file under config/."""
 KEPT_BY_SLAVES: Mapping[str, Copy] = {OFFSETS_FILE: copied_offsets, DELAYS_FILE: kept_delays}
 """What a master that comes back takes of a slave that has stood in for it."""

@@ -21,6 +21,7 @@ from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
+from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
@@ -175,6 +176,34 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
         finally:
             duties.close()
     assert asked_for.count(True) == 20
+
+
+def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, reserved_hours = FakeClock(), []
+
+    def noted(*args: object, is_asked_for: bool) -> ExpiryPlan:
+        (config,) = (each for each in args if isinstance(each, RetentionConfig))
+        reserved_hours.append(config.file_reserved_time)
+        return plan_run(*args, is_asked_for=is_asked_for)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("spark_mq.broker_server.duties.plan_run", noted)
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        duties = Duties(
+            broker.parts.service, broker, check_interval_ms=DAY_MS, clean_interval_ms=1, is_slave=True, clock=clock
+        )
+        duties.start()
+        try:
+            assert peers.ask("p", 310, *sent("Fresh")).code == 0
+            told = b"fileReservedTime=3\nautoCreateTopicEnable=false\nmessageDelayLevel=1s\n"
+            assert peers.ask("admin", 25, {}, told).code == 0
+            assert peers.ask("p", 310, *sent("Other")).code == 17
+            assert wait_for(lambda: reserved_hours[-1:] == [3])
+        finally:
+            duties.close()
+        assert broker.parts.config.delay == broker.parts.service.config.delay, "what the open store goes by stays"
+        assert b"messageDelayLevel=1s\n" in bytes(peers.ask("admin", 26).body)
+    assert set(reserved_hours) <= {72, 3}
 
 
 def wait_for(met: Callable[[], bool]) -> bool:

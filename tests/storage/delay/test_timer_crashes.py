@@ -14,6 +14,8 @@ import pytest
 
 from storage.delay import timer_recovery, timer_slots, timer_store, timer_wheel
 from storage.delay.timer_store import TIMER
+from storage.files.local_file_system import LocalFileSystem
+from storage.tables.followed_timer import FollowedTimer, followed_timer_path
 from tests.storage.delay.test_timer_recovery import java_start
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
@@ -102,6 +104,57 @@ def test_a_killed_timer_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monk
         entered = len(timed.units())
         assert java_start(timed.root) == entered, "a broker enters none twice and forgets none"
         monkeypatch.setattr(timer_store, "reach", Killer())
+        timed.store = timed.open()
+        assert go_on(timed) == DELIVERED, f"killed at step {number}, {reached[number - 1]}"
+        timed.store.release()
+
+
+def promoted(root: Path) -> None:
+    """What a replica has of a master that has delivered for a while, and has died since: its log, and what it was told of its timer."""
+    timed = TimedStore(root)
+    fill(timed)
+    timed.deliver(NOW + 5_000)
+    timed.park("new", NOW + 12_000)
+    timed.deliver(NOW + 15_000)
+    timed.store.release()
+    told = FollowedTimer(timed.checkpoint.last_read_time_ms, timed.checkpoint.queue_offset)
+    for path in (
+        *root.glob("timer*/*"),
+        *root.glob("timerwheel"),
+        *root.glob("config/timer*"),
+        *root.glob("spark_mq/timer*"),
+    ):
+        path.unlink()
+    Path(followed_timer_path(str(root))).write_text(told.to_text(), "utf-8")
+
+
+def test_a_promoted_replica_that_is_killed_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = timer_store.forget_followed_timer
+    reach = Killer()
+
+    def forgetting(files: LocalFileSystem, root: str) -> None:
+        reach("before-forgetting")
+        forget(files, root)
+        reach("after-forgetting")
+
+    monkeypatch.setattr(timer_store, "reach", lambda name: reach(name))
+    monkeypatch.setattr(timer_store, "forget_followed_timer", forgetting)
+    promoted(tmp_path / "uninterrupted")
+    reach = Killer()
+    timed = TimedStore(tmp_path / "uninterrupted")
+    assert go_on(timed) == DELIVERED
+    timed.store.release()
+    reached = reach.reached
+    assert {"before-forgetting", "after-forgetting"} < set(reached)
+    for number in range(1, len(reached) + 1):
+        reach = Killer()
+        promoted(tmp_path / f"killed-{number}")
+        reach = Killer(number)
+        timed = TimedStore(tmp_path / f"killed-{number}")
+        with pytest.raises(Killed):
+            go_on(timed)
+        timed.store.release()
+        reach = Killer()
         timed.store = timed.open()
         assert go_on(timed) == DELIVERED, f"killed at step {number}, {reached[number - 1]}"
         timed.store.release()

@@ -23,6 +23,7 @@ from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.messages.delays import TIMER_TOPIC
+from storage.tables.followed_timer import FollowedTimer, followed_timer_path, read_followed_timer
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TimedStore
 
@@ -242,3 +243,49 @@ def test_a_broker_goes_on_behind_everything_that_we_have_dealt_with(tmp_path: Pa
 def test_the_wheel_has_one_place_for_ticks_a_fortnight_apart() -> None:
     """TimerWheel.getSlotIndex: slotsTotal * 2 places of a second."""
     assert WHEEL_SLOTS == 2 * 7 * 24 * 3_600
+
+
+# A replica, whose master's timer has delivered
+
+
+def made_replica(fixture: Fixture) -> FollowedTimer:
+    """The fixture's log with nothing of its timer but what the master tells of it."""
+    root = Path(fixture.root)
+    told = FollowedTimer.of_answer((root / "config/timercheck").read_bytes())
+    for path in (*root.glob("timerwheel"), *root.glob("timerlog/*"), *root.glob("config/timer*")):
+        path.unlink()
+    FILES.replace(followed_timer_path(str(root)), told.to_text().encode())
+    return told
+
+
+@pytest.mark.parametrize("steps_ms", [(FAR_MS,), (3_000, 13_000, 14_000, 40_000, FAR_MS)])
+def test_a_promoted_replica_delivers_what_its_master_has_not(
+    fixture_store: Callable[[str], Fixture], steps_ms: tuple[int, ...]
+) -> None:
+    fixture = fixture_store("timer")
+    expected = expected_bodies(fixture)
+    with open_store(fixture.root) as store:
+        before = bodies(store)
+    assert before
+    assert before != expected, "the master has delivered some"
+    told = made_replica(fixture)
+    assert told.read_time_ms > 0
+    assert told.queue_offset > 0
+    assert deliver_all(fixture, *steps_ms) == expected
+    assert read_followed_timer(FILES, str(fixture.root)) is None
+
+
+def test_a_replica_that_was_told_nothing_delivers_all_again(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("timer")
+    made_replica(fixture)
+    Path(followed_timer_path(str(fixture.root))).unlink()
+    assert deliver_all(fixture, FAR_MS) > expected_bodies(fixture)
+
+
+def test_a_timer_that_has_run_here_since_goes_on(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("timer")
+    expected = expected_bodies(fixture)
+    told = FollowedTimer.of_answer(Path(timer_checkpoint_path(str(fixture.root))).read_bytes())
+    earlier = told._replace(read_time_ms=told.read_time_ms - 1_000, queue_offset=1)
+    FILES.replace(followed_timer_path(str(fixture.root)), earlier.to_text().encode())
+    assert deliver_all(fixture, FAR_MS) == expected
