@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.client.errors import ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
+from storage.files.local_file_system import LocalFileSystem
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.master_copies import DELAYS_FILE
 
 SAID = {
     OFFSETS_FILE: {"offsetTable": {"T@G": {"0": 3}}, "dataVersion": {"counter": 1}},
     DELAYS_FILE: {"offsetTable": {"1": 5}, "dataVersion": {"counter": 1}},
+    TIMER_CHECKPOINT_FILE: {"readTimeMs": 5_000, "queueOffset": 2},
 }
 
 
@@ -31,6 +35,7 @@ class Told(Master):
         self.end = 0
         self.address = "127.0.0.1:10911"
         self.asked: list[str] = []
+        self.has_timer = True
 
     def place(self) -> MasterPlace | None:
         return MasterPlace(self.address, "127.0.0.1:10912")
@@ -41,6 +46,8 @@ class Told(Master):
 
     def state(self, name: str) -> str | None:
         self.asked.append(name)
+        if name == TIMER_CHECKPOINT_FILE and not self.has_timer:
+            raise ResponseError(1, "The timer message store is null", self.address, "60")
         return json.dumps(SAID[name]) if name in SAID else None
 
 
@@ -93,3 +100,25 @@ def test_a_log_that_is_there_needs_no_wait(tmp_path: Path) -> None:
         master.end = service.log_end
         copies.copy()
         assert stored(service, DELAYS_FILE) == {"1": 5}
+
+
+def test_how_far_the_timer_is_waits_for_the_log_in_which_its_messages_are(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        files, root = LocalFileSystem(), service.store.root
+        append(service)
+        master.end = service.log_end + 1
+        copies.copy()
+        assert read_followed_timer(files, root) is None
+        append(service)
+        copies.settle()
+        assert read_followed_timer(files, root) == FollowedTimer(5_000, 2)
+
+
+def test_a_master_without_a_timer_is_followed_in_all_else(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        master.has_timer = False
+        append(service)
+        master.end = service.log_end
+        copies.copy()
+        assert stored(service, DELAYS_FILE) == {"1": 5}
+        assert read_followed_timer(LocalFileSystem(), service.store.root) is None

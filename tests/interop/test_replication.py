@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,14 @@ from typing import Any
 
 import pytest
 
+from spark_mq.client.message import Message
+from spark_mq.client.producer import Producer
+from spark_mq.client.settings import ClientSettings
 from storage import open_store
+from storage.delay.timer_store import deliver_timed
 from storage.ha.following import promote
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.followed_timer import followed_timer_path
 from storage.tables.topics import TopicTable
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 from tests.support.places import PROJECT
@@ -230,6 +236,43 @@ def test_a_follower_finds_its_master_by_name_and_copies_its_state(
     with oracle.namesrv() as name_server, oracle.broker(replica, name_server, **SIZES, **KEPT) as broker:
         more = oracle.send(tmp_path / "more.jsonl", broker, TOPIC, queues=3, count=30)
         assert sorted({line["queueOffset"] for line in more}) == list(range(20, 30))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_ours", [True, False], ids=["our-master", "apaches-master"])
+def test_a_promoted_follower_delivers_what_its_masters_timer_has_not(
+    oracle: Oracle, tmp_path: Path, is_ours: bool
+) -> None:
+    servers, log = Oracle(tmp_path, is_ours=is_ours), tmp_path / "follow.log"
+    master, replica = tmp_path / "master", tmp_path / "replica"
+    timer: dict[str, Any] = {"timerWheelEnable": "true", "mappedFileSizeTimerLog": 10_400}
+    now_ms = time.time_ns() // 1_000_000
+    with oracle.namesrv() as name_server, servers.broker(master, name_server, **SIZES, **QUICK, **timer) as broker:
+        conf = conf_of_replica(tmp_path, broker)
+        with Producer(ClientSettings((name_server,), request_timeout_ms=30_000), "GTimed") as producer:
+            for number in range(10):
+                due_ms = now_ms + (3_000 if number < 5 else 3_600_000)
+                producer.send(Message(TOPIC, f"{number}".encode(), deliver_time_ms=due_ms))
+        wait_until(lambda: delivered(master) == {f"{number}": 1 for number in range(5)}, "five are delivered", 60)
+        with command("follow", name_server, replica, "--broker-name", "broker-lab", "--conf", conf, log=log) as process:
+            wait_until(has_caught_up(replica, master), "the follower has it all")
+            wait_until(Path(followed_timer_path(str(replica))).exists, "it knows how far the timer is")
+            stop(process)
+    assert promote(str(replica), config=str(conf))
+    lines = conf.read_text("utf-8").splitlines(keepends=True)
+    conf.write_text("".join(line for line in lines if not line.startswith("brokerRole")), "utf-8")
+    later_ms = now_ms + 7_200_000
+    with open_store(replica, config=str(conf), read_only=False, clock=lambda: later_ms) as store:
+        report = deliver_timed(store, later_ms)
+    assert report.delivered == 5
+    assert delivered(replica) == {f"{number}": 1 for number in range(10)}
+
+
+def delivered(store: Path) -> dict[str, int]:
+    """How often each body stands in the topic."""
+    with open_store(store) as reading:
+        found = (reading.get(TOPIC, queue_id, 0, 32).messages for queue_id in reading.queue_ids(TOPIC))
+        return dict(Counter(message.body.decode() for messages in found for message in messages))
 
 
 @pytest.mark.long
