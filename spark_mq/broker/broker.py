@@ -377,6 +377,7 @@ class Broker:
         except StoreNotWritableError as error:
             _LOG.warning("of some transactions it is not noted that they ended; they are asked about again: %s", error)
         self.parts.served.close()
+        self.parts.pulled.close()
 
     def __enter__(self) -> Broker:
         return self

@@ -107,6 +107,8 @@ class BrokerParts:
         self.epochs: Callable[[], EpochEntryCache | None] = lambda: None
         """In controller mode the epochs of the log; whoever keeps them sets it."""
         self.served = ServedStore(service.store)
+        self.pulled = ServedStore(service.store)
+        """What pulls read, and nobody else: no pull waits for a look-up."""
         self.clock = clock
         self.encoding = encoding
         self.lock = threading.RLock()
@@ -153,6 +155,11 @@ class BrokerParts:
             filter_bytes=pull.max_filter_message_size,
         )
         self.started_ms = clock()
+
+    def list_files(self) -> None:
+        """Files have expired, or were deleted."""
+        self.served.list_files()
+        self.pulled.list_files()
 
     def change_settings(self, told: Mapping[str, str], now_ms: int) -> None:
         """An operator's settings stand in the broker.conf that was read; those hold from now on that `with_settings` names.

@@ -118,7 +118,7 @@ class PullHandler:
             found = self._reset(request.topic, pull.queue_id, reset)
             code, remark = ResponseCode.PULL_OFFSET_MOVED, _RESET
         else:
-            found = self._parts.served.get(
+            found = self._parts.pulled.get(
                 request.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._parts.limits, pull.wanted
             )
             code, remark = pull_code(found.status, pull.queue_offset), found.status.value
@@ -151,7 +151,7 @@ class PullHandler:
         return self._response(asked, pull, found, place, remark)
 
     def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
-        served = self._parts.served
+        served = self._parts.pulled
         minimum = served.minimum(topic, queue_id)
         return RawGet(GetStatus.OFFSET_TOO_SMALL, offset, minimum, served.maximum(topic, queue_id))
 

@@ -124,7 +124,7 @@ class TopicHandlers:
             parts.offsets.forget_topic(told.topic)
             parts.traffic.forget(topic=told.topic)
         parts.service.delete_topic(told.topic)
-        parts.served.list_files()
+        parts.list_files()
         return asked.answer()
 
     def clean_unused(self, asked: Asked) -> RemotingCommand:
@@ -133,12 +133,12 @@ class TopicHandlers:
         for topic in self._parts.served.topics():
             if topic not in kept and not self._is_system(topic):
                 self._parts.service.delete_queues(topic)
-        self._parts.served.list_files()
+        self._parts.list_files()
         return asked.answer()
 
     def clean_expired(self, asked: Asked) -> RemotingCommand:
         """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
-        self._parts.served.list_files()
+        self._parts.list_files()
         return asked.answer()
 
     def delete_expired(self, asked: Asked) -> RemotingCommand:

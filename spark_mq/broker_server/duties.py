@@ -98,4 +98,4 @@ class Duties:
             apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
-            parts.served.list_files()
+            parts.list_files()

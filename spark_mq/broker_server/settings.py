@@ -89,6 +89,7 @@ _CAPACITIES = {
     Pool.HEARTBEAT: "heartbeatThreadPoolQueueCapacity",
     Pool.END_TRANSACTION: "endTransactionPoolQueueCapacity",
 }
+_QUICK_SECONDS = 0.01
 _WAITS = {
     Pool.SEND: "waitTimeMillsInSendQueue",
     Pool.PULL: "waitTimeMillsInPullQueue",
@@ -162,13 +163,17 @@ class Configuration:
         return self.store.identity.broker_name or socket.gethostname()
 
     def pool(self, pool: Pool) -> PoolSettings:
-        """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one."""
+        """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
+
+        Pulls find most records in the page cache, so they run on the event loop as long as they are quick.
+        """
         texts = self.store.settings
         capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
         waits = self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true" and pool in _WAITS
         wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
         together = GROUP_MESSAGES if pool is Pool.SEND else 1
-        return PoolSettings(pool.label, capacity, pool.threads, wait_ms, together)
+        quick_seconds = _QUICK_SECONDS if pool in (Pool.PULL, Pool.LITE_PULL) else None
+        return PoolSettings(pool.label, capacity, pool.threads, wait_ms, quick_seconds, together)
 
     @property
     def unfollowed(self) -> dict[str, str]:

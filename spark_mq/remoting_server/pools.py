@@ -3,7 +3,9 @@
 A request that waited for longer than its pool's limit is refused when its turn comes, and while all threads are busy within ten
 milliseconds after the limit (Java: BrokerFastFailure.cleanExpiredRequest). One that finds the queue full is refused at once.
 
-A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between.
+A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between. So does one of
+whose requests most are done at once: to hand a request to a thread, and its answer back, costs more than many an answer does. A
+request that takes long, as one that waits for a disk, sends those that come in the next second to the threads.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 _TURN_SECONDS = 0.005
+_SLOW_SECONDS = 1.0
 _CLEANING_SECONDS = 0.01
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ class PoolSettings:
     """0 = they run on the event loop, and must not block."""
     wait_limit_ms: int | None = None
     """None = they wait for ever."""
+    quick_seconds: float | None = None
+    """They run on the loop as long as none takes longer than that; None = all run in threads, where there are any."""
     together: int = 1
     """So many that wait are taken by one thread, one after the other, before it does what they have left for later (`afterwards`)."""
 
@@ -63,7 +68,9 @@ class RequestPool:
         self._threads: list[threading.Thread] = []
         self._own = threading.local()
         self._is_taking = False
-        self._running_count = 0
+        self._running: list[None] = []
+        """One for each that runs: threads append and pop without a lock."""
+        self._slow_until = 0.0
         self._is_closed = False
 
     @property
@@ -79,7 +86,7 @@ class RequestPool:
     @property
     def is_busy(self) -> bool:
         """Whether something waits or runs."""
-        return bool(self._queue) or self._running_count > 0
+        return bool(self._queue) or bool(self._running)
 
     def head_wait_ms(self) -> int:
         """How long the first one has waited. Java: headSlowTimeMills."""
@@ -95,7 +102,7 @@ class RequestPool:
         self._queue.append(Task(run, refuse, time.monotonic()))
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        if self.settings.thread_count:
+        if self.settings.thread_count and not self._is_quick:
             if not self._is_taking:
                 self._is_taking = self.settings.together > 1
                 self._wake_a_thread()
@@ -129,13 +136,24 @@ class RequestPool:
 
     # On the loop.
 
+    @property
+    def _is_quick(self) -> bool:
+        """Whether requests are run on the loop now, though there are threads: none runs there, and none was slow in the last second."""
+        quick = self.settings.quick_seconds
+        return quick is not None and not self._running and time.monotonic() >= self._slow_until
+
     def _run_some(self) -> None:
         self._is_due = False
-        end = time.monotonic() + _TURN_SECONDS
-        while (task := self._taken()) is not None:
+        began = now = time.monotonic()
+        longest = self.settings.quick_seconds
+        while now - began < _TURN_SECONDS and (task := self._taken()) is not None:
             self._run(task)
-            if time.monotonic() > end:
-                break
+            took, now = time.monotonic() - now, time.monotonic()
+            if longest is not None and took > longest:
+                self._slow_until = now + _SLOW_SECONDS
+                for _ in range(len(self._queue)):
+                    self._wake_a_thread()
+                return
         if self._queue and self._loop is not None:
             self._is_due = True
             self._loop.call_soon(self._run_some)
@@ -185,7 +203,7 @@ class RequestPool:
         while count < self.settings.together and (task := self._taken()) is not None:
             self._run(task)
             count += 1
-        self._running_count += 1
+        self._running.append(None)
         if self._gather is not None and later:
             try:
                 self._gather()
@@ -199,7 +217,7 @@ class RequestPool:
                 call()
             except Exception:
                 _LOG.exception("a request of pool %s failed", self.name)
-        self._running_count -= 1
+        self._running.pop()
 
     # In both.
 
@@ -218,13 +236,13 @@ class RequestPool:
         if _is_late(task, self.settings.wait_limit_ms):
             self._refuse_late(task)
             return
-        self._running_count += 1
+        self._running.append(None)
         try:
             task.run()
         except Exception:
             _LOG.exception("a request of pool %s failed", self.name)
         finally:
-            self._running_count -= 1
+            self._running.pop()
 
     def _refuse_late(self, task: Task) -> None:
         task.refuse(busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), len(self._queue)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -128,3 +129,75 @@ def test_every_request_is_run_once_however_they_come() -> None:
     assert done.wait(LIMIT_SECONDS)
     pool.close()
     assert sorted(ran) == list(range(count))
+
+
+def test_quick_requests_run_on_the_loop_and_behind_a_slow_one_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_mq.remoting_server.pools._SLOW_SECONDS", 0.3)
+    pool = RequestPool(PoolSettings("Pull", 100, 2, quick_seconds=0.1))
+    ran: list[tuple[str, bool]] = []
+    loops_thread = threading.get_ident()
+
+    def request(name: str, seconds: float = 0.0) -> Callable[[], None]:
+        def run() -> None:
+            time.sleep(seconds)
+            ran.append((name, threading.get_ident() == loops_thread))
+
+        return run
+
+    async def until(count: int) -> None:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while len(ran) < count and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    async def ask() -> None:
+        for run in (request("quick"), request("slow", 0.2), request("behind it"), request("and it")):
+            assert pool.submit(run, refuse)
+        await until(4)
+        assert pool.submit(request("soon after"), refuse)
+        await until(5)
+        await asyncio.sleep(0.4)
+        assert pool.submit(request("later"), refuse)
+        await until(6)
+
+    asyncio.run(ask())
+    pool.close()
+    on_loop = dict(ran)
+    assert on_loop == {
+        "quick": True,
+        "slow": True,
+        "behind it": False,
+        "and it": False,
+        "soon after": False,
+        "later": True,
+    }
+
+
+def test_while_a_request_runs_in_a_thread_all_do(busy: tuple[threading.Event, threading.Event]) -> None:
+    runs, ends = busy
+    pool = RequestPool(PoolSettings("Pull", 100, 2, quick_seconds=0.0))
+    threads: list[int] = []
+    done = threading.Event()
+
+    def slow() -> None:
+        time.sleep(0.01)
+
+    def waiting() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+        done.set()
+
+    async def ask() -> None:
+        assert pool.submit(slow, refuse)
+        await asyncio.sleep(0.05)
+        assert pool.submit(waiting, refuse)
+        assert await asyncio.to_thread(runs.wait, LIMIT_SECONDS)
+        pool._slow_until = 0.0
+        assert pool.submit(lambda: threads.append(threading.get_ident()), refuse)
+        while not threads:
+            await asyncio.sleep(0.005)
+        ends.set()
+
+    asyncio.run(ask())
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert threads != [threading.get_ident()]
