@@ -39,12 +39,12 @@ ready = time.perf_counter()
 FIRST_ROWS = """
 def first_row():
     start = time.perf_counter()
-    assert spark.read.format("spark_mq").load(sys.argv[1]).limit(1).count() == 1
+    assert spark.read.format("spark_mq").option("subscribePattern", ".*").load(sys.argv[1]).limit(1).count() == 1
     return time.perf_counter() - start
 print("FIGURES", ready - began, first_row(), first_row())
 """
 READ = """
-spark.read.format("spark_mq").load(sys.argv[1]).write.format("noop").mode("append").save()
+spark.read.format("spark_mq").option("subscribePattern", ".*").load(sys.argv[1]).write.format("noop").mode("append").save()
 """
 WRITE = """
 rows = spark.range(1_000_000).selectExpr("'T' topic", "cast(repeat('x', 1024) as binary) body", "cast(id as string) keys")
