@@ -50,19 +50,22 @@ WRITE = """
 rows = spark.range(1_000_000).selectExpr("'T' topic", "cast(repeat('x', 1024) as binary) body", "cast(id as string) keys")
 rows.write.format("spark_mq").option("path", sys.argv[2]).option("writeId", "w").mode("append").save()
 """
-_WORKER = re.compile(r"pyspark[.\\w]*")
+_WORKER = re.compile(r"pyspark[.\w]*")
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.first_query", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("store", type=Path, help="a store with many messages")
     parser.add_argument("--project", type=Path, action="append", default=[], help="another checkout (may be repeated)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="(default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of starts, 0 for memory alone (default %(default)s)"
+    )
     asked = parser.parse_args(arguments)
     projects = [*asked.project, HERE]
     console = Console(width=None if sys.stdout.isatty() else 140)
     with tempfile.TemporaryDirectory() as directory:
-        console.print(_starts(projects, asked.store, Path(directory), asked.rounds))
+        if asked.rounds:
+            console.print(_starts(projects, asked.store, Path(directory), asked.rounds))
         console.print(_memory(projects, asked.store, Path(directory)))
 
 
