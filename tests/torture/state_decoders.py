@@ -20,6 +20,7 @@ from storage.settings import load as config
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.followed_timer import FollowedTimer
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
 from storage.tables.topics import TopicConfig, TopicTable
@@ -139,6 +140,14 @@ def _read_filters(content: bytes, directory: Path) -> bool:
     return bool(table.topics)
 
 
+def _read_followed_timer(content: bytes, directory: Path) -> bool:
+    """What was read is written and read the same; a master's page gives it, whatever stands there."""
+    assert FollowedTimer.of_answer(content).to_text()
+    timer = FollowedTimer.load(content.decode(errors="replace"), "followed_timer.json")
+    assert FollowedTimer.load(timer.to_text(), None) == timer
+    return timer != (0, 0)
+
+
 # Settings
 
 
@@ -215,6 +224,15 @@ STATE_DECODERS: Sequence[Decoder] = (
     ),
     _state(
         "transactionMetrics", TransactionCounts, {"transactionCount": {}}, lambda t: t.with_changes({"T": 1}, now_ms=1)
+    ),
+    Decoder(
+        "followed_timer.json",
+        lambda samples: [as_json({"readTimeMs": 1_795_251_500_000, "queueOffset": 7})],
+        _read_followed_timer,
+        (StateFileError,),
+        words=JSON_WORDS,
+        inputs=150,
+        bombs=lambda: JSON_TOWERS,
     ),
     Decoder(
         "consumerFilter.json",
