@@ -100,6 +100,8 @@ class BrokerParts:
         """How many requests wait for a pool, and for how many ms the first one; whoever runs the pools sets it."""
         self.ha_address: str | None = None
         """Where slaves connect; whoever listens sets it."""
+        self.following_trouble: Callable[[], str | None] = lambda: None
+        """What keeps a slave from following its master; whoever follows sets it."""
         self.slaves: Callable[[], Sequence[HaConnectionInfo]] = tuple
         """What is known of each slave; whoever serves slaves sets it."""
         self.timer_page: Callable[[], bytes] = bytes

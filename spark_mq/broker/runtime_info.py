@@ -25,7 +25,10 @@ _POOLS = {
 
 
 def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
-    """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing."""
+    """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
+
+    One name is ours: followingTrouble, of a slave that cannot follow.
+    """
     puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
     put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
     with parts.lock:
@@ -76,6 +79,8 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         info[f"{name}ThreadPoolQueueSize"] = str(waiting)
         info[f"{name}ThreadPoolQueueCapacity"] = str(100_000 if pool is None else pool.capacity)
         info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(head_ms)
+    if (trouble := parts.following_trouble()) is not None:
+        info["followingTrouble"] = trouble
     return info
 
 

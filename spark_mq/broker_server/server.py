@@ -103,6 +103,9 @@ class RunningBroker:
         elif is_slave:
             known = known_master(configuration)
             self.following = Following(service, self.broker, configuration, known)
+        if self.following is not None:
+            follower = self.following.follower
+            self.broker.parts.following_trouble = lambda: follower.status.trouble
         self._answer_replicas()
         self.broker.parts.ha_address = told_ha_address(configuration, self.broker.parts.ip)
         self.replication: ReplicationListener | None = None

@@ -48,6 +48,12 @@ def test_a_slave_has_what_its_master_has_and_takes_no_sends(tmp_path: Path) -> N
                     (found,) = admin.cluster_info().broker_address_table.values()
                     assert set(found.broker_addresses) == {0, 1}
                 assert second.broker.parts.is_slave
+                assert first.replication is not None
+                address = second.broker.parts.address
+                with Admin(settings) as admin:
+                    assert "followingTrouble" not in admin.runtime_info(address)
+                    first.replication.close()
+                    wait_until(lambda: "followingTrouble" in admin.runtime_info(address), "operators are told", 20)
         with running(tmp_path / "slave", free_ports(), names.address, OWN), Producer(settings, "H") as producer:
             placed = producer.send(Message("Topic", b"as master"), sent.queue)
             assert placed.queue_offset == 2
