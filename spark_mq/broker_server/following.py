@@ -37,7 +37,9 @@ class Following:
             switching=switching,
         )
         period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
-        self._copies = StateCopies(service, master, period_s, copied=broker.heed_copy)
+        self._copies = StateCopies(
+            service, master, period_s, copied=broker.heed_copy, follows=lambda: self.follower.agrees
+        )
         self._is_controlled = is_controlled
 
     def start(self) -> None:

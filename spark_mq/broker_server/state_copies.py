@@ -225,14 +225,19 @@ class StateCopies:
         *,
         copied: Callable[[str], None] = lambda name: None,
         copies: Mapping[str, Copy] = COPIES,
+        follows: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`copied` hears of each file that was replaced, by its name."""
+        """`copied` hears of each file that was replaced, by its name; `follows`: whether the log has nothing that the master's has not,
+        before which nothing that counts messages is asked for.
+        """
         self._copies = copies
         self._service = service
         self._master = master
         self._copied = copied
         self._period_s = period_s
+        self._follows = follows
         self._held: _Held | None = None
+        self._wants_to_hold = False
         self._copies_at_end = True
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="state copies", daemon=True)
@@ -273,24 +278,27 @@ class StateCopies:
             self.settle()
         return self._closing.wait(max(0.0, until - time.monotonic()))
 
+    @property
+    def _is_over(self) -> bool:
+        return self._closing.is_set() and not self._copies_at_end
+
     def _is_holding(self) -> bool:
-        return self._held is not None
+        return self._held is not None or self._wants_to_hold
 
     def copy(self) -> None:
         """Each file; one that cannot be had is left as it is, and told. Offsets only where none are held, which would never settle."""
-        turns: list[tuple[str, Callable[[], None]]] = [
-            (name, partial(self._copy, name)) for name in self._copies if name not in _OF_LOG
-        ]
-        if self._held is None:
-            turns.append(("what counts messages", self._hold))
-        for what, copy in turns:
-            is_over = self._closing.is_set() and not self._copies_at_end
-            if is_over or not self._guarded(what, copy):
+        for name in self._copies:
+            if name not in _OF_LOG and (self._is_over or not self._guarded(name, partial(self._copy, name))):
                 break
+        else:
+            self._wants_to_hold = self._held is None
         self.settle()
 
     def settle(self) -> None:
-        """Store the offsets that are held, if the own log has come to where the master's was."""
+        """Store the offsets that are held, if the own log has come to where the master's was; have some held, if that is due."""
+        if self._wants_to_hold and self._follows() and not self._is_over:
+            self._wants_to_hold = False
+            self._guarded("what counts messages", self._hold)
         held = self._held
         if held is None:
             return

@@ -157,7 +157,7 @@ def follow(
             adopts=adopt,
             identity=identity,
         )
-        copies = StateCopies(following.service, master)
+        copies = StateCopies(following.service, master, follows=lambda: following.follower.agrees)
         copies.start()
 
         def close() -> None:

@@ -93,6 +93,10 @@ class Follower:
         self._closing = threading.Event()
         self._changed = threading.Condition()
         self.status = FollowerStatus(end=self._log.end)
+        self.agrees = False
+        """Whether this log was no more than the master's when it was looked at last: before every connection, of a controller's masters
+        at its beginning.
+        """
         self.failure: str | None = None
         """Why it has ended though nobody has closed it; None = it has not."""
         self._thread = threading.Thread(target=self._work, name="follower", daemon=True)
@@ -132,6 +136,7 @@ class Follower:
 
     def _follow(self) -> None:
         """One connection, until it ends. Raises StorageError, OSError where the store takes nothing more."""
+        self.agrees = False
         address = self._address()
         if address is None:
             self._tell(replace(self.status, master=None, trouble="nobody says where the master is"))
@@ -144,6 +149,7 @@ class Follower:
         elif (reason := self._difference()) is not None:
             self._tell(replace(self.status, master=address, end=end, trouble=reason, is_hopeless=True))
             return
+        self.agrees = self._switching is None
         self._tell(replace(self.status, master=address, end=end))
         host, _, port = address.rpartition(":")
         try:
@@ -184,6 +190,7 @@ class Follower:
             return f"this log goes on behind {found} otherwise than the master's: it is cut there"
         self._switching.epochs.begin(found)
         session.begin(found)
+        self.agrees = True
         return None
 
     def _diverged(self, end: int) -> None:

@@ -122,3 +122,17 @@ def test_a_master_without_a_timer_is_followed_in_all_else(tmp_path: Path) -> Non
         copies.copy()
         assert stored(service, DELAYS_FILE) == {"1": 5}
         assert read_followed_timer(LocalFileSystem(), service.store.root) is None
+
+
+def test_what_counts_messages_is_asked_for_when_the_logs_agree(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", config=StoreConfig.tiny(), read_only=False, create=True)
+    with PutService(store) as service:
+        master, follows = Told(), False
+        copies = StateCopies(service, master, follows=lambda: follows)
+        append(service)  # it may be one that the master does not have
+        copies.copy()
+        copies.settle()
+        assert OFFSETS_FILE not in master.asked
+        follows = True
+        copies.settle()
+        assert stored(service, OFFSETS_FILE) == SAID[OFFSETS_FILE]["offsetTable"]

@@ -235,6 +235,9 @@ def _offsets_before_log() -> Planted:
     """As it was, and as Java does it: offsets are stored when they come."""
 
     def settle(copies: state_copies.StateCopies) -> None:
+        if copies._wants_to_hold:
+            copies._wants_to_hold = False
+            copies._guarded("what counts messages", copies._hold)
         held, copies._held = copies._held, None
         if held is not None:
             copies._settle(held)
@@ -279,12 +282,12 @@ CONTROLLED_FAULTS: Mapping[str, Fault] = MappingProxyType(
         "a master calls all its bytes those of its last epoch": Fault(_session_of_any_epoch, (11, 17, 18)),
         "a set that is asked for is not waited for": Fault(_no_union, (16, 10, 3, 21)),
         "who joins is not waited for before": Fault(_joined_at_once, (16, 10, 3, 21)),
-        "a refusal counts for all that was asked": Fault(_refusal_is_believed, (16, 10, 3, 21), (29,)),
+        "a refusal counts for all that was asked": Fault(_refusal_is_believed, (16, 10, 3, 21), (156, 29)),
         "a master goes by the set that it wants": Fault(_own_set, (16, 10, 3, 14, 21)),
         "a master alone is enough": Fault(_alone_is_enough, (3, 10, 14)),
         "a batch that is done is acknowledged": _both_dialects("a batch that is done is acknowledged", (3, 10, 14)),
         "a log that goes on is not cut": Fault(_nothing_is_cut, (1, 11, 17, 13)),
-        "logs are compared without the starts of epochs": Fault(_starts_count_nothing, (1, 11, 17, 12)),
+        "logs are compared without the starts of epochs": Fault(_starts_count_nothing, (1, 11, 17, 12), (277,)),
         "a log is cut too far": Fault(_cut_too_far, (12, 21)),
         "bytes that a truncation cuts stay": Fault(_stale_bytes, (13, 1, 17, 11), (2,)),
         "an epoch begins again": Fault(_epoch_moves, (11,)),
@@ -299,7 +302,7 @@ CONTROLLED_FAULTS: Mapping[str, Fault] = MappingProxyType(
         "who has no role yet shows all": Fault(_candidate_shows_all, (21,), (167,)),
         "a copy of offsets comes before the log": Fault(_offsets_before_log, (20,)),
         "a lost end is not heeded": Fault(_lost_end_unheeded, (1, 11, 13, 2), (53,)),
-        "an epoch without a byte is forgotten": Fault(_empty_epochs_forgotten, (17, 11), (391,)),
+        "an epoch without a byte is forgotten": Fault(_empty_epochs_forgotten, (17, 11), (424, 391)),
         "any acknowledgement counts": _both_dialects("any acknowledgement counts", (2, 3, 10)),
         "acknowledged before it is written": _both_dialects("acknowledged before it is written", (1, 2, 3, 10)),
         "acknowledged before it is synced": _both_dialects("acknowledged before it is synced", (3, 10)),

@@ -31,6 +31,7 @@ def test_a_life_follows_from_its_seed() -> None:
         pytest.param(29, 400, id="a frozen controller adds a replica when nobody waits for its answer any more"),
         pytest.param(53, 400, id="a master that has lost its end goes on in its epoch, and its slave has more of it"),
         pytest.param(391, 400, id="the elected one has not a byte of the first epoch"),
+        pytest.param(424, 400, id="offsets count what the end of the log, which is cut soon, has otherwise"),
     ],
 )
 def test_what_was_found_is_not_found_again(seed: int, steps: int) -> None:
