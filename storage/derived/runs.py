@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.ends.store_ends import QueueName
 from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
-from storage.log.dispatch import IndexKeys, QueueEntries, entries_by_queue
+from storage.log.dispatch import IndexKeys, QueueEntries, entries_by_queue, entries_of
 from storage.log.placement import Placement
 
 DISPATCH_ROWS = 1 << 20
@@ -46,6 +46,9 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
     runs = [run for run in runs if run.columns.is_queued]
     if not runs:
         return
+    if len(runs) == 1 and len(runs[0].columns.queues) == 1:
+        yield _entries_of_one(runs[0])
+        return
     codes_by_name: dict[QueueName, int] = {}
     codes = []
     for run in runs:
@@ -62,8 +65,20 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
     )
 
 
+def _entries_of_one(run: AppendedRun) -> QueueEntries:
+    """Those of a run for one queue, as they stand in it already."""
+    (name,), placement = run.columns.queues, run.placement
+    codes = resolved_tags_codes(run.columns.tags_codes, run.store_time_ms)
+    entries = entries_of(placement.commitlog_offsets, run.columns.sizes_bytes, codes)
+    return QueueEntries(*name, placement.queue_offsets, entries, np.full(len(entries), run.store_time_ms, np.int64))
+
+
 def index_keys_of_runs(runs: Sequence[AppendedRun]) -> IndexKeys:
     """The keys of all runs, in log order."""
+    if len(runs) == 1:
+        (run,), hashes = runs, runs[0].columns.key_hashes
+        offsets, counts = run.placement.commitlog_offsets, run.columns.key_counts
+        return IndexKeys(hashes, np.repeat(offsets, counts), np.full(len(hashes), run.store_time_ms, np.int64))
     places = [np.repeat(run.placement.commitlog_offsets, run.columns.key_counts) for run in runs]
     times = [np.full(len(run.columns.key_hashes), run.store_time_ms, np.int64) for run in runs]
     hashes = np.concatenate([run.columns.key_hashes for run in runs])

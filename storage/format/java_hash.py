@@ -6,7 +6,7 @@ sum is a difference of prefix sums of s[i]·31^-i: 31 is odd, so it has an inver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -18,14 +18,19 @@ from storage.format.kernels.compiled import DECODE, ENCODE, as_int64, sealed, st
 
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
+_FEW_CHARACTERS = 400
+"""Up to so many are summed up one by one."""
 _INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
 def string_hash(text: str) -> int:
     """Java's `String.hashCode`, a signed 32-bit number."""
     value = 0
-    units = np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2")
-    for unit in units.tolist():
+    if text.isascii():
+        units: Iterable[int] = text.encode("ascii")
+    else:
+        units = np.frombuffer(text.encode("utf-16-be", "surrogatepass"), ">u2").tolist()
+    for unit in units:
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
@@ -56,6 +61,8 @@ def string_hashes(texts: pa.Array) -> np.ndarray:
 def hashes_of(texts: Sequence[str]) -> np.ndarray:
     """The same of a few texts, `int32`, for whom an array would cost more than their hashes."""
     joined = "".join(texts)
+    if len(joined) <= _FEW_CHARACTERS:
+        return np.array([string_hash(text) for text in texts], np.int32)
     if not joined.isascii():
         return np.array([string_hash(text) for text in texts], np.int32)
     offsets = np.zeros(len(texts) + 1, np.int64)

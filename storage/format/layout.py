@@ -18,6 +18,10 @@ _STRUCT_CODES = {
 }
 
 
+FEW_ROWS = 64
+"""Up to so many rows go one by one where arrays of so few would cost more. A test holds either way against the other."""
+
+
 def struct_of(layout: np.dtype) -> struct.Struct:
     """The scalar `struct.Struct` of a packed big-endian NumPy structure; `V` fields become `bytes`."""
     codes = [">"]

@@ -20,13 +20,14 @@ from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
-from storage.format.layout import view_at
+from storage.format.layout import FEW_ROWS, struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
+_PLACE_STRUCT = struct_of(_PLACE)
 _PLACE_POSITION = 20
 _STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of the born host
 _HALF_POSITION = 76
@@ -36,6 +37,7 @@ _V1_TOPIC_LIMIT = 127
 DUE_IN = 1 << 62
 """A tags code of DUE_IN + n stands for "due n ms after the store time", which the schedule topic's queue entries hold."""
 _TIME = np.dtype(">i8")
+_TIME_SIZE = _TIME.itemsize
 
 
 class OutgoingMessages(NamedTuple):
@@ -265,6 +267,10 @@ def stamp(
     """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
     if not len(positions):
         return
+    if len(positions) <= FEW_ROWS and isinstance(store_time_ms, int):
+        time = store_time_ms.to_bytes(_TIME_SIZE, "big")
+        _stamp_few(data, positions, queue_offsets, commitlog_offsets, time, _STORE_TIME_POSITIONS[host_size])
+        return
     if (kernels := ENTER.for_rows(len(positions))) is not None:
         numbers = (as_int64(np.atleast_1d(values)) for values in (queue_offsets, commitlog_offsets, store_time_ms))
         time_position = _STORE_TIME_POSITIONS[host_size]
@@ -276,6 +282,22 @@ def stamp(
     scatter(data, positions + _PLACE_POSITION, place.view("V16"))
     times = np.full(len(positions), store_time_ms, _TIME)
     scatter(data, positions + _STORE_TIME_POSITIONS[host_size], times.view("V8"))
+
+
+def _stamp_few(
+    data: np.ndarray,
+    positions: np.ndarray,
+    queue_offsets: np.ndarray,
+    commitlog_offsets: np.ndarray,
+    time: bytes,
+    time_position: int,
+) -> None:
+    memory = data.data
+    places = zip(queue_offsets.tolist(), commitlog_offsets.tolist(), strict=True)
+    for position, place in zip(positions.tolist(), places, strict=True):
+        _PLACE_STRUCT.pack_into(memory, position + _PLACE_POSITION, *place)
+        at = position + time_position
+        memory[at : at + _TIME_SIZE] = time
 
 
 def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> None:

@@ -186,10 +186,7 @@ def entries_by_queue(
     by_queue = _sorted_by_kernel(codes, ends, columns)
     if by_queue is None:
         order = sorted_by_code(codes, len(queues))
-        entries = np.empty(len(order), ENTRY)
-        entries["commitlog_offset"] = commitlog_offsets[order]
-        entries["size_bytes"] = sizes_bytes[order]
-        entries["tags_code"] = tags_codes[order]
+        entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
         by_queue = entries, queue_offsets[order], store_times_ms[order]
     entries, offsets, times = by_queue
     start = 0
@@ -197,6 +194,15 @@ def entries_by_queue(
         if end > start:
             yield QueueEntries(topic, queue_id, offsets[start:end], entries[start:end], times[start:end])
         start = end
+
+
+def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_codes: np.ndarray) -> np.ndarray:
+    """Queue entries that say this of their records."""
+    entries = np.empty(len(commitlog_offsets), ENTRY)
+    entries["commitlog_offset"] = commitlog_offsets
+    entries["size_bytes"] = sizes_bytes
+    entries["tags_code"] = tags_codes
+    return entries
 
 
 def _sorted_by_kernel(

@@ -7,12 +7,14 @@ rest, the rest becomes a filler and the record begins the next file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from storage.errors import MessageIllegalError
 from storage.format.kernels.compiled import ENTER, as_int64
+from storage.format.layout import FEW_ROWS
 from storage.format.record import BLANK_SIZE
 
 
@@ -50,10 +52,30 @@ def place(
     `queue_codes` number the queues, `next_queue_offsets` has each one's next offset. Raises MessageIllegalError for a record
     that fits into no file.
     """
+    if len(sizes_bytes) <= FEW_ROWS:
+        few = _place_few(sizes_bytes, queue_codes, next_queue_offsets, log_end, file_end)
+        if few is not None:
+            return few
     commitlog_offsets, fillers, end = _commitlog_offsets(sizes_bytes, log_end, file_end, file_size_bytes)
     queue_offsets, counts = _ranks(queue_codes, len(next_queue_offsets))
     queue_offsets += next_queue_offsets[queue_codes]
     return Placement(commitlog_offsets, queue_offsets, next_queue_offsets + counts, fillers, end)
+
+
+def _place_few(
+    sizes_bytes: np.ndarray, queue_codes: np.ndarray, next_queue_offsets: np.ndarray, log_end: int, file_end: int
+) -> Placement | None:
+    """The same of a few records, for whom arrays cost more than their places; None where they do not fit into the file."""
+    ends = list(accumulate(sizes_bytes.tolist(), initial=log_end))
+    if ends[-1] > file_end - BLANK_SIZE:
+        return None
+    nexts = next_queue_offsets.tolist()
+    queue_offsets = []
+    for code in queue_codes.tolist():
+        queue_offsets.append(nexts[code])
+        nexts[code] += 1
+    offsets = (np.array(values, np.int64) for values in (ends[:-1], queue_offsets, nexts))
+    return Placement(*offsets, (), ends[-1])
 
 
 def _commitlog_offsets(

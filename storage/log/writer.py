@@ -33,6 +33,8 @@ from storage.log.next_file import NextFile
 from storage.log.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
+RESERVE_BYTES = 4 << 20
+"""Room on the disk is asked for in steps of so many bytes, where there is so much."""
 _FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
 
 
@@ -107,6 +109,8 @@ class CommitLogWriter:
         """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
         self.synced_end = 0 if self._unsynced else end
         self._gate = SyncGate()
+        self._reserved_from = self._reserved_end = end
+        """Between these places of the last file nobody has to ask for room."""
         self._ahead: NextFile | None = None
         self._looked_ahead_to = 0
         """The place behind the log's last file for which `next_file` was asked."""
@@ -190,7 +194,9 @@ class CommitLogWriter:
         sizes = run.columns.sizes_bytes
         sources = np.cumsum(sizes, dtype=np.int64) - sizes
         fillers = list(placement.fillers)
-        for number, (first, last) in enumerate(slices(placement.commitlog_offsets, sizes, SLICE_BYTES)):
+        is_one = not fillers and placement.end - self.end <= SLICE_BYTES
+        stretches = [(0, len(sizes))] if is_one else slices(placement.commitlog_offsets, sizes, SLICE_BYTES)
+        for number, (first, last) in enumerate(stretches):
             offsets = placement.commitlog_offsets[first:last]
             start = int(offsets[0])
             while fillers and fillers[0].commitlog_offset < start:
@@ -229,10 +235,14 @@ class CommitLogWriter:
     def reserve(self, size_bytes: int, largest_bytes: int) -> None:
         """Make the files that so many more bytes need, with room on the disk for them. `largest_bytes` is the largest record's size.
 
+        Of little it reserves some more, so that not every put asks the disk.
+
         Raises StoreNotWritableError where the disk is full; nothing was written then. OSError where a new file may not be durable:
         then nobody knows what is.
         """
         start, left = self.end, size_bytes
+        if self._reserved_from <= start and start + left <= self._reserved_end - BLANK_SIZE:
+            return
         while left > 0:
             file_end = self._file_end(start)
             path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
@@ -249,10 +259,22 @@ class CommitLogWriter:
                     self._file_system.create_file(path, self.file_size_bytes)
             if is_new:
                 self._keep(path)
-            with _room_for(path, size_bytes, in_new_file=is_empty):
-                self._file_system.reserve(path, start - file_start, room_end - start)
+            if not self._reserve_more(path, file_start, start, min(file_end, start + RESERVE_BYTES), room_end):
+                with _room_for(path, size_bytes, in_new_file=is_empty):
+                    self._file_system.reserve(path, start - file_start, room_end - start)
             left -= room_end - start
             start = room_end
+
+    def _reserve_more(self, path: str, file_start: int, start: int, end: int, needed_end: int) -> bool:
+        """Room up to `end`, if that is more than is needed and there is so much."""
+        if end <= needed_end:
+            return False
+        try:
+            self._file_system.reserve(path, start - file_start, end - start)
+        except OSError:
+            return False
+        self._reserved_from, self._reserved_end = start, end
+        return True
 
     def sync(self) -> None:
         """Everything written so far onto the disk."""

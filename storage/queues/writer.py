@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import posixpath
 from itertools import pairwise
+from operator import lt
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from storage.format.consume_queue import (
     is_ext_address,
     may_be_torn,
 )
+from storage.format.layout import FEW_ROWS
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it
 from storage.queues.consume_queue import ConsumeQueue
@@ -99,6 +101,9 @@ class ConsumeQueueWriter:
         again. Offsets that go forward by more than one leave a hole, filled (`hole_filler`) so that every later message lies
         at its own offset.
         """
+        if self._follows(new):
+            self._append(new)
+            return
         fresh = new.entries["commitlog_offset"] + new.entries["size_bytes"] > self.greatest_end
         if not fresh.all():
             new = new.rows(fresh)
@@ -113,6 +118,14 @@ class ConsumeQueueWriter:
                 if offsets[start] < self.end:
                     self.truncate(int(offsets[start]))
                 self._append(new.rows(slice(start, end)))
+
+    def _follows(self, new: QueueEntries) -> bool:
+        """Whether these few simply stand behind the queue's end, one after the other, of records behind all that it has."""
+        count = len(new.queue_offsets)
+        if not 0 < count <= FEW_ROWS or new.queue_offsets.tolist() != list(range(self.end, self.end + count)):
+            return False
+        places = new.entries["commitlog_offset"].tolist()
+        return places[0] >= self.greatest_end and all(map(lt, places, places[1:]))
 
     def _append(self, new: QueueEntries) -> None:
         """Enter records whose offsets ascend, from the queue's end on."""
