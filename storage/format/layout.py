@@ -19,7 +19,12 @@ _STRUCT_CODES = {
 
 
 FEW_ROWS = 64
-"""Up to so many rows go one by one where arrays of so few would cost more. A test holds either way against the other."""
+"""Up to so many rows go one by one where arrays of so few would cost more."""
+
+
+def is_few(count: int) -> bool:
+    """Whether so many rows go one by one."""
+    return count <= FEW_ROWS
 
 
 def struct_of(layout: np.dtype) -> struct.Struct:

@@ -20,7 +20,7 @@ from isal import isal_zlib
 
 from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
-from storage.format.layout import FEW_ROWS, struct_of, view_at
+from storage.format.layout import is_few, struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
@@ -267,8 +267,8 @@ def stamp(
     """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
     if not len(positions):
         return
-    if len(positions) <= FEW_ROWS and isinstance(store_time_ms, int):
-        time = store_time_ms.to_bytes(_TIME_SIZE, "big")
+    if is_few(len(positions)) and isinstance(store_time_ms, int):
+        time = store_time_ms.to_bytes(_TIME_SIZE, "big", signed=True)
         _stamp_few(data, positions, queue_offsets, commitlog_offsets, time, _STORE_TIME_POSITIONS[host_size])
         return
     if (kernels := ENTER.for_rows(len(positions))) is not None:
@@ -292,9 +292,11 @@ def _stamp_few(
     time: bytes,
     time_position: int,
 ) -> None:
-    memory = data.data
+    memory, starts = data.data, positions.tolist()
+    if min(starts) < 0 or max(starts) + time_position + _TIME_SIZE > len(memory):
+        raise IndexError(f"records that begin at {min(starts)} to {max(starts)} do not lie in {len(memory)} bytes")
     places = zip(queue_offsets.tolist(), commitlog_offsets.tolist(), strict=True)
-    for position, place in zip(positions.tolist(), places, strict=True):
+    for position, place in zip(starts, places, strict=True):
         _PLACE_STRUCT.pack_into(memory, position + _PLACE_POSITION, *place)
         at = position + time_position
         memory[at : at + _TIME_SIZE] = time

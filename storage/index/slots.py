@@ -7,7 +7,7 @@ slots are those that it had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class OpenSlots:
         page_count = -(-slot_count // PAGE_ROWS)
         self._unread = np.full(page_count, file is not None)
         self._dirty = np.zeros(page_count, bool)
+        self._dirty_slots: set[int] = set()
+        """Of pages that are not dirty as a whole, or are."""
         self._file = file
         self.name = "" if file is None else file.name
         """The file's."""
@@ -38,7 +40,7 @@ class OpenSlots:
     @property
     def is_dirty(self) -> bool:
         """Whether anything was given out to be changed since the last `take_dirty`."""
-        return bool(self._dirty.any())
+        return bool(self._dirty_slots) or bool(self._dirty.any())
 
     def to_change(self, slots: np.ndarray) -> np.ndarray:
         """All slots, of which those hold what the file does, and are to be written."""
@@ -48,14 +50,28 @@ class OpenSlots:
         self._dirty |= touched
         return self._values
 
-    def take_dirty(self) -> tuple[np.ndarray, np.ndarray]:
-        """All slots, and the numbers of the pages that are to be written; they count as written then."""
-        if np.count_nonzero(self._dirty) > MANY_PAGES:
-            self._dirty[:] = True
-            self._read(self._dirty)
+    def to_change_few(self, slots: Iterable[int]) -> np.ndarray:
+        """The same for a few of them."""
+        unread = {page for slot in slots if self._unread[page := slot // PAGE_ROWS]}
+        if unread:
+            wanted = np.zeros(len(self._dirty), bool)
+            wanted[list(unread)] = True
+            self._read(wanted)
+        self._dirty_slots.update(slots)
+        return self._values
+
+    def take_dirty(self) -> tuple[np.ndarray, list[slice]]:
+        """All slots, and which of them are to be written; they count as written then."""
+        few, self._dirty_slots = self._dirty_slots, set()
+        if not self._dirty.any() and len(few) <= MANY_PAGES:
+            return self._values, [slice(slot, slot + 1) for slot in sorted(few)]
+        self._dirty[[slot // PAGE_ROWS for slot in few]] = True
         pages = np.flatnonzero(self._dirty)
+        if len(pages) > MANY_PAGES:
+            pages = np.arange(len(self._dirty))
+            self._read(np.ones(len(pages), bool))
         self._dirty[:] = False
-        return self._values, pages
+        return self._values, list(runs_of_pages(pages))
 
     def let_go(self) -> None:
         """Of the file, which is closed: pages that were not read are forgotten."""

@@ -9,21 +9,24 @@ there already only the pages that changed are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from datetime import datetime
+from itertools import chain, repeat
 from operator import attrgetter
 
 import numpy as np
 
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size
+from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT, index_file_size
 from storage.format.kernels.compiled import ENTER, as_int32, as_int64
+from storage.format.layout import is_few
 from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys
 
+_MOST_SECONDS = 2**31 - 1
 _NUMBERS = attrgetter(*(field.name for field in fields(IndexHeader)))
 
 
@@ -57,7 +60,10 @@ def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
         mended["previous_item"] = previous[rows]
         position = index_file_size(len(slots), 1 + rows.start)
         file_system.write(file.path, position, mended.view(np.uint8))
-    _write_slots(file_system, file.path, slots, np.unique(np.flatnonzero(slots != found) // PAGE_ROWS))
+    pages = np.unique(np.flatnonzero(slots != found) // PAGE_ROWS)
+    if len(pages) > MANY_PAGES:
+        pages = np.arange(-(-len(slots) // PAGE_ROWS))
+    _write_slots(file_system, file.path, slots, runs_of_pages(pages))
     used_slot_count = int(np.count_nonzero(slots))
     if header.used_slot_count != used_slot_count:
         _write_header(file_system, file.path, replace(header, used_slot_count=used_slot_count))
@@ -180,17 +186,13 @@ class IndexWriter:
         assert self._path is not None
         header, count = self._header, len(keys.key_hashes)
         begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
-        differences = np.zeros(count, np.int64)
+        first_begin_ms = begin_ms
         if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
-            if begin_ms > 0:
-                differences[0] = (keys.store_times_ms[0] - begin_ms) // 1_000
             begin_ms, begin_offset = int(keys.store_times_ms[0]), int(keys.commitlog_offsets[0])
-            differences[1:] = (keys.store_times_ms[1:] - begin_ms) // 1_000
-        elif begin_ms > 0:
-            differences[:] = (keys.store_times_ms - begin_ms) // 1_000
-        items, free_count = self._linked(keys, np.clip(differences, 0, 2**31 - 1))
+        link = self._linked_few if is_few(count) else self._linked
+        items, free_count = link(keys, first_begin_ms, begin_ms)
         position = index_file_size(self._store.slot_count, header.index_count)  # behind the items that stand there
-        self._file_system.write(self._path, position, items.view(np.uint8))
+        self._file_system.write(self._path, position, items)
         self.unsynced.add(self._path)
         end_ms, end_offset = int(keys.store_times_ms[-1]), int(keys.commitlog_offsets[-1])
         if end_offset < header.end_commitlog_offset:
@@ -204,10 +206,15 @@ class IndexWriter:
             header.index_count + count,
         )
 
-    def _linked(self, keys: IndexKeys, differences: np.ndarray) -> tuple[np.ndarray, int]:
-        """The items of new keys, in their slots; how many of these were free."""
+    def _linked(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[np.ndarray, int]:
+        """The items of new keys, in their slots; how many of these were free. Their times count from `begin_ms`, the first's from
+        `first_begin_ms`; from 0 or less none does.
+        """
         assert self.slots is not None
         count, first = len(keys.key_hashes), self._header.index_count
+        differences = (keys.store_times_ms - begin_ms) // 1_000 if begin_ms > 0 else np.zeros(count, np.int64)
+        differences[0] = _seconds_between(first_begin_ms, int(keys.store_times_ms[0]))
+        differences = np.clip(differences, 0, _MOST_SECONDS)
         slots = keys.key_hashes % self._store.slot_count
         newest = self.slots.to_change(slots)
         items = np.empty(count, ITEM)
@@ -215,12 +222,29 @@ class IndexWriter:
             columns = kernels.Keys(as_int32(keys.key_hashes), as_int64(keys.commitlog_offsets), as_int64(differences))
             free_count = kernels.enter_keys(items.view(np.uint8), newest, columns, first)
             if free_count >= 0:
-                return items, free_count
+                return items.view(np.uint8), free_count
         items["key_hash"] = keys.key_hashes
         items["commitlog_offset"] = keys.commitlog_offsets
         items["time_difference_s"] = differences
         items["previous_item"] = link_items(slots, first + np.arange(count, dtype=np.int32), newest)
-        return items, int(np.count_nonzero(items["previous_item"] == 0))
+        return items.view(np.uint8), int(np.count_nonzero(items["previous_item"] == 0))
+
+    def _linked_few(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[bytes, int]:
+        """The same of a few keys, one by one."""
+        assert self.slots is not None
+        hashes = keys.key_hashes.tolist()
+        slots = [key_hash % self._store.slot_count for key_hash in hashes]
+        newest = self.slots.to_change_few(slots)
+        number, free_count, items = self._header.index_count, 0, []
+        begins_ms = chain((first_begin_ms,), repeat(begin_ms))
+        rows = zip(hashes, slots, keys.commitlog_offsets.tolist(), keys.store_times_ms.tolist(), strict=True)
+        for (key_hash, slot, place, store_time_ms), since_ms in zip(rows, begins_ms, strict=False):
+            previous = int(newest[slot])
+            newest[slot] = number
+            items.append(ITEM_STRUCT.pack(key_hash, place, _seconds_between(since_ms, store_time_ms), previous))
+            free_count += not previous
+            number += 1
+        return b"".join(items), free_count
 
     def _close_file(self) -> None:
         """A full file is on the disk before the next one begins, as in Java."""
@@ -228,12 +252,15 @@ class IndexWriter:
         self._path = self.slots = None
 
 
+def _seconds_between(begin_ms: int, store_time_ms: int) -> int:
+    """As an item holds them. Java: IndexFile.putKey."""
+    return min(max((store_time_ms - begin_ms) // 1_000, 0), _MOST_SECONDS) if begin_ms > 0 else 0
+
+
 def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
     file_system.write(path, 0, HEADER_STRUCT.pack(*_NUMBERS(header)))
 
 
-def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, pages: np.ndarray) -> None:
-    if len(pages) > MANY_PAGES:
-        pages = np.arange(-(-len(slots) // PAGE_ROWS))
-    for rows in runs_of_pages(pages):
+def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, stretches: Iterable[slice]) -> None:
+    for rows in stretches:
         file_system.write(path, HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8))

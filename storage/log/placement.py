@@ -14,7 +14,7 @@ import numpy as np
 
 from storage.errors import MessageIllegalError
 from storage.format.kernels.compiled import ENTER, as_int64
-from storage.format.layout import FEW_ROWS
+from storage.format.layout import is_few
 from storage.format.record import BLANK_SIZE
 
 
@@ -52,7 +52,7 @@ def place(
     `queue_codes` number the queues, `next_queue_offsets` has each one's next offset. Raises MessageIllegalError for a record
     that fits into no file.
     """
-    if len(sizes_bytes) <= FEW_ROWS:
+    if is_few(len(sizes_bytes)):
         few = _place_few(sizes_bytes, queue_codes, next_queue_offsets, log_end, file_end)
         if few is not None:
             return few
@@ -74,8 +74,8 @@ def _place_few(
     for code in queue_codes.tolist():
         queue_offsets.append(nexts[code])
         nexts[code] += 1
-    offsets = (np.array(values, np.int64) for values in (ends[:-1], queue_offsets, nexts))
-    return Placement(*offsets, (), ends[-1])
+    places, offsets, after = (np.array(values, np.int64) for values in (ends[:-1], queue_offsets, nexts))
+    return Placement(places, offsets, after, (), ends[-1])
 
 
 def _commitlog_offsets(

@@ -21,7 +21,7 @@ from storage.format.consume_queue import (
     is_ext_address,
     may_be_torn,
 )
-from storage.format.layout import FEW_ROWS
+from storage.format.layout import is_few
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it
 from storage.queues.consume_queue import ConsumeQueue
@@ -122,7 +122,7 @@ class ConsumeQueueWriter:
     def _follows(self, new: QueueEntries) -> bool:
         """Whether these few simply stand behind the queue's end, one after the other, of records behind all that it has."""
         count = len(new.queue_offsets)
-        if not 0 < count <= FEW_ROWS or new.queue_offsets.tolist() != list(range(self.end, self.end + count)):
+        if not count or not is_few(count) or new.queue_offsets.tolist() != list(range(self.end, self.end + count)):
             return False
         places = new.entries["commitlog_offset"].tolist()
         return places[0] >= self.greatest_end and all(map(lt, places, places[1:]))

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import pytest
 
 from storage.compiler import COMPILER, ENVIRONMENT
+from storage.format import layout
 from storage.format.kernels.compiled import MODULES, KernelModule
 
 T = TypeVar("T")
@@ -22,8 +23,9 @@ ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" e
 
 @contextmanager
 def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
-    """All kernels off, or on from the first row."""
-    before = COMPILER.mode
+    """All kernels off, or on from the first row. Few rows are treated as many."""
+    before, few_rows = COMPILER.mode, layout.FEW_ROWS
+    layout.FEW_ROWS = 0
     COMPILER.use(mode)
     for module in MODULES:
         module.forget()
@@ -31,6 +33,7 @@ def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
         yield
     finally:
         COMPILER.use(before)
+        layout.FEW_ROWS = few_rows
         for module in MODULES:
             module.forget()
 
@@ -52,8 +55,10 @@ def loaded(module: KernelModule) -> ModuleType:
 
 
 def both(function: Callable[[], T]) -> tuple[T, T]:
-    """What it gives without kernels, and with them."""
+    """What it gives without kernels, and with them. Few rows one by one give the first, too."""
+    few = function()
     with kernels("off"):
         exact = function()
+    assert few == exact
     with kernels(ON):
         return exact, function()

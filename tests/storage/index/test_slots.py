@@ -109,9 +109,9 @@ def test_pages_are_read_once_and_only_those_that_are_asked_for() -> None:
     found[asked] += 1
     assert opened.to_change(np.array([7]))[5] == values[5] + 1
     assert len(file.read) == 3
-    changed, pages = opened.take_dirty()
+    changed, stretches = opened.take_dirty()
     assert changed is found
-    assert pages.tolist() == [0, 3, 4, 20]
+    assert stretches == [slice(start * PAGE_ROWS, end * PAGE_ROWS) for start, end in ((0, 1), (3, 5), (20, 21))]
     assert not opened.is_dirty
 
 
@@ -120,7 +120,7 @@ def test_of_many_pages_the_whole_is_read_and_written() -> None:
     values = np.arange(count, dtype=np.int32)
     opened = OpenSlots(count, Slots(values))
     found = opened.to_change(np.arange(MANY_PAGES + 1) * PAGE_ROWS)
-    changed, pages = opened.take_dirty()
-    assert len(pages) == MANY_PAGES + 50
+    changed, stretches = opened.take_dirty()
+    assert stretches == [slice(0, count)]
     assert changed is found
     assert np.array_equal(found, values)
