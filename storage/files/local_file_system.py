@@ -123,6 +123,15 @@ class LocalFileSystem:
         finally:
             writer.close()
 
+    def write_pieces(self, path: str, pieces: Iterable[tuple[int, bytes | memoryview | np.ndarray]]) -> None:
+        """`write` for many positions, one after the other."""
+        writer = self.open_for_writing(path)
+        try:
+            for position, data in pieces:
+                writer.write(position, data)
+        finally:
+            writer.close()
+
     def zero(self, path: str, position: int, length: int) -> None:
         """Zeros in place of what stands there; holes stay holes."""
         end = position + length

@@ -262,5 +262,5 @@ def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) 
 
 
 def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, stretches: Iterable[slice]) -> None:
-    for rows in stretches:
-        file_system.write(path, HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8))
+    pieces = ((HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8)) for rows in stretches)
+    file_system.write_pieces(path, pieces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +131,15 @@ def test_nothing_entered_makes_no_file(tmp_path: Path) -> None:
     assert index.files() == []
 
 
-class DyingFileSystem(LocalFileSystem):
+class PieceByPiece(LocalFileSystem):
+    """Every write goes through `write`."""
+
+    def write_pieces(self, path: str, pieces: Iterable[tuple[int, bytes | memoryview | np.ndarray]]) -> None:
+        for position, data in pieces:
+            self.write(path, position, data)
+
+
+class DyingFileSystem(PieceByPiece):
     """Fails at its nth write."""
 
     def __init__(self, writes: int) -> None:
@@ -171,7 +179,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class NoSlots(LocalFileSystem):
+class NoSlots(PieceByPiece):
     """Ends the process before it writes a slot, behind the header's bytes and before the items'."""
 
     def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
@@ -184,7 +192,7 @@ def test_the_header_goes_to_the_disk_before_the_slots(tmp_path: Path) -> None:
     """Apache's classes would lose the older keys of a slot that points behind the header's count."""
     places: list[int] = []
 
-    class Watched(LocalFileSystem):
+    class Watched(PieceByPiece):
         def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
             places.append(position)
             super().write(path, position, data)
@@ -310,7 +318,7 @@ def test_chains_are_mended_the_same_when_that_is_killed_on_the_way(tmp_path: Pat
 def test_where_chains_are_whole_nothing_is_written(pristine_store: Callable[[str], Fixture], tmp_path: Path) -> None:
     """A broker's files are so to the byte."""
 
-    class OnlySyncs(LocalFileSystem):
+    class OnlySyncs(PieceByPiece):
         def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
             raise AssertionError(f"{path} {position}")
 
@@ -323,7 +331,7 @@ def test_where_chains_are_whole_nothing_is_written(pristine_store: Callable[[str
 def test_of_a_large_file_only_what_differs_is_mended(tmp_path: Path) -> None:
     written: list[tuple[int, int]] = []
 
-    class Watched(LocalFileSystem):
+    class Watched(PieceByPiece):
         def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
             written.append((position, len(data)))
             super().write(path, position, data)
@@ -380,7 +388,7 @@ def test_of_many_slots_only_the_pages_that_changed_are_written(batch_size: int, 
     """Sparse files stay sparse: a put of one key writes one page of 4 KiB, not 20 MB."""
     written: list[int] = []
 
-    class Watched(LocalFileSystem):
+    class Watched(PieceByPiece):
         def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
             if 40 <= position < 40 + 4 * 200_001:
                 written.append(len(data))
@@ -408,7 +416,7 @@ def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
     writer.append(keys([5]))
     writer.finish()
 
-    class NoWrites(LocalFileSystem):
+    class NoWrites(PieceByPiece):
         def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
             raise AssertionError(f"{path} {position}")
 
