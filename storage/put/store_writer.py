@@ -31,6 +31,7 @@ from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys, queue_entries
 from storage.log.next_file import NextFile
+from storage.log.pages_ahead import FileStretch
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
@@ -76,6 +77,7 @@ class StoreWriter(RawWriter):
             file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
         )
         self._undispatched: deque[AppendedRun] = deque()
+        self._undispatched_rows = 0
         last_ms = ends.last_record.store_time_ms if ends.last_record else 0
         self._written_ms = self._dispatched_ms = last_ms
         self.dispatched_end = ends.log_end if ends.held_from is None else ends.held_from
@@ -159,6 +161,10 @@ class StoreWriter(RawWriter):
         """Delete a file of the log that was made ahead and not begun."""
         self._log_writer.drop_next_file()
 
+    def room_ahead(self, size_bytes: int) -> FileStretch:
+        """Where the log's next so many bytes go, as far as its last file has room for them."""
+        return self._log_writer.room_ahead(size_bytes)
+
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         """Append the runs in order and dispatch them; returns their places. All records get one store time.
 
@@ -188,7 +194,7 @@ class StoreWriter(RawWriter):
 
     def make_readable(self, least_rows: int = 0) -> None:
         """What `append_records` has appended, onto the disk under SYNC_FLUSH, into queues and index; if it is so many rows."""
-        if sum(run.columns.row_count for run in self._undispatched) < least_rows:
+        if self._undispatched_rows < least_rows:
             return
         if self.settings.sync_flush:
             self._sync_records()
@@ -207,6 +213,7 @@ class StoreWriter(RawWriter):
             runs = []
             while not self._held and self._undispatched and self._undispatched[0].placement.end <= end:
                 runs.append(self._undispatched.popleft())
+                self._undispatched_rows -= runs[-1].columns.row_count
             if runs:
                 self.derived.enter(runs)
                 self._dispatched_ms = runs[-1].store_time_ms
@@ -264,6 +271,7 @@ class StoreWriter(RawWriter):
         self._written_ms = self._written_ms if hold else store_time_ms
         self.statistics.put_columns(names, run.columns.queue_codes, run.columns.sizes_bytes)
         self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
+        self._undispatched_rows += run.columns.row_count
         return placement
 
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:
