@@ -15,7 +15,7 @@ import pytest
 
 from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import BLANK_SIZE, Message, encode_record
+from storage.format.record import Message, encode_record
 from storage.format.record_block import BlockColumns
 from storage.log import writer as commit_log_writer
 from storage.log.commit_log import CommitLog
