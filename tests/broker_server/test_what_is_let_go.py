@@ -1,4 +1,4 @@
-"""A request that is answered is let go at once. What stands in a circle would stay until the garbage collector looks, which is seldom."""
+"""A request that is answered is let go at once: what stands in a circle stays until the garbage collector looks, which is seldom."""
 
 from __future__ import annotations
 
