@@ -107,6 +107,7 @@ class Broker:
             code.RECALL_MESSAGE: messages.recall,
             code.CONSUMER_SEND_MSG_BACK: messages.send_back,
             code.END_TRANSACTION: messages.end_transaction,
+            code.RESUME_CHECK_HALF_MESSAGE: messages.resume_check,
             code.QUERY_MESSAGE: messages.query,
             code.VIEW_MESSAGE_BY_ID: messages.view,
             code.PULL_MESSAGE: pull,

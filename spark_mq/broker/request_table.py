@@ -146,6 +146,7 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     ),
     _C.GET_CONSUMER_RUNNING_INFO: (_P.ADMIN, (_group(_A.GET),)),
     _C.CONSUME_MESSAGE_DIRECTLY: (_P.ADMIN, (_group(_A.SUB), _topic(_A.SUB, field=MESSAGE))),
+    _C.RESUME_CHECK_HALF_MESSAGE: (_P.ADMIN, (_topic(_A.UPDATE, field=MESSAGE),)),
     _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.CLEAN_EXPIRED_CONSUMEQUEUE: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.CLEAN_UNUSED_TOPIC: (_P.ADMIN, (_cluster(_A.UPDATE),)),

@@ -39,10 +39,11 @@ from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.sync_keeper import SyncKeeper
+from spark_mq.broker_server.watermarks import watermarks
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import RequestPool, watermark
+from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.delay.timer_checkpoint import timer_checkpoint_path
@@ -393,5 +394,6 @@ class RunningBroker:
 
     def _print_watermark(self) -> None:
         if _WATERMARK_LOG.isEnabledFor(logging.INFO):
-            _WATERMARK_LOG.info("%s", watermark(self._remoting.pools))
+            for line in watermarks(self._pools):
+                _WATERMARK_LOG.info("%s", line)
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)

@@ -206,6 +206,80 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
     assert set(reserved_hours) <= {72, 3}
 
 
+def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once(tmp_path: Path) -> None:
+    """Java's processors and managers ask BrokerConfig and MessageStoreConfig each time."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for _ in range(9):
+            assert peers.ask("p", 310, *sent("T")).code == 0
+
+        def pulled() -> int:
+            fields = {
+                **{"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32},
+                **{"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0},
+            }
+            return int((peers.ask("c", 11, fields).ext_fields or {})["nextBeginOffset"])
+
+        def change(text: bytes) -> None:
+            assert peers.ask("admin", 25, {}, text).code == 0
+
+        assert pulled() == 9
+        change(b"maxTransferCountOnMessageInMemory=3\n")
+        assert pulled() == 3
+        change(b"accessMessageInMemoryMaxRatio=0\nmaxTransferCountOnMessageInDisk=2\n")
+        assert pulled() == 2
+
+        reset = {**OFFSET, "topic": "T"}
+        for offset in (7, 5):
+            fields = {"group": "TOOLS_CONSUMER", "topic": "T", "queueId": 0, "offset": offset, "timestamp": -1}
+            assert peers.ask("admin", 222, {**fields, "isForce": True}).code == 0
+            assert (peers.ask("c", 14, reset).ext_fields or {})["offset"] == str(offset)
+        change(b"useServerSideResetOffset=false\n")
+        assert peers.ask("c", 15, {**reset, "commitOffset": 1}).code == 0
+        assert (peers.ask("c", 14, reset).ext_fields or {})["offset"] == "1"
+
+        beat = HeartbeatData(
+            client_id="c", consumers=(ConsumerData(group_name="G", subscriptions=(SubscriptionData(topic="T"),)),)
+        )
+        assert peers.ask("c", 34, {}, write_body(beat)).code == 0
+        change(b"channelExpiredTimeout=1000\n")
+        clock.now_ms += 20_000
+        broker.tick(clock.now_ms)
+        assert broker.parts.consumers.groups == {}
+
+
+def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so_and_once(tmp_path: Path) -> None:
+    """323. Java: AdminBrokerProcessor.resumeCheckHalfMessage."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock, CONF + b"transactionCheckMax=1\n") as broker:
+        peers = BrokerPeers(broker, clock)
+        fields, body = sent("T", b"half")
+        half = fields | {"f": 4, "i": "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02", "g": clock.now_ms}
+        answer = peers.ask("p", 310, half, body)
+        assert answer.code == 0
+        for _ in range(3):
+            clock.now_ms += 100_000
+            broker.check_transactions(clock.now_ms)
+        service = broker.parts.service
+        with service.exclusive() as store:
+            (given_up,) = store.get("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0).messages
+
+        def resume(message_id: str) -> tuple[int, str | None]:
+            found = peers.ask("admin", 323, {"topic": "T", "msgId": message_id})
+            return found.code, found.remark
+
+        failed = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
+        for wrong in ((answer.ext_fields or {})["msgId"], "no id", "7F000001" + "0" * 24):
+            assert resume(wrong) == (1, f"{failed} {wrong} names no message of TRANS_CHECK_MAX_TIME_TOPIC")
+        assert resume(given_up.msg_id) == (0, None)
+        assert resume(given_up.msg_id) == (1, f"{failed} It was put back before")
+        with service.exclusive() as store:
+            first, *_, last = store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
+        assert (last.body, last.properties["TRANSACTION_CHECK_TIMES"]) == (b"half", "0")
+        assert last.properties.items() >= first.properties.items()
+
+
 def wait_for(met: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 60
     while not met() and time.monotonic() < deadline:
