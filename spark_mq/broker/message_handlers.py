@@ -200,8 +200,8 @@ class MessageHandlers:
     def resume_check(self, asked: Asked) -> RemotingCommand:
         """323: a half message that was given up is asked about again.
 
-        Departure: once, and not where its transaction has ended meanwhile, or of a message that is none. Java puts whatever the id names
-        into the half topic, as often as it is told.
+        Departure: once, and not where its transaction has ended meanwhile, or of a message that is none. Java puts whatever the id
+        names into the half topic, as often as it is told.
         """
         header: wire.ResumeCheckHalfMessageRequest = asked.header
         parts, failed = self._parts, f"Put message back to {HALF_TOPIC} failed."

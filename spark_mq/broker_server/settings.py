@@ -162,6 +162,11 @@ class Configuration:
         """As configured, else this machine's name."""
         return self.store.identity.broker_name or socket.gethostname()
 
+    @property
+    def fails_fast(self) -> bool:
+        """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
+        return self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true"
+
     def pool(self, pool: Pool) -> PoolSettings:
         """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
 
@@ -169,7 +174,7 @@ class Configuration:
         """
         texts = self.store.settings
         capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
-        waits = self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true" and pool in _WAITS
+        waits = self.fails_fast and pool in _WAITS
         wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
         together = GROUP_MESSAGES if pool is Pool.SEND else 1
         quick_seconds = _QUICK_SECONDS if pool in (Pool.PULL, Pool.LITE_PULL) else None

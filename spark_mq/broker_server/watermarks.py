@@ -1,4 +1,4 @@
-"""How many requests wait for each pool, and for how long the first: a line each, every second. Java: BrokerController.printWaterMark."""
+"""How many requests wait for each pool, and for how long the first: a line each. Java: BrokerController.printWaterMark."""
 
 from __future__ import annotations
 

@@ -216,8 +216,16 @@ def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once
 
         def pulled() -> int:
             fields = {
-                **{"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32},
-                **{"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0},
+                "consumerGroup": "TOOLS_CONSUMER",
+                "topic": "T",
+                "queueId": 0,
+                "queueOffset": 0,
+                "maxMsgNums": 32,
+                "sysFlag": 4,
+                "commitOffset": 0,
+                "suspendTimeoutMillis": 0,
+                "subscription": "*",
+                "subVersion": 0,
             }
             return int((peers.ask("c", 11, fields).ext_fields or {})["nextBeginOffset"])
 

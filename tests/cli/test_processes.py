@@ -101,7 +101,8 @@ def test_a_server_prints_how_many_requests_wait_where_that_is_asked_for(
             assert "boot success" in process.stdout.readline()
             text = ""
             while asked and not re.search(WATERMARKS[server], text):
-                assert (line := process.stderr.readline()), text
+                line = process.stderr.readline()
+                assert line, text
                 text += line
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=60) == 0
