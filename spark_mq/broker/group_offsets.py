@@ -99,10 +99,14 @@ class GroupOffsets:
             self._is_changed = True
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted."""
-        for key in [key for key in self._offsets if key[0] == topic]:
-            del self._offsets[key]
-            self._is_changed = True
+        """A topic is deleted, with what waits for pulls of it.
+
+        Departure: Java keeps a reset that waits, and a topic that is made again under the name is read from there.
+        """
+        for table in (self._offsets, self._resets, self._pulled):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+                self._is_changed = True
 
     def forget_group(self, group: str) -> None:
         """A group is deleted, with its resets."""
