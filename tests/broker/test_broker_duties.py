@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.broker import PROTECTION_MS, Broker
+from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
 from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, write_body
@@ -408,6 +409,17 @@ def test_events_wake_whoever_takes_them_once(tmp_path: Path) -> None:
         peers.ask("p", 310, *sent("T"))
         assert woken
         assert broker.take_events() == []
+
+
+def test_a_refusal_that_its_client_never_hears_of_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients send 15 and 37 one-way."""
+    fields = {"consumerGroup": "nobody", "topic": "TBW102", "queueId": "0", "commitOffset": "1"}
+    client = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
+    with running(tmp_path / "store", FakeClock()) as broker, caplog.at_level("INFO", "spark_mq.broker"):
+        for is_oneway in (True, False):
+            broker.answer(client, make_request(15, fields, is_oneway=is_oneway), 1_000)
+        broker.answer(client, make_request(15, fields | {"consumerGroup": "TOOLS_CONSUMER"}, is_oneway=True), 1_000)
+    assert caplog.messages == ["one-way request 15 of 127.0.0.1:9 is refused: 26 Group nobody not exist!"]
 
 
 def test_both_encodings_are_answered_alike_and_unknown_codes_are_refused(tmp_path: Path) -> None:

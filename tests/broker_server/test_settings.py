@@ -51,7 +51,9 @@ def test_pools_are_as_large_and_as_patient_as_configured() -> None:
 
 def test_names_that_the_process_goes_by_are_known_and_others_are_not() -> None:
     """Of TLS they are system properties in Java, so that no store's settings have them."""
-    found = read_configuration(b"tls.server.mode=disabled\nserverMaxConnections=9\ntls.server.mod=x\n", "broker.conf", {})
+    found = read_configuration(
+        b"tls.server.mode=disabled\nserverMaxConnections=9\ntls.server.mod=x\n", "broker.conf", {}
+    )
     assert [text.partition(": ")[2] for text in found.store.warnings] == ["tls.server.mod: no broker knows this name"]
 
 
