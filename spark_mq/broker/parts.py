@@ -96,6 +96,7 @@ class BrokerParts:
         self.config: StoreConfig = config
         """The settings, with what an operator has changed."""
         self.settings_version = DataVersion()
+        self._permission_changes = 0
         self.cleans_asked_for = 0
         """How many more times expired log files are deleted whatever the hour is."""
         self.heed_settings: list[Callable[[StoreConfig], None]] = []
@@ -180,6 +181,7 @@ class BrokerParts:
             if (path := self.config.file) is not None:
                 files = self.service.store.writer.file_system
                 files.replace(path, changed_text(files.read_file(path) or b"", told))
+            self._permission_changes += "brokerPermission" in told
             self.config = changed
             self._heed(changed)
             for heed in self.heed_settings:
@@ -220,6 +222,12 @@ class BrokerParts:
         """The file's entries over the built-in ones."""
         settings, config = self.service.settings, self.config
         return known_topics(settings.topics.topics, settings.broker_name, settings.cluster, config.send, config.timer)
+
+    @property
+    def topics_version(self) -> DataVersion:
+        """Of the file's entries, raised with each change of what may be done with all of them, for name servers to look at it."""
+        version = self.service.settings.topics.version
+        return replace(version, counter=version.counter + self._permission_changes)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -15,8 +15,10 @@ from spark_mq.broker.broker import PROTECTION_MS, Broker
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
-from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, write_body
+from spark_mq.broker_server.registration import registration
+from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, read_body, write_body
 from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_mq.remoting.route_bodies import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
@@ -27,6 +29,8 @@ from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
 from tests.broker.peers import BrokerPeers, FakeClock
+from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store
+from tests.broker.static_topic import TOPIC as STATIC
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\n"
@@ -396,6 +400,44 @@ def test_name_servers_hear_of_new_topics_and_of_changed_permissions(tmp_path: Pa
         assert peers.ask("c", 11, pull | rest).code == 0
         peers.ask("admin", 25, {}, b"brokerPermission=2\n")
         assert peers.ask("c", 11, pull | rest).code == 16
+
+
+def test_where_a_broker_may_not_be_written_name_servers_hear_that_its_topics_may_not(tmp_path: Path) -> None:
+    """Java: BrokerController.registerBrokerAll, AdminBrokerProcessor.updateBrokerConfig: an unchanged version is not looked at."""
+
+    def told(broker: Broker) -> tuple[dict[str, int], int]:
+        table = read_body(RegisterBrokerBody, registration(broker.parts).body).topic_config_table
+        assert table.data_version is not None
+        return {name: topic.perm for name, topic in table.topic_config_table.items()}, table.data_version.counter
+
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        peers.ask("p", 310, *sent("T"))
+        perms, version = told(broker)
+        assert (perms["T"], perms["TBW102"]) == (6, 7)
+        peers.ask("admin", 25, {}, b"brokerPermission=4\n")
+        changed, later = told(broker)
+        assert (changed["T"], changed["TBW102"]) == (4, 4)
+        assert later > version
+        peers.ask("admin", 25, {}, b"brokerPermission=6\n")
+        assert told(broker) == (perms, later + 1)
+
+
+def test_name_servers_hear_which_logical_queues_a_broker_leads(tmp_path: Path) -> None:
+    """Java: TopicQueueMappingDetail.cloneAsMappingInfo. Without it clients take a static topic for any other one."""
+    root = tmp_path / "store"
+    make_static_store(root)
+    with running(root, FakeClock(), b"brokerName=broker-lab\nbrokerIP1=127.0.0.1\n") as broker:
+        table = read_body(RegisterBrokerBody, registration(broker.parts).body).topic_config_table
+    mapping = (table.topic_queue_mapping_info_map or {})[STATIC]
+    assert (mapping.topic, mapping.total_queues, mapping.broker_name, mapping.epoch) == (
+        STATIC,
+        6,
+        "broker-lab",
+        MADE_MS,
+    )
+    assert (mapping.scope, mapping.is_dirty, dict(mapping.current_ids)) == ("__global__", False, HERE_LED)
 
 
 def test_events_wake_whoever_takes_them_once(tmp_path: Path) -> None:
