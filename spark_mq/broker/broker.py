@@ -107,6 +107,7 @@ class Broker:
             code.RECALL_MESSAGE: messages.recall,
             code.CONSUMER_SEND_MSG_BACK: messages.send_back,
             code.END_TRANSACTION: messages.end_transaction,
+            code.RESUME_CHECK_HALF_MESSAGE: messages.resume_check,
             code.QUERY_MESSAGE: messages.query,
             code.VIEW_MESSAGE_BY_ID: messages.view,
             code.PULL_MESSAGE: pull,
@@ -183,6 +184,9 @@ class Broker:
         except Exception as error:  # whatever it is, the client is answered and the others go on
             _LOG.exception("request %d of %s failed", command.code, connection.address)
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}")
+        if command.is_oneway and isinstance(outcome, RemotingCommand) and outcome.code != ResponseCode.SUCCESS:
+            told = connection.address, outcome.code, outcome.remark
+            _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *told)
         self._note_topics()
         if self.parts.events:
             self._wake()

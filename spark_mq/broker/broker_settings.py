@@ -1,7 +1,7 @@
 """A running broker's settings: told as Java's properties, and changed by an operator.
 
-What is changed is written into the broker.conf that was read, and holds for pulls, clients, topics and groups at once. What the store
-and its put path go by (file sizes, flushes, limits of messages, creation of topics) holds from the next start on.
+What is changed is written into the broker.conf that was read. What sends, pulls, clients, transactions and retention go by holds at
+once; what the open store goes by (file sizes, flushes, sizes of messages) from the next start on.
 Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlackListConfigExist.
 """
 

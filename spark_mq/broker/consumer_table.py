@@ -51,8 +51,8 @@ class ConsumerTable:
         self._subscribed_topics: dict[str, set[str]] = {}
         self._told: dict[str, ConsumerGroup] = {}
         """What pulls said that carry their own subscription. Java: consumerCompensationTable."""
-        self._expires_ms = expires_ms
-        self._subscription_expires_ms = subscription_expires_ms
+        self.expires_ms = expires_ms
+        self.subscription_expires_ms = subscription_expires_ms
 
     def register(
         self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
@@ -100,14 +100,14 @@ class ConsumerTable:
         silent = []
         for name, group in list(self.groups.items()):
             for connection, client in list(group.clients.items()):
-                if now_ms - client.seen_ms > self._expires_ms:
+                if now_ms - client.seen_ms > self.expires_ms:
                     del group.clients[connection]
                     silent.append(connection)
             if not group.clients:
                 del self.groups[name]
         for name, group in list(self._told.items()):
             for topic, sub in list(group.subscriptions.items()):
-                if now_ms - sub.sub_version > self._subscription_expires_ms:
+                if now_ms - sub.sub_version > self.subscription_expires_ms:
                     del group.subscriptions[topic]
                     if not group.subscriptions:
                         del self._told[name]

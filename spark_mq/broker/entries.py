@@ -8,9 +8,10 @@ from typing import Any
 
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig as WireGroup
 from spark_mq.remoting.route_bodies import DataVersion as WireVersion
-from spark_mq.remoting.route_bodies import TopicConfigData
+from spark_mq.remoting.route_bodies import TopicConfigData, TopicQueueMappingInfo
 from storage.tables.data_version import DataVersion
 from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topic_queue_mappings import TopicQueueMapping
 from storage.tables.topics import TopicConfig
 
 _OTHER_NAMES = {"group": "group_name", "consume_timeout_minutes": "consume_timeout_minute"}
@@ -59,6 +60,22 @@ def group_entry(told: WireGroup) -> SubscriptionGroupConfig:
     """A body's group as an entry."""
     names = [item.name for item in fields(SubscriptionGroupConfig)]
     return SubscriptionGroupConfig(**{name: getattr(told, _OTHER_NAMES.get(name, name)) for name in names})
+
+
+def wire_mapping(mapping: TopicQueueMapping) -> TopicQueueMappingInfo:
+    """Which logical queues of a static topic the broker leads. Java: TopicQueueMappingDetail.cloneAsMappingInfo."""
+    leaders = {queue_id: items[-1] for queue_id, items in mapping.hosted_queues.items() if items}
+    return TopicQueueMappingInfo(
+        topic=mapping.topic,
+        total_queues=mapping.total_queue_count,
+        broker_name=mapping.broker_name,
+        epoch=mapping.epoch,
+        current_ids={
+            queue_id: leader.queue_id
+            for queue_id, leader in leaders.items()
+            if leader.broker_name == mapping.broker_name
+        },
+    )
 
 
 def wire_version(version: DataVersion) -> WireVersion:

@@ -31,8 +31,8 @@ class GroupOffsets:
         self._offsets: dict[Key, dict[int, int]] = {key: dict(queues) for key, queues in found.offsets.items()}
         self._pulled: dict[Key, dict[int, int]] = {}
         self._resets: dict[Key, dict[int, int]] = {}
-        self._version_step = max(1, version_step)
-        self._heeds_resets = heeds_resets
+        self.version_step = max(1, version_step)
+        self.heeds_resets = heeds_resets
         self._commits = 0
         self._is_changed = False
 
@@ -43,7 +43,7 @@ class GroupOffsets:
         self._offsets.setdefault((topic, group), {})[queue_id] = offset
         self._is_changed = True
         self._commits += 1
-        if self._commits % self._version_step == 0:
+        if self._commits % self.version_step == 0:
             self.version = self.version.raised(now_ms)
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -52,7 +52,7 @@ class GroupOffsets:
 
     def offset(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset, else what was committed."""
-        if self._heeds_resets:
+        if self.heeds_resets:
             reset = self._resets.get((topic, group), {}).get(queue_id)
             if reset is not None:
                 return reset
@@ -99,10 +99,14 @@ class GroupOffsets:
             self._is_changed = True
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is deleted."""
-        for key in [key for key in self._offsets if key[0] == topic]:
-            del self._offsets[key]
-            self._is_changed = True
+        """A topic is deleted, with what waits for pulls of it.
+
+        Departure: Java keeps a reset that waits, and a topic that is made again under the name is read from there.
+        """
+        for table in (self._offsets, self._resets, self._pulled):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
+                self._is_changed = True
 
     def forget_group(self, group: str) -> None:
         """A group is deleted, with its resets."""

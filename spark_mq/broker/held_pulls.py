@@ -95,7 +95,7 @@ class HeldPulls:
     def __init__(self, look_interval_ms: int = LONG_POLLING_LOOK_MS, limits: HeldLimits | None = None) -> None:
         """`look_interval_ms`: how often all are looked at."""
         self._queues: dict[QueueName, list[HeldPull]] = {}
-        self._interval_ms = look_interval_ms
+        self.look_interval_ms = look_interval_ms
         self._next_look_ms: int | None = None
         self._limits = limits or HeldLimits()
         self._loads: dict[ClientConnection, _Load] = {}
@@ -162,10 +162,10 @@ class HeldPulls:
     def look(self, now_ms: int, maximum_of: Callable[[str, int], int]) -> list[HeldPull]:
         """The pulls to be run again now, if it is time to look at all."""
         if self._next_look_ms is None:
-            self._next_look_ms = now_ms + self._interval_ms
+            self._next_look_ms = now_ms + self.look_interval_ms
         if now_ms < self._next_look_ms:
             return []
-        self._next_look_ms = now_ms + self._interval_ms
+        self._next_look_ms = now_ms + self.look_interval_ms
         return [pull for name in list(self._queues) for pull in self.arrived(name, maximum_of(*name), None, now_ms)]
 
     def drop(self, connections: Iterable[ClientConnection]) -> None:

@@ -11,7 +11,7 @@ from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
-from spark_mq.broker.named_messages import message_in
+from spark_mq.broker.named_messages import message_in, place_of_id
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.put_response import SendResponse
 from spark_mq.broker.recall import read_recall_handle, recall_properties
@@ -21,13 +21,15 @@ from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting import message_headers as wire
 from storage.format.properties import decode_properties
+from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.messages.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
 from storage.service.pending import Pending
+from storage.transaction.discard import redrive_one
 
 
 class MessageHandlers:
-    """Answers 10, 310, 320, 324, 325, 370, 36, 37, 12 and 33."""
+    """Answers 10, 310, 320, 324, 325, 370, 36, 37, 323, 12 and 33."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -194,6 +196,29 @@ class MessageHandlers:
             asked.now_ms,
         )
         return None if response is None else asked.answer(response.code, response.remark)
+
+    def resume_check(self, asked: Asked) -> RemotingCommand:
+        """323: a half message that was given up is asked about again.
+
+        Departure: once, and not where its transaction has ended meanwhile, or of a message that is none. Java puts whatever the id
+        names into the half topic, as often as it is told.
+        """
+        header: wire.ResumeCheckHalfMessageRequest = asked.header
+        parts, failed = self._parts, f"Put message back to {HALF_TOPIC} failed."
+        place = place_of_id(header.message_id)
+        record = None if place is None else parts.served.record_at(place)
+        half = None if record is None else message_in(record)
+        if half is None or half.topic != DISCARD_TOPIC:
+            why = f"{header.message_id} names no message of {DISCARD_TOPIC}"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} {why}")
+        if parts.is_slave:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} this broker is a slave")
+        with parts.service.exclusive() as store:
+            report = redrive_one(store, half, asked.now_ms)
+        if not report.put_back:
+            why = "was put back before" if report.back_before else "has ended" if report.ended else "is too old"
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")
+        return asked.answer()
 
     def query(self, asked: Asked) -> RemotingCommand:
         """12: messages by key, or by unique key as the extFields say. The client compares the keys.

@@ -30,13 +30,20 @@ def message_in(record: bytes) -> Message:
 
 def _place(header: Header) -> int | None:
     match header:
+        case wire.ResumeCheckHalfMessageRequest():
+            return place_of_id(header.message_id)
         case wire.ViewMessageRequest() | wire.SendBackRequest():
             return header.commitlog_offset
         case wire.EndTransactionRequest():
             return header.half_commitlog_offset
         case wire.ConsumeDirectlyRequest():
-            try:
-                return decode_offset_message_id(header.message_id or "")[2]
-            except ValueError:
-                return None
+            return place_of_id(header.message_id)
     return None
+
+
+def place_of_id(message_id: str | None) -> int | None:
+    """The place in the log that an offset message id says; None where it is none."""
+    try:
+        return decode_offset_message_id(message_id or "")[2]
+    except ValueError:
+        return None

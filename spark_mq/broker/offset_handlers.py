@@ -85,6 +85,8 @@ class OffsetHandlers:
         parts, group, topic = self._parts, request.group, request.topic
         if not parts.config.clients.use_server_side_reset_offset:
             return self._reset_by_clients(asked, request)
+        if parts.is_slave:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         config = parts.topics.get(topic)
         if config is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")

@@ -33,6 +33,7 @@ from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore
 from storage.settings.load import StoreConfig
+from storage.settings.nouns import PullConfig
 from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -69,6 +70,10 @@ def machine_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def _look_ms(pull: PullConfig) -> int:
+    return LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
+
+
 class BrokerParts:
     """One broker's state. What is not thread-safe by itself is touched under `lock`."""
 
@@ -91,6 +96,7 @@ class BrokerParts:
         self.config: StoreConfig = config
         """The settings, with what an operator has changed."""
         self.settings_version = DataVersion()
+        self._permission_changes = 0
         self.cleans_asked_for = 0
         """How many more times expired log files are deleted whatever the hour is."""
         self.heed_settings: list[Callable[[StoreConfig], None]] = []
@@ -120,8 +126,7 @@ class BrokerParts:
         )
         self.producers = ProducerTable()
         self.locks = QueueLocks()
-        look_ms = LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
-        self.held = HeldPulls(look_ms)
+        self.held = HeldPulls(_look_ms(pull))
         self.held_lock = threading.Lock()
         """Guards `held` alone, and nothing else is taken within it."""
         self.arrivals = Arrivals()
@@ -146,17 +151,20 @@ class BrokerParts:
             clock=clock,
             kept_ms=filters.filter_data_clean_time_span,
         )
-        memory = machine_memory_bytes() if memory_bytes is None else memory_bytes
-        ratio = pull.access_message_in_memory_max_ratio - (_LESS_OF_SLAVE if is_slave else 0)
-        self.limits = TransferLimits(
-            memory_bytes=memory * ratio // 100,
+        self._memory_bytes = machine_memory_bytes() if memory_bytes is None else memory_bytes
+        self.limits = self._limits(pull)
+        self.started_ms = clock()
+
+    def _limits(self, pull: PullConfig) -> TransferLimits:
+        ratio = pull.access_message_in_memory_max_ratio - (_LESS_OF_SLAVE if self.is_slave else 0)
+        return TransferLimits(
+            memory_bytes=self._memory_bytes * ratio // 100,
             in_memory_count=pull.max_transfer_count_on_message_in_memory,
             in_memory_bytes=pull.max_transfer_bytes_on_message_in_memory,
             on_disk_count=pull.max_transfer_count_on_message_in_disk,
             on_disk_bytes=pull.max_transfer_bytes_on_message_in_disk,
             filter_bytes=pull.max_filter_message_size,
         )
-        self.started_ms = clock()
 
     def list_files(self) -> None:
         """Files have expired, or were deleted."""
@@ -173,10 +181,24 @@ class BrokerParts:
             if (path := self.config.file) is not None:
                 files = self.service.store.writer.file_system
                 files.replace(path, changed_text(files.read_file(path) or b"", told))
+            self._permission_changes += "brokerPermission" in told
             self.config = changed
+            self._heed(changed)
             for heed in self.heed_settings:
                 heed(changed)
             self.settings_version = self.settings_version.raised(now_ms)
+
+    def _heed(self, config: StoreConfig) -> None:
+        """What was made of settings at the start follows them."""
+        clients = config.clients
+        self.limits = self._limits(config.pull)
+        with self.held_lock:
+            self.held.look_interval_ms = _look_ms(config.pull)
+        with self.lock:
+            self.consumers.expires_ms = clients.channel_expired_timeout
+            self.consumers.subscription_expires_ms = clients.subscription_expired_timeout
+            self.offsets.version_step = max(1, clients.consumer_offset_update_version_step)
+            self.offsets.heeds_resets = clients.use_server_side_reset_offset
 
     @property
     def broker_name(self) -> str:
@@ -200,6 +222,12 @@ class BrokerParts:
         """The file's entries over the built-in ones."""
         settings, config = self.service.settings, self.config
         return known_topics(settings.topics.topics, settings.broker_name, settings.cluster, config.send, config.timer)
+
+    @property
+    def topics_version(self) -> DataVersion:
+        """Of the file's entries, raised with each change of what may be done with all of them, for name servers to look at it."""
+        version = self.service.settings.topics.version
+        return replace(version, counter=version.counter + self._permission_changes)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -2,8 +2,8 @@
 
     code ─▶ row: header class · pool · needs        who answers it: `Broker`
 
-A code without a row is answered REQUEST_CODE_NOT_SUPPORTED. Names of pools, and how many threads and waiting requests they have, are
-Java's (BrokerController.registerProcessor).
+A code without a row is answered REQUEST_CODE_NOT_SUPPORTED. Names of pools, and how many requests may wait for them, are Java's, and
+mostly how many threads they have (BrokerController.registerProcessor).
 
 Departures: Java derives needs from annotations, and so asks for none where a header has no annotated field; here such codes have needs
 too. A message that a request names by its place in the log is judged by the topic that it was sent to: Java goes by what the request
@@ -35,8 +35,9 @@ class Pool(Enum):
     REPLY = ("Reply", 16 + 2 * _CPUS, 10_000, None)
     QUERY = ("Query", 8 + _CPUS, 20_000, None)
     ADMIN = ("Admin", 16, 10_000, 5_000)
-    CLIENT_MANAGE = ("ClientManager", 32, 1_000_000, None)
-    CONSUMER_MANAGE = ("ConsumerManager", 32, 1_000_000, None)
+    CLIENT_MANAGE = ("ClientManager", 8, 1_000_000, None)
+    CONSUMER_MANAGE = ("ConsumerManager", 8, 1_000_000, None)
+    """Java has 32 for each of these two. One thread takes a third of a MiB, is begun with a request, and stays; none of them waits."""
     HEARTBEAT = ("Heartbeat", min(32, _CPUS), 50_000, 31_000)
     END_TRANSACTION = ("Transaction", max(8 + 2 * _CPUS, 16), 100_000, 3_000)
 
@@ -146,6 +147,7 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     ),
     _C.GET_CONSUMER_RUNNING_INFO: (_P.ADMIN, (_group(_A.GET),)),
     _C.CONSUME_MESSAGE_DIRECTLY: (_P.ADMIN, (_group(_A.SUB), _topic(_A.SUB, field=MESSAGE))),
+    _C.RESUME_CHECK_HALF_MESSAGE: (_P.ADMIN, (_topic(_A.UPDATE, field=MESSAGE),)),
     _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (_P.ADMIN, (_cluster(_A.GET),)),
     _C.CLEAN_EXPIRED_CONSUMEQUEUE: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.CLEAN_UNUSED_TOPIC: (_P.ADMIN, (_cluster(_A.UPDATE),)),

@@ -21,6 +21,8 @@ from storage.service.put_service import PutService
 TICK_MS = 100
 LEVELS_MS = 200
 TIMER_MS = 500
+RELIEF_MS = 100
+"""Java looks each 10 ms whether a put has held the log for a second."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,8 +37,10 @@ class Duties:
         check_interval_ms: int,
         clean_interval_ms: int,
         is_slave: bool = False,
+        relieve: Callable[[], None] | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
+        """`relieve` refuses requests that wait behind a put that holds the log for too long."""
         self._service = service
         self._broker = broker
         self._clock = clock
@@ -47,6 +51,8 @@ class Duties:
             turns["transaction check"] = (check_interval_ms, self._check_transactions)
             if service.config.timer.timer_wheel_enable:
                 turns["timer"] = (TIMER_MS, self._deliver_timed)
+            if relieve is not None:
+                turns["fast failure"] = (RELIEF_MS, relieve)
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
             for name, (interval_ms, turn) in turns.items()

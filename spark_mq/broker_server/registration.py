@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spark_mq.broker.entries import wire_topics, wire_version
+from spark_mq.broker.entries import wire_mapping, wire_topics, wire_version
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.calls import read_answer_body, read_answer_header
@@ -21,11 +21,13 @@ from spark_mq.client.event_loop import run
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
-from spark_mq.remoting.route_bodies import KvTable, RegisterBrokerBody, TopicConfigTable
+from spark_mq.remoting.route_bodies import KvTable, RegisterBrokerBody, TopicConfigData, TopicConfigTable
 from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerAnswer, RegisterBrokerRequest
 from storage.errors import StorageError
+from storage.tables.topics import PERM_READ, PERM_WRITE
 
 MASTER_ID = 0
+_READ_AND_WRITE = PERM_READ | PERM_WRITE
 _PERIOD_LEAST_MS, _PERIOD_MOST_MS = 10_000, 60_000
 _CRC_BITS = 0x7FFFFFFF
 _LEAVING_MS = 3_000
@@ -39,12 +41,14 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
     """
     acts = parts.config.replication.enable_slave_acting_master
     settings = parts.service.settings
-    version = settings.topics.version
+    version = parts.topics_version
     table = TopicConfigTable(
-        topic_config_table=wire_topics(dict(parts.topics)),
+        topic_config_table=_topics(parts),
         data_version=wire_version(replace(version, state_version=epoch) if epoch else version),
         mapping_data_version=wire_version(parts.mappings_version),
-        topic_queue_mapping_info_map={},
+        topic_queue_mapping_info_map={
+            topic: wire_mapping(mapping) for topic, mapping in parts.mappings.mappings.items()
+        },
     )
     body = write_body(RegisterBrokerBody(topic_config_table=table))
     header = RegisterBrokerRequest(
@@ -58,6 +62,22 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
         heartbeat_timeout_ms=parts.config.replication.broker_not_active_timeout_millis if acts else None,
     )
     return make_request(RequestCode.REGISTER_BROKER, write_header(header), body)
+
+
+def _topics(parts: BrokerParts) -> dict[str, TopicConfigData]:
+    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then."""
+    found, permission = wire_topics(dict(parts.topics)), parts.config.send.broker_permission
+    if permission & _READ_AND_WRITE == _READ_AND_WRITE:
+        return found
+    return {
+        name: TopicConfigData(
+            topic_name=topic.topic_name,
+            read_queue_count=topic.read_queue_count,
+            write_queue_count=topic.write_queue_count,
+            perm=topic.perm & permission,
+        )
+        for name, topic in found.items()
+    }
 
 
 def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand:

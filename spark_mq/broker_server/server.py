@@ -31,6 +31,7 @@ from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.duties import Duties
+from spark_mq.broker_server.fast_failure import REJECTED_CODES, relieve, takes_none
 from spark_mq.broker_server.following import Following, elected_master, known_master
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
@@ -39,10 +40,11 @@ from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.sync_keeper import SyncKeeper
+from spark_mq.broker_server.watermarks import watermarks
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import RequestPool, watermark
+from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.delay.timer_checkpoint import timer_checkpoint_path
@@ -88,6 +90,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
             is_slave=is_slave,
+            relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.fails_fast else None,
         )
         self._batches = None if is_slave else BatchServer(service, committed=self.broker.heed_batch)
         self._mode = mode
@@ -177,12 +180,8 @@ class RunningBroker:
         self._print_watermark()
 
     def _answer_replicas(self) -> None:
-        root, files, mode, parts = (
-            self._service.root,
-            self._service.store.writer.file_system,
-            self._mode,
-            self.broker.parts,
-        )
+        root, files = self._service.root, self._service.store.writer.file_system
+        mode, parts = self._mode, self.broker.parts
         parts.timer_page = lambda: files.read_file(timer_checkpoint_path(root)) or b""
         if mode is not None:
             identity = self._configuration.store.identity
@@ -288,6 +287,8 @@ class RunningBroker:
     def _processors(self, *, is_fast_port: bool = False) -> Processors:
         rows = ((code, row) for code, row in REQUEST_TABLE.items() if row.is_on_fast_port or not is_fast_port)
         table = {code: Processor(self._answer, self._pools[row.pool]) for code, row in rows}
+        rejects = partial(takes_none, self._service)
+        table |= {code: Processor(self._answer, self._pools[Pool.SEND], rejects) for code in REJECTED_CODES}
         if self._mode is not None:
             table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._heed_notice, self._pools[Pool.ADMIN])
         table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._heed_min_id, self._pools[Pool.ADMIN])
@@ -393,5 +394,6 @@ class RunningBroker:
 
     def _print_watermark(self) -> None:
         if _WATERMARK_LOG.isEnabledFor(logging.INFO):
-            _WATERMARK_LOG.info("%s", watermark(self._remoting.pools))
+            for line in watermarks(self._pools):
+                _WATERMARK_LOG.info("%s", line)
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker_server.access_settings import AccessSettings
+from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.settings import ClientSettings, TlsSettings
 from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
@@ -162,6 +163,11 @@ class Configuration:
         """As configured, else this machine's name."""
         return self.store.identity.broker_name or socket.gethostname()
 
+    @property
+    def fails_fast(self) -> bool:
+        """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
+        return self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true"
+
     def pool(self, pool: Pool) -> PoolSettings:
         """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
 
@@ -169,7 +175,7 @@ class Configuration:
         """
         texts = self.store.settings
         capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
-        waits = self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true" and pool in _WAITS
+        waits = self.fails_fast and pool in _WAITS
         wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
         together = GROUP_MESSAGES if pool is Pool.SEND else 1
         quick_seconds = _QUICK_SECONDS if pool in (Pool.PULL, Pool.LITE_PULL) else None
@@ -178,10 +184,7 @@ class Configuration:
     @property
     def unfollowed(self) -> dict[str, str]:
         """The lines of the file but for those that the process goes by, which no store does."""
-        nouns = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
-        names = {each.metadata["java"] for noun in nouns for each in fields(noun)}
-        followed = names | {*_CAPACITIES.values(), *_WAITS.values(), "brokerFastFailureEnable"}
-        return {name: text for name, text in self.store.settings.items() if name not in followed}
+        return {name: text for name, text in self.store.settings.items() if name not in FOLLOWED}
 
     def texts(self) -> dict[str, str]:
         """Java name → value of what the process goes by, sorted; nothing secret."""
@@ -198,10 +201,20 @@ class Configuration:
         return {name: found[name] for name in sorted(found.keys() - SECRETS)}
 
 
+_NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
+FOLLOWED = frozenset(
+    {
+        *(each.metadata["java"] for noun in _NOUNS for each in fields(noun)),
+        *(*_CAPACITIES.values(), *_WAITS.values(), "brokerFastFailureEnable"),
+    }
+)
+"""Names of settings that the process goes by, and no store."""
+
+
 def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]) -> Configuration:
     """The settings of a broker.conf; `told` are those of the command line, which win. Raises ConfigurationError."""
     texts = {found.key: found.value for found in parse_properties(content, file)} | dict(told)
-    store = parse_config(content, file)
+    store = parse_config(content, file, known=FOLLOWED)
     server = read_settings(ServerSettings, texts, file)
     if "listenPort" not in texts:
         server = replace(server, listen_port=DEFAULT_PORT)
@@ -225,10 +238,16 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
             raise ConfigurationError(file, None, "namesrvAddr", rule)
     elif process.broker_id != 0:
         raise ConfigurationError(file, None, "brokerId", "a master has 0; brokerRole=SLAVE makes it a slave")
-    return Configuration(
+    found = Configuration(
         store,
         process,
         server,
         read_settings(TlsServerSettings, texts, file),
         read_settings(AccessSettings, texts, file),
     )
+    for name in ("namesrvAddr", "controllerAddr"):
+        try:
+            _ = found.client if name == "namesrvAddr" else found.controllers
+        except ClientSettingError as error:
+            raise ConfigurationError(file, None, name, f"{error.value!r}: {error.rule}") from None
+    return found

@@ -12,7 +12,7 @@ from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import IMPORTANT, Configuration, read_configuration
 from spark_mq.cli.app import app
-from spark_mq.cli.processes import PrintsAll, PrintsImportant, Shown, file_content, serve
+from spark_mq.cli.processes import PrintsAll, PrintsImportant, PrintsWatermarks, Shown, file_content, serve
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,6 +26,7 @@ def broker(
     prints_all: PrintsAll = False,
     prints_important: PrintsImportant = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")] = False,
+    prints_watermarks: PrintsWatermarks = False,
 ) -> None:
     """Run a broker: producers and consumers of RocketMQ's remoting protocol are its clients.
 
@@ -41,10 +42,11 @@ def broker(
             partial(ControlledBroker.start, configuration),
             lambda running: _controlled(running, addresses),
             verbose=verbose,
+            watermarks=prints_watermarks,
         )
         return
     start = partial(RunningBroker.start, configuration)
-    serve(start, lambda running: _words(running, addresses), verbose=verbose)
+    serve(start, lambda running: _words(running, addresses), verbose=verbose, watermarks=prints_watermarks)
 
 
 def _configuration(config_file: str | None, told: dict[str, str]) -> Configuration:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from spark_mq.cli.app import app
-from spark_mq.cli.processes import PrintsAll, PrintsImportant, Shown, configuration_from, serve
+from spark_mq.cli.processes import PrintsAll, PrintsImportant, PrintsWatermarks, Shown, configuration_from, serve
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import IMPORTANT, configuration_of, read_configuration
 
@@ -23,6 +23,7 @@ def namesrv(
         str | None, typer.Option("-n", "--namesrvAddr", metavar="ADDRESSES", help="Has no effect, as at mqnamesrv.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")] = False,
+    prints_watermarks: PrintsWatermarks = False,
 ) -> None:
     """Run a name server: brokers register there, clients ask it where topics are.
 
@@ -32,7 +33,7 @@ def namesrv(
     configuration = configuration_from(config_file, "mqnamesrv", configuration_of, read_configuration)
     if Shown(prints_all, prints_important).tell(configuration.texts(), IMPORTANT, configuration.warnings):
         return
-    serve(lambda: RunningNameServer.start(configuration), _words, verbose=verbose)
+    serve(lambda: RunningNameServer.start(configuration), _words, verbose=verbose, watermarks=prints_watermarks)
 
 
 def _words(running: RunningNameServer) -> str:

@@ -47,6 +47,11 @@ PrintsImportant = Annotated[
 ]
 
 
+PrintsWatermarks = Annotated[
+    bool, typer.Option("--watermarks", help="Write each second to stderr how many requests wait, and for how long.")
+]
+
+
 class Shown(NamedTuple):
     """Which settings are to be printed in place of a run."""
 
@@ -80,10 +85,12 @@ def configuration_from(
     return of_file(content, os.path.abspath(config_file), home)
 
 
-def serve(start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], *, verbose: bool) -> None:
+def serve(
+    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], *, verbose: bool, watermarks: bool = False
+) -> None:
     """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C. Raises CommandError where it cannot listen."""
     raise_file_limit()
-    with _logging_to_stderr(logging.INFO if verbose else logging.WARNING):
+    with _logging_to_stderr(logging.INFO if verbose else logging.WARNING, watermarks=watermarks):
         try:
             asyncio.run(_run(start, words_of))
         except ListenError as error:
@@ -115,8 +122,8 @@ def _collect_seldom() -> None:
 
 
 @contextmanager
-def _logging_to_stderr(level: int) -> Iterator[None]:
-    """What this package logs, from a level on; watermarks only as warnings."""
+def _logging_to_stderr(level: int, *, watermarks: bool) -> Iterator[None]:
+    """What this package logs, from a level on; watermarks only where they are asked for."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = {logging.getLogger("spark_mq"): level, logging.getLogger("storage"): level}
@@ -124,7 +131,7 @@ def _logging_to_stderr(level: int) -> Iterator[None]:
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(level)
-    logging.getLogger("spark_mq.watermark").setLevel(logging.WARNING)
+    logging.getLogger("spark_mq.watermark").setLevel(logging.INFO if watermarks else logging.WARNING)
     try:
         yield
     finally:

@@ -127,9 +127,13 @@ class Connection(Generic[T]):
         return self._waiting.pop(opaque, None)
 
     def close(self, reason: str) -> list[T]:
-        """All who still wait, in the order of their requests. None of them can be told whether the peer did what was asked."""
+        """All who still wait, in the order of their requests. None of them can be told whether the peer did what was asked.
+
+        What has come of a frame is let go, however long the connection is still known to somebody.
+        """
         if self._closed_because is None:
             self._closed_because = reason
+            self._reader = FrameReader(self._limits)
         waiters = list(self._waiting.values())
         self._waiting.clear()
         return waiters

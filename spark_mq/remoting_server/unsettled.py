@@ -27,9 +27,19 @@ class _Held:
     """One that waits; it goes on once."""
 
     def __init__(self, settling: Settling, go_on: Callable[[], None]) -> None:
-        self.settling = settling
+        self.settling: Settling | None = settling
         self.go_on: Callable[[], None] | None = go_on
         self.deadline: float | None = None
+
+    def end(self) -> Callable[[], None]:
+        """It goes on, by this call, and leads to nothing more.
+
+        What it waited for keeps the call back, and so this: with the request behind it that would be a circle, and the request's body
+        would stay until the garbage collector looks.
+        """
+        assert self.go_on is not None, "it goes on once"
+        go_on, self.go_on, self.settling = self.go_on, None, None
+        return go_on
 
 
 class Unsettled:
@@ -52,7 +62,7 @@ class Unsettled:
         held = _Held(settling, go_on)
         seconds = self._asked(held)
         if seconds is None:
-            held.go_on = None
+            held.end()
             return False
         with self._lock:
             if (
@@ -64,6 +74,7 @@ class Unsettled:
         return True
 
     def _asked(self, held: _Held) -> float | None:
+        assert held.settling is not None, "it has not gone on"
         try:
             return held.settling(lambda: self._outbox.put(lambda: self._go_on(held)))
         except Exception:  # who asks for the answer hears why
@@ -83,8 +94,7 @@ class Unsettled:
                 self._held.add(held)
                 return
             self._held.discard(held)
-        go_on, held.go_on = held.go_on, None
-        go_on()
+        held.end()()
 
     def _look_soon(self) -> None:
         if self._held and not self._is_looking:

@@ -2,7 +2,8 @@
 
     the lock is held, the store is open (open intents are finished then)
     1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then all is done
-    2. queues and segments are checked, missing topics made, room in the log reserved: up to here nothing of the batch is written
+    2. segments are compared with their sums, queues checked, missing topics made, room in the log reserved: up to here nothing of the
+       batch is written
     3. INTENT, durably: the commit point
     4. SLICE · some rows · SLICE · more rows · … · dispatch · dead letters · END · dispatch (`slices.py`)
        of transactions: halves in slices · their commits in slices · dead letters · op messages · END
@@ -18,7 +19,9 @@ how often this is interrupted. After a power loss the same, from what is left of
 A store that has the log and no intent (a promoted replica, a copy without spark_mq/) may hold slices of a batch without END. When Spark
 repeats the batch, its rows, staged anew, are compared with the slices' sums, and the same question is asked.
 
-The put lock of the open store (`turn`) is held for 1 to 3, for each slice, and for what follows the last. Others may put in between.
+The put lock of the open store (`turn`) is held for 1, for what follows the segments in 2, for 3, for each slice, and for what comes
+behind the last. Others may put in between. The segments are the batch's alone, so the lock would keep nobody from changing them: what
+finds such a change is the second look, while they are appended.
 """
 
 from __future__ import annotations
@@ -133,12 +136,16 @@ def commit_batch(
             if not staged.has_rows:
                 _publish(writer, dead_letters)
                 return CommitOutcome(False, 0)
-            readers = open_segments(writer, segments, resources)
+        readers = open_segments(writer, segments, resources)
+        check_segments(writer, readers)
+        with turn():
+            if turn is not nullcontext and is_done(writer, batch, takeover):  # by somebody else, meanwhile
+                _drop_staged(writer, batch, segments)
+                return CommitOutcome(True, 0)
             if wish is not None:
                 refuse_before_start(writer.root, writer.settings, writer.clock())
             queues = {*staged.destinations, *(name for run in readers for name in run.columns.queues)}
             check_queues(writer, queues, staged.topics, staged.grown, wish or _NO_WISH)
-            check_segments(writer, readers)
             begun = slices_left(writer, batch)
             check_begun(writer, begun, readers)
             writer.ensure_topics(staged.topics, staged.grown)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -169,10 +169,12 @@ def load_config(
     return config
 
 
-def parse_config(content: bytes, file: str | None = None, rocketmq_version: str | None = None) -> StoreConfig:
+def parse_config(
+    content: bytes, file: str | None = None, rocketmq_version: str | None = None, *, known: Container[str] = ()
+) -> StoreConfig:
     """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
 
-    `file` is for messages and relative paths. Warns in the result only.
+    `file` is for messages and relative paths. Warns in the result only, and not about names that are `known` to who asks.
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
@@ -180,7 +182,8 @@ def parse_config(content: bytes, file: str | None = None, rocketmq_version: str 
     notes: list[str] = []
     for found in last.values():
         if found.key not in JAVA_SETTINGS:
-            notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
+            if found.key not in known:
+                notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
             continue
         try:
             values[found.key] = _java_value(found)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.failpoints import reach
+from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.messages.half_messages import (
     DISCARD_TOPIC,
@@ -22,7 +23,7 @@ from storage.messages.half_messages import (
 )
 from storage.tables.topics import TopicConfig
 from storage.transaction.check_plan import CheckRules
-from storage.transaction.half_queue import Halves, messages_of, read_halves
+from storage.transaction.half_queue import Halves, half_at, messages_of, read_halves
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import save_counts
 
@@ -73,13 +74,21 @@ def redrive(
 ) -> RedriveReport:
     """Put discarded halves (of these real topics) back into the half topic, once each, their checks counted from 0.
 
-    Java does it for one message id, and as often as it is told.
+    Java does it for one message id, as often as it is told, and whether the transaction has ended or not.
     """
-    rules = rules or CheckRules.of(store.config)
     end = store.max_offset(DISCARD_TOPIC, QUEUE_ID)
     discarded = read_halves(store, 0, end, topic=DISCARD_TOPIC)
     if topics is not None:
         discarded = discarded.take(np.isin(np.array(discarded.real_topics.to_pylist(), object), sorted(topics)))
+    return _put_back(store, discarded, now_ms, rules or CheckRules.of(store.config))
+
+
+def redrive_one(store: MessageStore, discarded: Message, now_ms: int) -> RedriveReport:
+    """As `redrive`, of one message of the discard topic."""
+    return _put_back(store, half_at(store, discarded), now_ms, CheckRules.of(store.config))
+
+
+def _put_back(store: MessageStore, discarded: Halves, now_ms: int, rules: CheckRules) -> RedriveReport:
     is_back = _stands_behind(store, HALF_TOPIC, discarded)
     is_ended = _is_ended(store, discarded.take(~is_back))
     waiting = discarded.take(~is_back).take(~is_ended)

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.broker import PROTECTION_MS, Broker
+from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
-from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, write_body
+from spark_mq.broker_server.registration import registration
+from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, read_body, write_body
 from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_mq.remoting.route_bodies import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
@@ -26,6 +29,8 @@ from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
 from tests.broker.peers import BrokerPeers, FakeClock
+from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store
+from tests.broker.static_topic import TOPIC as STATIC
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\n"
@@ -206,6 +211,88 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
     assert set(reserved_hours) <= {72, 3}
 
 
+def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once(tmp_path: Path) -> None:
+    """Java's processors and managers ask BrokerConfig and MessageStoreConfig each time."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for _ in range(9):
+            assert peers.ask("p", 310, *sent("T")).code == 0
+
+        def pulled() -> int:
+            fields = {
+                "consumerGroup": "TOOLS_CONSUMER",
+                "topic": "T",
+                "queueId": 0,
+                "queueOffset": 0,
+                "maxMsgNums": 32,
+                "sysFlag": 4,
+                "commitOffset": 0,
+                "suspendTimeoutMillis": 0,
+                "subscription": "*",
+                "subVersion": 0,
+            }
+            return int((peers.ask("c", 11, fields).ext_fields or {})["nextBeginOffset"])
+
+        def change(text: bytes) -> None:
+            assert peers.ask("admin", 25, {}, text).code == 0
+
+        assert pulled() == 9
+        change(b"maxTransferCountOnMessageInMemory=3\n")
+        assert pulled() == 3
+        change(b"accessMessageInMemoryMaxRatio=0\nmaxTransferCountOnMessageInDisk=2\n")
+        assert pulled() == 2
+
+        reset = {**OFFSET, "topic": "T"}
+        for offset in (7, 5):
+            fields = {"group": "TOOLS_CONSUMER", "topic": "T", "queueId": 0, "offset": offset, "timestamp": -1}
+            assert peers.ask("admin", 222, {**fields, "isForce": True}).code == 0
+            assert (peers.ask("c", 14, reset).ext_fields or {})["offset"] == str(offset)
+        change(b"useServerSideResetOffset=false\n")
+        assert peers.ask("c", 15, {**reset, "commitOffset": 1}).code == 0
+        assert (peers.ask("c", 14, reset).ext_fields or {})["offset"] == "1"
+
+        beat = HeartbeatData(
+            client_id="c", consumers=(ConsumerData(group_name="G", subscriptions=(SubscriptionData(topic="T"),)),)
+        )
+        assert peers.ask("c", 34, {}, write_body(beat)).code == 0
+        change(b"channelExpiredTimeout=1000\n")
+        clock.now_ms += 20_000
+        broker.tick(clock.now_ms)
+        assert broker.parts.consumers.groups == {}
+
+
+def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so_and_once(tmp_path: Path) -> None:
+    """323. Java: AdminBrokerProcessor.resumeCheckHalfMessage."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock, CONF + b"transactionCheckMax=1\n") as broker:
+        peers = BrokerPeers(broker, clock)
+        fields, body = sent("T", b"half")
+        half = fields | {"f": 4, "i": "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02", "g": clock.now_ms}
+        answer = peers.ask("p", 310, half, body)
+        assert answer.code == 0
+        for _ in range(3):
+            clock.now_ms += 100_000
+            broker.check_transactions(clock.now_ms)
+        service = broker.parts.service
+        with service.exclusive() as store:
+            (given_up,) = store.get("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0).messages
+
+        def resume(message_id: str) -> tuple[int, str | None]:
+            found = peers.ask("admin", 323, {"topic": "T", "msgId": message_id})
+            return found.code, found.remark
+
+        failed = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
+        for wrong in ((answer.ext_fields or {})["msgId"], "no id", "7F000001" + "0" * 24):
+            assert resume(wrong) == (1, f"{failed} {wrong} names no message of TRANS_CHECK_MAX_TIME_TOPIC")
+        assert resume(given_up.msg_id) == (0, None)
+        assert resume(given_up.msg_id) == (1, f"{failed} It was put back before")
+        with service.exclusive() as store:
+            first, *_, last = store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
+        assert (last.body, last.properties["TRANSACTION_CHECK_TIMES"]) == (b"half", "0")
+        assert last.properties.items() >= first.properties.items()
+
+
 def wait_for(met: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 60
     while not met() and time.monotonic() < deadline:
@@ -315,6 +402,44 @@ def test_name_servers_hear_of_new_topics_and_of_changed_permissions(tmp_path: Pa
         assert peers.ask("c", 11, pull | rest).code == 16
 
 
+def test_where_a_broker_may_not_be_written_name_servers_hear_that_its_topics_may_not(tmp_path: Path) -> None:
+    """Java: BrokerController.registerBrokerAll, AdminBrokerProcessor.updateBrokerConfig: an unchanged version is not looked at."""
+
+    def told(broker: Broker) -> tuple[dict[str, int], int]:
+        table = read_body(RegisterBrokerBody, registration(broker.parts).body).topic_config_table
+        assert table.data_version is not None
+        return {name: topic.perm for name, topic in table.topic_config_table.items()}, table.data_version.counter
+
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        peers.ask("p", 310, *sent("T"))
+        perms, version = told(broker)
+        assert (perms["T"], perms["TBW102"]) == (6, 7)
+        peers.ask("admin", 25, {}, b"brokerPermission=4\n")
+        changed, later = told(broker)
+        assert (changed["T"], changed["TBW102"]) == (4, 4)
+        assert later > version
+        peers.ask("admin", 25, {}, b"brokerPermission=6\n")
+        assert told(broker) == (perms, later + 1)
+
+
+def test_name_servers_hear_which_logical_queues_a_broker_leads(tmp_path: Path) -> None:
+    """Java: TopicQueueMappingDetail.cloneAsMappingInfo. Without it clients take a static topic for any other one."""
+    root = tmp_path / "store"
+    make_static_store(root)
+    with running(root, FakeClock(), b"brokerName=broker-lab\nbrokerIP1=127.0.0.1\n") as broker:
+        table = read_body(RegisterBrokerBody, registration(broker.parts).body).topic_config_table
+    mapping = (table.topic_queue_mapping_info_map or {})[STATIC]
+    assert (mapping.topic, mapping.total_queues, mapping.broker_name, mapping.epoch) == (
+        STATIC,
+        6,
+        "broker-lab",
+        MADE_MS,
+    )
+    assert (mapping.scope, mapping.is_dirty, dict(mapping.current_ids)) == ("__global__", False, HERE_LED)
+
+
 def test_events_wake_whoever_takes_them_once(tmp_path: Path) -> None:
     clock, woken = FakeClock(), []
     store = open_store(tmp_path / "store", config=parse_config(CONF), read_only=False, create=True, clock=clock)
@@ -326,6 +451,17 @@ def test_events_wake_whoever_takes_them_once(tmp_path: Path) -> None:
         peers.ask("p", 310, *sent("T"))
         assert woken
         assert broker.take_events() == []
+
+
+def test_a_refusal_that_its_client_never_hears_of_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Clients send 15 and 37 one-way."""
+    fields = {"consumerGroup": "nobody", "topic": "TBW102", "queueId": "0", "commitOffset": "1"}
+    client = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
+    with running(tmp_path / "store", FakeClock()) as broker, caplog.at_level("INFO", "spark_mq.broker"):
+        for is_oneway in (True, False):
+            broker.answer(client, make_request(15, fields, is_oneway=is_oneway), 1_000)
+        broker.answer(client, make_request(15, fields | {"consumerGroup": "TOOLS_CONSUMER"}, is_oneway=True), 1_000)
+    assert caplog.messages == ["one-way request 15 of 127.0.0.1:9 is refused: 26 Group nobody not exist!"]
 
 
 def test_both_encodings_are_answered_alike_and_unknown_codes_are_refused(tmp_path: Path) -> None:

@@ -30,6 +30,23 @@ def test_a_topic_deleted_and_made_again_begins_at_zero_also_after_restarts(tmp_p
         assert store.undispatched_bytes == 0
 
 
+def test_a_reset_that_waits_does_not_hold_for_the_next_topic_of_the_name(tmp_path: Path) -> None:
+    """Java keeps it, and sends the group's first pull there."""
+    clock, group = FakeClock(), "TOOLS_CONSUMER"
+    queue = {"topic": "Gone", "queueId": 0}
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for _ in range(5):
+            peers.ask("p", 310, *sent("Gone"))
+        reset = {**queue, "group": group, "offset": 5, "timestamp": -1, "isForce": True}
+        assert peers.ask("admin", 222, reset).code == 0
+        assert peers.ask("admin", 215, {"topic": "Gone"}).code == 0
+        peers.ask("p", 310, *sent("Gone", b"new"))
+        pull = {**queue, "consumerGroup": group, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
+        found = peers.ask("c", 11, pull | {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0})
+        assert (found.code, b"new" in bytes(found.body)) == (0, True)
+
+
 def test_a_store_that_recovers_behind_a_deletion_serves_what_was_sent_since(tmp_path: Path) -> None:
     root, clock = tmp_path / "store", FakeClock()
     with running(root, clock) as broker:

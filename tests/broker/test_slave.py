@@ -14,6 +14,7 @@ from spark_mq.broker.connections import ClientConnection
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting import message_headers as wire
+from spark_mq.remoting.consumer_headers import ResetOffsetRequest
 from storage import open_store
 from storage.delay.timer_metrics import TimerMetrics
 from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
@@ -93,6 +94,15 @@ def test_an_offset_that_the_master_may_have_is_not_corrected(tmp_path: Path) -> 
         found = answer(broker, pull(7))
         assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert (found.ext_fields or {})["nextBeginOffset"] == "7"
+
+
+def test_offsets_are_not_reset_at_a_slave(tmp_path: Path) -> None:
+    """Java: AdminBrokerProcessor.resetOffsetInner. The master's would take their place, and the operator had been told otherwise."""
+    header = ResetOffsetRequest(group="G", topic=TOPIC, queue_id=0, queue_offset=0, time_ms=-1, is_force=True)
+    with slave(tmp_path / "store") as broker:
+        found = answer(broker, make_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))
+        assert (found.code, found.remark) == (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+        assert broker.parts.offsets.offset("G", TOPIC, 0) == -1
 
 
 def test_of_copied_offsets_the_greater_one_counts(tmp_path: Path) -> None:

@@ -10,17 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-_WARM_UP_SHARE, _WARM_UP_SECONDS = 0.4, 30.0
+WARM_UP_SECONDS = 120.0
+_WARM_UP_SHARE = 0.4
 
 
 class Sample(NamedTuple):
     """What a process had at a time."""
 
     seconds: float
-    rss_bytes: int
-    """With the pages of mapped files that are in memory, which the system takes back when it wants them."""
+    mapped_bytes: int
+    """Pages of mapped files that are in memory (RssFile, RssShmem): the system's cache, which it takes back when it wants to."""
     own_bytes: int
-    """Without them: what the process has allocated."""
+    """What the process has allocated (RssAnon)."""
     descriptors: int
     open_files: int
     """Those of the descriptors that are files: of a broker mostly the store's, more as it grows."""
@@ -30,10 +31,12 @@ def take_sample(pid: int) -> Sample | None:
     """Now; None where the process has ended."""
     with suppress(OSError, KeyError):
         lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines())
-        found = {words[0]: int(words[1]) << 10 for words in lines if words and words[0] in ("VmRSS:", "RssAnon:")}
+        found = {words[0]: int(words[1]) << 10 for words in lines if words and words[0].startswith("Rss")}
         numbers = os.listdir(f"/proc/{pid}/fd")
         open_files = sum(_is_file(f"/proc/{pid}/fd/{number}") for number in numbers)
-        return Sample(time.monotonic(), found["VmRSS:"], found["RssAnon:"], len(numbers), open_files)
+        return Sample(
+            time.monotonic(), found["RssFile:"] + found["RssShmem:"], found["RssAnon:"], len(numbers), open_files
+        )
     return None
 
 
@@ -83,7 +86,8 @@ class Sampler:
 def slope_per_minute(lives: Sequence[Sequence[Sample]], value: Callable[[Sample], float]) -> float | None:
     """How much a value rises in a minute within the lives: least squares with one slope for all and a level for each life.
 
-    The beginning of each life does not count, when caches fill: two fifths of it, at most half a minute. None for too few samples.
+    The beginning of each life does not count, two fifths of it, at most two minutes: caches fill, pools start their threads, and the
+    allocator's areas grow to what the threads need at once. None for too few samples.
     """
     covariance = variance = 0.0
     for life in lives:
@@ -98,4 +102,4 @@ def slope_per_minute(lives: Sequence[Sequence[Sample]], value: Callable[[Sample]
 
 
 def _warm_up(life: Sequence[Sample]) -> float:
-    return min(_WARM_UP_SECONDS, _WARM_UP_SHARE * (life[-1].seconds - life[0].seconds))
+    return min(WARM_UP_SECONDS, _WARM_UP_SHARE * (life[-1].seconds - life[0].seconds))

@@ -30,6 +30,8 @@ def test_the_command_line_comes_before_the_file() -> None:
         (b"brokerId=1\n", "brokerId"),
         (b"transactionCheckInterval=0\n", "transactionCheckInterval"),
         (b"tls.server.mode=perhaps\n", "tls.server.mode"),
+        (b"namesrvAddr=127.0.0.1:9876x\n", "namesrvAddr"),
+        (b"enableControllerMode=true\ncontrollerAddr=nowhere\n", "controllerAddr"),
     ],
 )
 def test_what_no_client_could_use_is_refused_by_its_name(text: bytes, key: str) -> None:
@@ -45,6 +47,14 @@ def test_pools_are_as_large_and_as_patient_as_configured() -> None:
     found = read_configuration(text, None, {}).pool(Pool.SEND)
     assert (found.capacity, found.wait_limit_ms) == (7, 60_000)
     assert read_configuration(b"brokerFastFailureEnable=false\n", None, {}).pool(Pool.SEND).wait_limit_ms is None
+
+
+def test_names_that_the_process_goes_by_are_known_and_others_are_not() -> None:
+    """Of TLS they are system properties in Java, so that no store's settings have them."""
+    found = read_configuration(
+        b"tls.server.mode=disabled\nserverMaxConnections=9\ntls.server.mod=x\n", "broker.conf", {}
+    )
+    assert [text.partition(": ")[2] for text in found.store.warnings] == ["tls.server.mod: no broker knows this name"]
 
 
 def test_a_broker_names_the_settings_that_it_does_not_follow_alone() -> None:

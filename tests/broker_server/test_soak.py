@@ -40,7 +40,7 @@ def test_a_slope_is_one_for_all_lives_whatever_their_levels() -> None:
 
 
 def test_the_beginning_of_a_life_does_not_count() -> None:
-    life = _life(0, 0, 600_000, 30) + _life(30, 300_000, 0, 200)
+    life = _life(0, 0, 600_000, 120) + _life(120, 1_200_000, 0, 200)
     assert slope_per_minute([life], lambda sample: sample.own_bytes) == pytest.approx(0, abs=1)
 
 
@@ -64,6 +64,19 @@ def test_a_run_is_sound_only_if_something_was_acknowledged_and_nothing_is_lost()
     assert Soaked("SYNC_FLUSH", 1, 60, acknowledged=1).is_sound
     for what in ("lost", "not_consumed", "wrong"):
         assert not Soaked("SYNC_FLUSH", 1, 60, acknowledged=1, **{what: ["0-1"]}).is_sound
+
+
+def test_a_long_last_life_whose_memory_or_connections_rise_is_not_flat() -> None:
+    risen = _life(0, 0, 2 << 20, 600)
+    assert not Soaked("SYNC_FLUSH", 1, 60, lives=[risen]).is_flat
+    assert Soaked("SYNC_FLUSH", 1, 60, lives=[risen, _life(600, 9 << 20, 0, 600)]).is_flat
+    assert Soaked("SYNC_FLUSH", 1, 60, lives=[risen[:300]]).is_flat, "it says nothing yet"
+    connected = [sample._replace(descriptors=7 + at // 20) for at, sample in enumerate(_life(0, 0, 0, 600))]
+    assert not Soaked("SYNC_FLUSH", 1, 60, lives=[connected]).is_flat
+    written = [
+        sample._replace(mapped_bytes=at << 20, open_files=3 + at, descriptors=9 + at) for at, sample in enumerate(risen)
+    ]
+    assert Soaked("SYNC_FLUSH", 1, 60, lives=[[each._replace(own_bytes=0) for each in written]]).is_flat
 
 
 @pytest.mark.slow

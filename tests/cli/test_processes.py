@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixture_stores import Fixture, golden_lines
+from tests.support.java_broker import free_ports
 from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,42 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         file.write(data)
+
+
+WATERMARKS = {
+    "broker": "".join(
+        rf"[^\n]*\[WATERMARK\] {pool} Queue Size: 0 SlowTimeMills: 0\n"
+        for pool in ("Send", "Pull", "Query", "Lite Pull", "Transaction", "ClientManager", "Heartbeat", "Admin")
+    ),
+    "namesrv": r"[^\n]*\[WATERMARK\] ClientQueueSize:0 ClientQueueSlowTime:0 DefaultQueueSize:0 DefaultQueueSlowTime:0\n",
+}
+"""Java: BrokerController.printWaterMark, NamesrvController.printWaterMark."""
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_server_prints_how_many_requests_wait_where_that_is_asked_for(
+    tmp_path: Path, server: str, asked: bool
+) -> None:
+    conf = tmp_path / "server.conf"
+    conf.write_text(
+        f"listenPort={free_ports()}\nstorePathRootDir={tmp_path}/store\nkvConfigPath={tmp_path}/kv.json\n", "ascii"
+    )
+    with start(server, "-c", conf, *(["--watermarks"] if asked else ["--verbose"])) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert "boot success" in process.stdout.readline()
+            text = ""
+            while asked and not re.search(WATERMARKS[server], text):
+                line = process.stderr.readline()
+                assert line, text
+                text += line
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+            assert asked or "WATERMARK" not in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_a_pipe_that_its_reader_closes_is_no_error(pristine_store: Callable[[str], Fixture]) -> None:

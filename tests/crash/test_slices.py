@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from itertools import count, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,8 @@ from storage.batch.ledger import END, QUEUE_ID, SLICE, TOPIC, Batch, BatchLedger
 from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
 from storage.batch.sink_progress import slices_left
 from storage.batch.staged_batch import StagedBatch
-from storage.errors import SliceMismatchError, StoreNotWritableError
+from storage.batch.staged_segment import SegmentReader, staged_directory
+from storage.errors import CorruptRecordError, SliceMismatchError, StoreNotWritableError
 from storage.service.put_service import PutService
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
@@ -146,7 +148,7 @@ def test_others_put_between_two_slices(tmp_path: Path, store: SinkStore, sync_fl
     assert_holds_exactly(store.root, [ROWS], [STRANGERS])
 
 
-@pytest.mark.parametrize("gap", [0, 1, 4])
+@pytest.mark.parametrize("gap", [1, 2, 5])
 def test_room_that_others_take_is_reserved_again(store: SinkStore, monkeypatch: pytest.MonkeyPatch, gap: int) -> None:
     """Also before the first slice: else a disk that is full by then ends the batch amid a slice."""
     with store.open() as opened:
@@ -168,8 +170,8 @@ def test_room_that_others_take_is_reserved_again(store: SinkStore, monkeypatch: 
         topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
         assert commit_batch(writer, StagedBatch(ROWS.batch, store.stage(ROWS), topics), turn=turn) == WRITTEN
     (_, at_first), (when, again) = asked
-    assert when == max(gap + 1, 2), "under the next hold of the lock that appends rows"
-    assert (again < at_first) == (gap > 1)
+    assert when == max(gap + 1, 3), "under the next hold of the lock that appends rows"
+    assert (again < at_first) == (gap > 2)
 
 
 def test_threads_put_through_a_service_while_a_batch_is_committed(store: SinkStore) -> None:
@@ -205,15 +207,90 @@ def test_threads_put_through_a_service_while_a_batch_is_committed(store: SinkSto
         assert sum(one.row.topic == "threads" for one in found) == sum(counts)
 
 
+@contextmanager
+def while_summed_up(call: Callable[[], None]) -> Iterator[None]:
+    """The call is made, once, before the rows of the first segment are compared with their sum."""
+    verify, numbers = SegmentReader.verify_data, count()
+
+    def verified(reader: SegmentReader) -> None:
+        if next(numbers) == 0:
+            call()
+        verify(reader)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentReader, "verify_data", verified)
+        yield
+    assert next(numbers)
+
+
+def test_a_thread_puts_through_a_service_while_rows_are_summed_up(store: SinkStore) -> None:
+    """For some gigabytes that takes a second: no send waits for it."""
+    opened = store.open()
+    opened.writer.ensure_topics({"threads": QUEUE_COUNT})
+    segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)
+    with PutService(opened, starts_duties=False) as service, ThreadPoolExecutor(1) as threads:
+        others: list[int] = []
+
+        def put() -> None:
+            row = pa.record_batch({"body": [b"meanwhile"]})
+            receipt = threads.submit(service.put_batch, row, topic="threads").result(30)
+            others.append(receipt.places["commitlog_offset"][0].as_py())
+
+        with while_summed_up(put):
+            staged = StagedBatch(ROWS.batch, segments, topics)
+            assert commit_batch(opened.writer, staged, turn=service.exclusive) == WRITTEN
+        (place,) = others
+        assert place < messages(opened, ROWS.batch)[0].commitlog_offset
+    with open_store(store.root) as reading:
+        assert is_whole(found_rows(reading), ROWS)
+
+
+def test_a_batch_that_another_commit_ends_while_its_rows_are_summed_up_is_not_written_again(store: SinkStore) -> None:
+    with store.open() as opened:
+        first, second = store.stage(ROWS), store.stage(ROWS)
+        topics = dict.fromkeys(ROWS.topics, QUEUE_COUNT)
+
+        def commit_the_other() -> None:
+            assert commit_batch(opened.writer, StagedBatch(ROWS.batch, second, topics)) == WRITTEN
+
+        with while_summed_up(commit_the_other):
+            staged = StagedBatch(ROWS.batch, first, topics)
+            assert commit_batch(opened.writer, staged, turn=lambda: nullcontext()) == DONE
+    assert_holds_exactly(store.root, [ROWS])
+
+
+def test_rows_that_change_when_they_have_been_summed_up_do_not_become_a_batch(store: SinkStore) -> None:
+    """Nobody decides by the first look alone: the second is taken while they are appended."""
+    segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)
+    opened, holds = store.open(), count()
+    path = Path(staged_directory(store.root), segments[-1].path)
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        if next(holds) == 1:
+            content = bytearray(path.read_bytes())
+            content[segments[-1].data_size_bytes - 1] ^= 1
+            path.write_bytes(content)
+        yield
+
+    with pytest.raises(CorruptRecordError, match="data CRC"):
+        commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics), turn=turn)
+    assert END not in [message.kind for message in messages(opened, ROWS.batch)]
+    opened.release()
+    with pytest.raises(StoreNotWritableError, match="is decided, and its rows are not to be had"):
+        store.open()
+
+
 def test_another_commit_between_two_slices_leaves_the_intent_alone(store: SinkStore) -> None:
     """Each commit syncs the log and forgets the intents before it; this one's batch is not in the log yet."""
     others = iter(rows_of(number, sink_id="other", query_id="other") for number in range(3))
     with store.open() as opened:
+        holds = count()
 
         @contextmanager
         def turn() -> Iterator[None]:
             yield
-            if (rows := next(others, None)) is not None:
+            if next(holds) and (rows := next(others, None)) is not None:  # it is decided in the second
                 topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
                 commit_batch(opened.writer, StagedBatch(rows.batch, store.stage(rows), topics))
                 assert store.open_intents >= 2

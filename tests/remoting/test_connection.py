@@ -106,6 +106,15 @@ def test_closing_hands_back_all_who_wait_and_ends_both_directions() -> None:
         ours.send_response(RemotingCommand(0, 1, 1))
 
 
+def test_closing_lets_go_of_what_has_come_of_a_frame() -> None:
+    """A client may leave megabytes of one, and somebody may know of its connection for long."""
+    ours: Connection[str] = Connection()
+    ours.feed(frame := answer_to(0)[:-1])
+    assert ours.pending_bytes == len(frame)
+    ours.close("the peer has closed it")
+    assert ours.pending_bytes == 0
+
+
 def test_what_came_before_a_bad_frame_is_still_answered() -> None:
     ours: Connection[str] = Connection()
     sent = ours.send_request(make_request(310), "stored")

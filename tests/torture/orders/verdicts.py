@@ -122,21 +122,21 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
         f'{_BATCH}: "staged files looked for" is left out': (
             f"{_CHANGED}test_a_batch_whose_dead_letters_are_gone_is_refused_with_nothing_written"
         ),
-        f'{_BATCH}: "staged files looked for" after "queues checked"': Harmless(
+        f'{_BATCH}: "staged files looked for" after "segments compared with their sums"': Harmless(
             _ONLY_LOOK, _story("committing under ASYNC_FLUSH")
         ),
         f'{_BATCH}: "queues checked" is left out': (
             f"{_OUTCOMES}test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written"
         ),
-        f'{_BATCH}: "queues checked" after "segments compared with their sums"': Harmless(
-            _ONLY_LOOK, f"{_OUTCOMES}test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written"
+        f'{_BATCH}: "segments compared with their sums" after "queues checked"': Harmless(
+            _ONLY_LOOK,
+            f"{_OUTCOMES}test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written",
         ),
         f'{_BATCH}: "segments compared with their sums" is left out': (
             f"{_OUTCOMES}test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written"
         ),
-        f'{_BATCH}: "segments compared with their sums" after "slices of another attempt compared with the rows"': Harmless(
-            _ONLY_LOOK,
-            f"{_OUTCOMES}test_a_segment_that_changed_between_task_and_commit_is_refused_before_anything_is_written",
+        f'{_BATCH}: "queues checked" after "slices of another attempt compared with the rows"': Harmless(
+            _ONLY_LOOK, f"{_OUTCOMES}test_rows_for_a_queue_that_is_not_there_are_refused_and_nothing_is_written"
         ),
         f'{_BATCH}: "slices of another attempt compared with the rows" is left out': (
             "tests/crash/test_slices.py::test_a_repeated_batch_with_other_rows_is_refused_by_name"
