@@ -11,7 +11,8 @@ from tests.ha.faults import noticed
 from tests.ha.lives import CONTROLLED, live, lived, table
 
 HAPPENED = ("masters", "slaves", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "kills", "power losses", "stops")
-CONTROLLER = ("controller killed", "controller frozen", "partitions", "offsets", "epochs")
+
+CONTROLLER = ("controller killed", "controller frozen", "partitions", "isolations", "blackouts", "offsets", "epochs")
 QUICK = ("a set that is asked for is not waited for", "an epoch is noted behind its bytes")
 
 
