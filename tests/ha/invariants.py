@@ -37,7 +37,10 @@ INVARIANTS: Mapping[int, str] = MappingProxyType(
         22: "each row of a sink's batch is in the log once at most, and there when the batch was acknowledged",
     }
 )
-"""Numbers as in the issue of replicas. 11, 12, 15, 16 are of epochs and sets (tests/controller), 20 of state files."""
+"""Numbers as in the issue of replicas, and 22. 11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
+
+docs/RELIABILITY.md says which is looked at when.
+"""
 
 ENTRY = np.dtype([("place", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 MOST_HELD_BYTES = (4 << 20) + 64

@@ -1,4 +1,4 @@
-"""Master and slave lose their power at one moment, with acknowledgements that are synced; the slave is promoted, the sink goes on there.
+"""Master and slave lose their power at one moment, with synced acknowledgements; the slave is promoted, and the sink goes on there.
 
 What commits is what commits for Spark: `spark_mq.sink.commit._commit` with the store to itself and `Replicator` beside it, or
 `BatchServer._commit` in a broker of ours; both end in `commit_batch`. The slave is the follower of `spark-mq follow` under SYNC_FLUSH.
@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -193,11 +194,16 @@ class Pair:
 @contextmanager
 def pair(lane: type[Machine], seed: int, directory: Path) -> Iterator[Pair]:
     found = Pair(Random(seed), directory, lane)
+
+    def files() -> Any:
+        assert isinstance(found.world.acting, Machine)
+        return found.world.acting.files
+
     with (
         quiet("storage", "spark_mq"),
         reproducible(found.random),
         patched(found.world),
-        mock.patch.object(storage.ha.replicator, "LocalFileSystem", lambda: found.world.acting.files),  # type: ignore[union-attr]
+        mock.patch.object(storage.ha.replicator, "LocalFileSystem", files),
     ):
         try:
             yield found

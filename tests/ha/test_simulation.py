@@ -9,7 +9,10 @@ import pytest
 from tests.ha.faults import DEFAULT_DIALECT, FAULTS, noticed
 from tests.ha.lives import live, lived, table
 
-HAPPENED = ("puts", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "strangers", "lines dropped", "kills")
+HAPPENED = (
+    *("puts", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "batches again"),
+    *("strangers", "lines dropped", "kills", "isolations", "blackouts"),
+)
 QUICK = ("any acknowledgement counts", "acknowledged before it is written", "a copy too few")
 
 
