@@ -37,7 +37,7 @@ INVARIANTS: Mapping[int, str] = MappingProxyType(
         22: "each row of a sink's batch is in the log once at most, and there when the batch was acknowledged",
     }
 )
-"""Numbers as in the issue of replicas, and 22. 11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
+"""11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
 
 docs/RELIABILITY.md says which is looked at when.
 """

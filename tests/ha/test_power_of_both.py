@@ -30,6 +30,7 @@ from storage.ha.listener import ListenerSettings
 from storage.ha.replicator import Replicator
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink
+from tests.ha.faults import FAULTS
 from tests.ha.invariants import entries_of
 from tests.ha.network import World, patched
 from tests.ha.node import Died, Node
@@ -227,7 +228,7 @@ def bodies(batch_ids: range) -> Counter[str]:
     return Counter(row.body for batch_id in batch_ids for row in rows_of(batch_id).rows)
 
 
-def _lives(kind: type[Machine], seed: int, directory: Path) -> tuple[bool, int]:
+def _life(kind: type[Machine], seed: int, directory: Path) -> tuple[bool, int]:
     """One life; whether the last batch before the failure was acknowledged, and how many of its rows the promoted slave has."""
     with pair(kind, seed, directory) as both:
         both.start()
@@ -252,11 +253,28 @@ def _lives(kind: type[Machine], seed: int, directory: Path) -> tuple[bool, int]:
     return is_acknowledged, of_the_last
 
 
+def _lives_of(kind: type[Machine], directory: Path, count: int) -> set[tuple[bool, int]]:
+    return {_life(kind, seed, directory / str(seed)) for seed in range(count)}
+
+
 @pytest.mark.parametrize("kind", [Machine, BesideASink])
 def test_each_row_is_there_once_when_both_have_lost_their_power(kind: type[Machine], tmp_path: Path) -> None:
-    """Of lives among which there are acknowledged batches, and batches of which the promoted slave has nothing, a part, and all."""
-    found = {_lives(kind, seed, tmp_path / str(seed)) for seed in range(40)}
+    _lives_of(kind, tmp_path, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Machine, BesideASink])
+def test_it_is_so_whatever_of_the_batch_the_slave_has(kind: type[Machine], tmp_path: Path) -> None:
+    """Acknowledged batches, and others of which the promoted slave has nothing, a part, and all."""
+    found = _lives_of(kind, tmp_path, 40)
     all_rows = sum(COUNTS)
     assert (True, all_rows) in found
     assert (False, 0) in found
     assert any(not is_acknowledged and 0 < count < all_rows for is_acknowledged, count in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Machine, BesideASink])
+def test_a_slave_that_acknowledges_what_is_not_synced_is_noticed(kind: type[Machine], tmp_path: Path) -> None:
+    with FAULTS["acknowledged before it is synced"].plant(), pytest.raises(AssertionError, match="is lost"):
+        _lives_of(kind, tmp_path, 40)
