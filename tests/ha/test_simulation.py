@@ -24,6 +24,8 @@ def test_no_life_breaks_an_invariant() -> None:
 
 def test_a_life_follows_from_its_seed() -> None:
     assert live(7, 40) == live(7, 40)
+    first, again = live(12, 120), live(12, 120)  # masters are deposed in it, and second lines come
+    assert first == again
 
 
 @pytest.mark.slow
