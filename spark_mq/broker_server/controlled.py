@@ -160,6 +160,8 @@ class ControlledBroker:
             own_id = self._registered_id()
             told = self._controllers.register(own_id)
             self._own_id = own_id  # now that the controller has the address, too
+            if self._lost_in is not None:
+                told = self._term()  # 1003 names no master that is not alive, be it this one
         else:
             told = self._term()
         if was_away:

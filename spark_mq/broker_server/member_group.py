@@ -5,7 +5,8 @@
 
 What stands in is the slave with the lowest id: name servers show it as 0, its topics as read-only (`supportActingMaster`). It serves
 pulls and keeps offsets, as every slave; a master that comes back takes those over before name servers hear of it.
-Departure: Java's acting master also delivers what waits, into another broker's log (EscapeBridge). Java: BrokerController.
+What waits (delay levels, the timer, checks of transactions) waits until the master is back, as in Java with enableRemoteEscape=false.
+Departure: with true Java's acting master puts it into another broker's log (EscapeBridge). Java: BrokerController.
 """
 
 from __future__ import annotations

@@ -86,6 +86,10 @@ class _Connection:
     unsent: deque[memoryview] = field(default_factory=deque)
     wants_write: bool = False
 
+    def __hash__(self) -> int:
+        """Turns of connections follow from their numbers."""
+        return self.number
+
     @property
     def host(self) -> str:
         return self.address.rpartition(":")[0]

@@ -143,6 +143,10 @@ class Control:
         """A request has come."""
         if self.is_up and sent.channel.is_open:
             self._waiting.append(sent)
+            if sent.request.code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET and self.world.random.random() < 0.15:
+                self.freeze(
+                    self.world.random.choice((500, 4_000))
+                )  # what is asked again comes behind what nobody waits for
             self._heed()
 
     def _heed(self) -> None:

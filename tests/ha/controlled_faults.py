@@ -272,41 +272,43 @@ def _session_of_any_epoch() -> Planted:
     return patch.object(MasterSession, "_epoch", last)
 
 
-def _both_dialects(name: str, shows: tuple[int, ...]) -> Fault:
-    return Fault(OPERATED_FAULTS[name].plant, shows)
+def _both_dialects(name: str, shows: tuple[int, ...], first: tuple[int, ...] = ()) -> Fault:
+    return Fault(OPERATED_FAULTS[name].plant, shows, first)
 
 
+# "a batch that is done is acknowledged" is only among those of the default dialect (`faults.py`): with allAckInSyncStateSet a batch is
+# looked for when all in sync have what the log has, so what is found done has its copies. The wait behind it is for stores whose
+# readers see everything at once.
 CONTROLLED_FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
         "an epoch is noted behind its bytes": Fault(_epoch_after_data, (11, 1)),
         "a master calls all its bytes those of its last epoch": Fault(_session_of_any_epoch, (11, 17, 18)),
         "a set that is asked for is not waited for": Fault(_no_union, (16, 10, 3, 21)),
         "who joins is not waited for before": Fault(_joined_at_once, (16, 10, 3, 21)),
-        "a refusal counts for all that was asked": Fault(_refusal_is_believed, (16, 10, 3, 21), (156, 29)),
+        "a refusal counts for all that was asked": Fault(_refusal_is_believed, (16, 10, 3, 21), (17, 34)),
         "a master goes by the set that it wants": Fault(_own_set, (16, 10, 3, 14, 21)),
         "a master alone is enough": Fault(_alone_is_enough, (3, 10, 14)),
-        "a batch that is done is acknowledged": _both_dialects("a batch that is done is acknowledged", (3, 10, 14)),
         "a log that goes on is not cut": Fault(_nothing_is_cut, (1, 11, 17, 13)),
-        "logs are compared without the starts of epochs": Fault(_starts_count_nothing, (1, 11, 17, 12), (277,)),
+        "logs are compared without the starts of epochs": Fault(_starts_count_nothing, (1, 11, 17, 12), (11, 40)),
         "a log is cut too far": Fault(_cut_too_far, (12, 21)),
-        "bytes that a truncation cuts stay": Fault(_stale_bytes, (13, 1, 17, 11), (2,)),
+        "bytes that a truncation cuts stay": Fault(_stale_bytes, (13, 1, 17, 11)),
         "an epoch begins again": Fault(_epoch_moves, (11,)),
         "a deposed master goes on alone": Fault(_deposed_goes_on, (14, 16, 10, 3, 21)),
-        "anybody changes the set": Fault(_any_master, (16, 10, 14, 3, 21)),
+        "anybody changes the set": Fault(_any_master, (16, 10, 14, 3, 21), (32,)),
         "anybody is elected": Fault(_any_is_elected, (10, 21)),
         "a decision is not written": Fault(_unsynced_journal, (15, 14, 16, 10, 18)),
         "a decision is not kept": Fault(_held_before_kept, (15, 14, 16, 10, 18)),
         "an epoch has two masters": Fault(_same_epoch, (14, 15, 17)),
-        "a copy takes the master's offsets": Fault(_offsets_fall, (20,), (39,)),
+        "a copy takes the master's offsets": Fault(_offsets_fall, (20,), (30,)),
         "readers see what is not confirmed": Fault(_shown_at_once, (21, 7)),
-        "who has no role yet shows all": Fault(_candidate_shows_all, (21,), (167,)),
-        "a copy of offsets comes before the log": Fault(_offsets_before_log, (20,)),
-        "a lost end is not heeded": Fault(_lost_end_unheeded, (1, 11, 13, 2), (53,)),
-        "an epoch without a byte is forgotten": Fault(_empty_epochs_forgotten, (17, 11), (424, 391)),
-        "any acknowledgement counts": _both_dialects("any acknowledgement counts", (2, 3, 10)),
+        "who has no role yet shows all": Fault(_candidate_shows_all, (21,)),
+        "a copy of offsets comes before the log": Fault(_offsets_before_log, (20,), (19,)),
+        "a lost end is not heeded": Fault(_lost_end_unheeded, (1, 11, 13, 2), (46,)),
+        "an epoch without a byte is forgotten": Fault(_empty_epochs_forgotten, (17, 11), (14, 48)),
+        "any acknowledgement counts": _both_dialects("any acknowledgement counts", (2, 3, 10), (89,)),
         "acknowledged before it is written": _both_dialects("acknowledged before it is written", (1, 2, 3, 10)),
         "acknowledged before it is synced": _both_dialects("acknowledged before it is synced", (3, 10)),
         "a replica that has left counts": _both_dialects("a replica that has left counts", (3, 4, 10, 16, 17)),
     }
 )
-CONTROLLERS_DIALECT = Sort(CONTROLLED_FAULTS, CONTROLLED, 120, 400)
+CONTROLLERS_DIALECT = Sort(CONTROLLED_FAULTS, CONTROLLED, 120, 600)

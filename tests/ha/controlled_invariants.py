@@ -42,7 +42,7 @@ CONTROLLED: Mapping[int, str] = MappingProxyType(
         5: "a put that timed out stands in the log once, and is readable as soon as it is confirmed, not before",
         6: "of a refused put nothing is stored",
         7: "a slave's queues are its master's as far as both are confirmed, and have no entry behind; all of the log in the end",
-        8: "an acknowledged message keeps its queue offset and its place",
+        8: "an acknowledged message keeps its queue offset and its place, and so does what any reader has seen",
         9: "queue offsets have no gaps and no repeats, on a new master too",
         10: "whoever is in the controller's set, and so may be elected, has all that was acknowledged",
         11: "epochs and their starts ascend; a node's epoch file says of each record whose epoch it is, after a crash too",
@@ -56,6 +56,7 @@ CONTROLLED: Mapping[int, str] = MappingProxyType(
         19: "a put that has its copies does not wait for another one, and is never called late",
         20: "no consumer offset falls, and none counts a message that this node's log does not have",
         21: "whoever may be elected has all that readers see, and nothing of it is cut",
+        22: "each row of a sink's batch is in the log once at most, and there when the batch was acknowledged",
     }
 )
 
@@ -73,6 +74,8 @@ class ControlledWatch(Watch):
     """Where the log ended with which a master of that epoch began."""
     puts: list[Put] = field(default_factory=list)
     offsets: dict[int, tuple[str, Mapping[tuple[str, str], Mapping[int, int]]]] = field(default_factory=dict)
+    shown: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    """What readers have seen at a queue offset, anywhere."""
     lost_power: bool = False
     """Whether one has, under ASYNC_FLUSH: then acknowledgements promise nothing."""
     _looked: dict[Any, Any] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class ControlledWatch(Watch):
             self.checks += 1
             self._look_at_role(node)
             self._look_at_readers(node, nodes)
+            self._look_at_shown(node)
             if is_new:
                 _nothing_behind(node)
             if node.listener is not None:
@@ -173,6 +177,19 @@ class ControlledWatch(Watch):
             seen = {*node.service.acks._frontier._others_in_set, f"id:{role.own_id}"}
             lacking = {f"id:{each}" for each in group.sync_state_set} - seen
             require(not lacking, 16, f"{node.host} of epoch {epoch} waits for {sorted(map(str, seen))}: {lacking} lack")
+
+    def _look_at_shown(self, node: ControlledNode) -> None:
+        """8, of all that readers see, acknowledged or not, on masters, deposed ones and slaves."""
+        end = node.readable_end
+        if self.lost_power or self._looked.get(("shown", node.number)) == (node.service, end):
+            return
+        self._looked["shown", node.number] = node.service, end
+        log = node.log(end)
+        for (topic, queue_id), entries in entries_of(node).items():
+            for offset, (place, size) in enumerate(entries[["place", "size"]].tolist()):
+                found = log[place : place + size]
+                if place + size <= end and self.shown.setdefault((topic, queue_id, offset), found) != found:
+                    require(False, 8, f"{topic} {queue_id} {offset} was another message before {node.host} showed it")
 
     def _look_at_readers(self, node: ControlledNode, nodes: Sequence[ControlledNode]) -> None:
         """21."""

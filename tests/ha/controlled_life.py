@@ -7,7 +7,7 @@ masters are deposed while they live, by who does not reach them or by an operato
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,7 @@ class ControlledLife(ControlledTroubles):
         for node in self.nodes:
             node.lost_by_cut = partial(acknowledged_beyond, node, acknowledged=self.acknowledged)
         self.sink = Sink(TOPICS, QUEUES)
+        self._judged: Hashable = None
         self.is_ending = False
 
     def _config(self, count: int) -> StoreConfig:
@@ -130,6 +131,18 @@ class ControlledLife(ControlledTroubles):
             node = self.begun.pop()
             if node.is_master:
                 self._judge(node)
+        self._judge_again()
+
+    def _judge_again(self) -> None:
+        """The elected one, where something has changed there."""
+        master = self.master
+        if master is None or master.service is None or not master.is_master or not self._is_elected(master):
+            return
+        judged = master.service, master.held_end, master.readable_end, len(self.acknowledged), len(self.sink.done)
+        if judged != self._judged:
+            self._judged = judged
+            self._judge(master)
+            self.sink.judge(master, may_lack=self.watch.lost_power)
 
     def _judge(self, node: ControlledNode) -> None:
         """Who has become master; or is it at the end."""
@@ -161,10 +174,12 @@ class ControlledLife(ControlledTroubles):
             (self._stranger, 2),
             (self._drop, 4),
             (self._partition, 7),
+            (self._cut_off, 3),
             (self._freeze, 4),
             (self._jump, 2),
             (self._kill, 5),
-            (self._lose_power, 2),
+            (self._lose_power, 3),
+            (self._black_out, 1),
             (self._designate, 3),
             (self._stop, 2),
             (self._trouble_controller, 4),
@@ -287,6 +302,12 @@ class ControlledLife(ControlledTroubles):
             self._count("batches again" if done.is_done_already else "batches")
             self._await(node, done.start, done.data, (), done.promise, is_new=not done.is_done_already)
             self.pending[-1].batch_id = done.batch_id
+        if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
+            self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)
+
+    def _commit_again(self) -> None:
+        if not self.is_ending:
+            self._commit()
 
     def _do_duty(self) -> None:
         node = self.random.choice(self.nodes)
@@ -311,6 +332,8 @@ class ControlledLife(ControlledTroubles):
             offset = (table.get(key[0], "readers", key[1]) or 0) + self.random.randrange(1, 5)
             assert node.service is not None
             offset = min(offset, len(entries_of(node).get(key, ())))  # nobody has read what is not readable
+            if offset <= (table.get(key[0], "readers", key[1]) or 0):
+                return
             changed = table.with_offsets("readers", {key: offset}, now_ms=node.clock())
             node.service.take_over(OFFSETS_FILE, changed.to_text())
             self._count("offsets")
@@ -340,8 +363,11 @@ class ControlledLife(ControlledTroubles):
         require(self._is_at_rest(), 17, "; ".join(map(self._told_of, self.nodes)) + f"; {self.watch.group}")
         assert master is not None
         self._judge(master)
+        self.sink.judge(master, may_lack=self.watch.lost_power)
         for node in self.nodes:
             compare_queues(node, master)
+            is_same = node.log(master.held_end) == master.log(master.held_end)
+            require(is_same, 1, f"{node.host} has other bytes than its master in the end")
         self.counts["checks"] = self.watch.checks
         self.counts["epochs"] = len(self.watch.masters)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from storage.format.replication import Dialect, SlaveHandshake
@@ -17,6 +17,11 @@ class ControlledTroubles(Troubles):
 
     nodes: Sequence[ControlledNode]
     control: Control
+
+    @property
+    def master(self) -> ControlledNode | None:  # type: ignore[override]
+        """Who is, as the controller has said last."""
+        raise NotImplementedError
 
     def _second_line(self) -> None:
         slave = self.random.choice(self.nodes)
@@ -39,6 +44,16 @@ class ControlledTroubles(Troubles):
         self.world.partitions[frozenset((one, other))] = until
         self._count("partitions")
 
+    def _cut_off(self) -> None:
+        """Most often the master: it goes on with who puts, and another one is elected."""
+        node = self._who_matters()
+        self._isolate(node, (HOST, *(other.host for other in self.nodes)))
+
+    def _who_matters(self) -> ControlledNode:
+        """A machine, more often than not the master's."""
+        master = self.master
+        return master if master is not None and self.random.random() < 0.5 else self.random.choice(self.nodes)
+
     def _kill(self) -> None:
         node = self.random.choice(self.nodes)
         if node.is_up:
@@ -50,11 +65,22 @@ class ControlledTroubles(Troubles):
             self._restart_later(node)
 
     def _lose_power(self) -> None:
-        node = self.random.choice(self.nodes)
-        if node.is_up:
-            self._count("power losses")
-            node.die(power_loss=True)
-            self._restart_later(node)
+        self._lose_powers([self._who_matters()])
+
+    def _black_out(self) -> None:
+        """All machines lose their power at once, and the controller's may."""
+        self._count("blackouts")
+        self._lose_powers(self.nodes)
+        if self.control.is_up and self.random.random() < 0.5:
+            self.control.die(power_loss=True)
+            self.world.after(self.random.choice((10, 1_000, 10_000)), self._restart_controller)
+
+    def _lose_powers(self, nodes: Iterable[ControlledNode]) -> None:
+        for node in nodes:
+            if node.is_up:
+                self._count("power losses")
+                node.die(power_loss=True)
+                self._restart_later(node)
 
     def _stop(self) -> None:
         node = self.random.choice(self.nodes)

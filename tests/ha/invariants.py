@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.ha.listener import ReplicationListener
+from storage.ha.master_session import MasterSession
 from storage.ha.replicas import UNPROVEN
 from storage.put_status import PutStatus
 from storage.service.promise import Promise
@@ -33,9 +34,13 @@ INVARIANTS: Mapping[int, str] = MappingProxyType(
         17: "a slave gets all of its master's log in the end, or is told why not",
         18: "what a peer sends raises nothing undeclared, and takes no more memory than a frame",
         19: "a put that has its copies does not wait for another one, and is never called late",
+        22: "each row of a sink's batch is in the log once at most, and there when the batch was acknowledged",
     }
 )
-"""Numbers as in the issue of replicas. 11, 12, 15, 16 are of epochs and sets (tests/controller), 20 of state files."""
+"""11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
+
+docs/RELIABILITY.md says which is looked at when.
+"""
 
 ENTRY = np.dtype([("place", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 MOST_HELD_BYTES = (4 << 20) + 64
@@ -105,7 +110,7 @@ class Watch:
     """What was seen before."""
 
     is_synced: bool
-    acknowledged: dict[int, int] = field(default_factory=dict)
+    acknowledged: dict[MasterSession, int] = field(default_factory=dict)
     seen_queues: dict[int, Hashable] = field(default_factory=dict)
     checks: int = 0
 
@@ -131,9 +136,8 @@ class Watch:
             require(
                 session.acknowledged <= session.sent, 2, f"{session.acknowledged} of {session.sent} is acknowledged"
             )
-            key = id(listener) ^ connection.number
-            require(session.acknowledged >= self.acknowledged.get(key, UNPROVEN), 2, "it goes back")
-            self.acknowledged[key] = session.acknowledged
+            require(session.acknowledged >= self.acknowledged.get(session, UNPROVEN), 2, "it goes back")
+            self.acknowledged[session] = session.acknowledged
             _require_bounded(session._incoming._held)
             _require_bounded(sum(map(len, connection.unsent)) // 2)
 

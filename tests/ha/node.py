@@ -90,6 +90,10 @@ class Node:
         self.root.mkdir(parents=True)
         self._begin_with(None)
 
+    def __hash__(self) -> int:
+        """What is done to a set of machines follows from their numbers."""
+        return self.number
+
     def _clear(self) -> None:
         self.service: UnwaitedService | None = None
         self.listener: ReplicationListener | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -86,6 +86,9 @@ class Simulation(Troubles):
         self.acknowledged: list[Put] = []
         self.late: list[Put] = []
         self.sink = Sink(TOPICS, QUEUES)
+        self._judged: Hashable = None
+        self._has_lost_power = False
+        """Whether one has, under ASYNC_FLUSH."""
         self.generation_start = 0
         self.is_ending = False
 
@@ -110,6 +113,20 @@ class Simulation(Troubles):
             self.master if self.master.is_up else None,
             [one for one in self.nodes if one not in self.deposed | self.unasked],
         )
+        self._judge_master()
+
+    def _judge_master(self) -> None:
+        """8, 9, 10 and 22 of who is master, where something has changed there."""
+        master = self.master
+        if not master.is_up or master.service is None:
+            return
+        judged = master.service, master.held_end, master.readable_end, len(self.acknowledged), len(self.sink.done)
+        if judged != self._judged:
+            self._judged = judged
+            judge_master(master, self.acknowledged)
+            may_lack = not self.is_synced and any(node.lost_power_ms is not None for node in self.nodes)
+            self._has_lost_power = self._has_lost_power or may_lack
+            self.sink.judge(master, may_lack=self._has_lost_power)
 
     def _act_later(self) -> None:
         self.world.after(self.random.choice((0, 0, 1, 1, 3, 3, 10, 30, 30, 100, 400, 3_000)), self._act)
@@ -129,6 +146,8 @@ class Simulation(Troubles):
             (self._jump, 2),
             (self._kill, 4),
             (self._lose_power, 2),
+            (self._black_out, 1),
+            (self._cut_off, 2),
             (self._promote, 4),
         )
         calls, weights = zip(*actions, strict=True)
@@ -218,6 +237,12 @@ class Simulation(Troubles):
             self._count("batches again" if done.is_done_already else "batches")
             self._await(node, done.start, done.data, (), done.promise)
             self.pending[-1].batch_id = done.batch_id
+        if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
+            self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)
+
+    def _commit_again(self) -> None:
+        if not self.is_ending:
+            self._commit()
 
     def _do_duty(self) -> None:
         node = self.random.choice(self.nodes)
@@ -245,6 +270,17 @@ class Simulation(Troubles):
             self._die(node, power_loss=True)
             self.world.after(self.random.choice((1_000, 40_000)), partial(self._restart, node))
 
+    def _black_out(self) -> None:
+        """All machines lose their power at once."""
+        self._count("blackouts")
+        for node in self.nodes:
+            if node.is_up:
+                self._die(node, power_loss=True)
+                self.world.after(self.random.choice((1_000, 40_000)), partial(self._restart, node))
+
+    def _cut_off(self) -> None:
+        self._isolate(self.master, (node.host for node in self.nodes))
+
     def _die(self, node: Node, *, power_loss: bool) -> None:
         node.die(power_loss=power_loss)
 
@@ -257,11 +293,12 @@ class Simulation(Troubles):
         if node in self.deposed or node in self.unasked:
             self._make_anew(node)
             return
-        lost, node.is_after_power_loss = node.is_after_power_loss, False
         node.start(self.master)
         if not node.is_up:  # it has died again
             self.world.after(1_000, partial(self._restart, node))
-        elif lost and not self.is_synced and node is self.master:
+            return
+        lost, node.is_after_power_loss = node.is_after_power_loss, False
+        if lost and not self.is_synced and node is self.master:
             self._go_on_with(node)
 
     def _go_on_with(self, node: Node) -> None:
@@ -355,6 +392,7 @@ class Simulation(Troubles):
             text = f"{slave.host} stands at {slave.checked_end} of {self.master.held_end}: {slave.trouble}, {told[-2:]}"
             require(slave.checked_end == self.master.held_end, 17, text)
         judge_master(self.master, self.acknowledged)
+        self.sink.judge(self.master, may_lack=self._has_lost_power)
         log = self.master.log(self.master.held_end)
         self.counts["late, and there in the end"] += sum(log[put.start : put.end] == put.data for put in self.late)
         self.counts["checks"] = self.watch.checks

@@ -9,7 +9,10 @@ import pytest
 from tests.ha.faults import DEFAULT_DIALECT, FAULTS, noticed
 from tests.ha.lives import live, lived, table
 
-HAPPENED = ("puts", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "strangers", "lines dropped", "kills")
+HAPPENED = (
+    *("puts", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "batches again"),
+    *("strangers", "lines dropped", "kills", "isolations", "blackouts"),
+)
 QUICK = ("any acknowledgement counts", "acknowledged before it is written", "a copy too few")
 
 
@@ -21,6 +24,8 @@ def test_no_life_breaks_an_invariant() -> None:
 
 def test_a_life_follows_from_its_seed() -> None:
     assert live(7, 40) == live(7, 40)
+    first, again = live(12, 120), live(12, 120)  # masters are deposed in it, and second lines come
+    assert first == again
 
 
 @pytest.mark.slow

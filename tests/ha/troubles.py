@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from tests.ha.network import World
@@ -46,6 +46,15 @@ class Troubles:
         until = self.world.now_ms + self.random.choice((50, 2_000, 15_000, 45_000))
         self.world.partitions[frozenset((one.host, other.host))] = until
         self._count("partitions")
+
+    def _isolate(self, node: Node, others: Iterable[str]) -> None:
+        """Nobody reaches it but its clients, and it reaches nobody."""
+        until = self.world.now_ms + self.random.choice((2_000, 15_000, 30_000, 45_000))
+        for host in others:
+            if host != node.host:
+                pair = frozenset((node.host, host))
+                self.world.partitions[pair] = max(until, self.world.partitions.get(pair, 0))
+        self._count("isolations")
 
     def _freeze(self) -> None:
         node = self.random.choice(self.nodes)
