@@ -20,10 +20,10 @@ from tests.support.java_broker import SCRIPT, JavaClient, Oracle, OracleError, R
 from tests.support.places import PROJECT
 
 SOURCES = PROJECT / "tests" / "clients"
-CPP_LIBRARY = "ROCKETMQ_CPP_LIBRARY"
-"""The environment may name a librocketmq.so of 2.1 in place of the one of `CPP_PACKAGE`."""
-CPP_PACKAGE = "rocketmq==0.4.4"
-"""A Python package that carries Apache's C++ client, as it was shortly before 2.0."""
+CPP_PACKAGE = "rocketmq-python-cvs==2.1.0.3"
+"""A Python package that carries Apache's C++ client 2.1."""
+OLD_CPP_PACKAGE = "rocketmq==0.4.4"
+"""One that carries it as it was shortly before 2.0."""
 _BUILD_SECONDS = 600
 _ROUND_SECONDS = 150
 
@@ -38,6 +38,8 @@ class ClientProgram:
 
     name: str
     command: Callable[[Oracle], Sequence[str]]
+    lacks: frozenset[str] = frozenset()
+    """What the client has not: `oneway`, `batch` (the `how` of sends), `pull`, `topics` (it makes none by sending to them)."""
     has_transactions: bool = True
     has_batches: bool = True
     """Whether brokers take its batches for batches."""
@@ -96,15 +98,29 @@ def _go(servers: Oracle) -> list[str]:
     return [str(built)]
 
 
-def _cpp(servers: Oracle) -> list[str]:
-    given = os.environ.get(CPP_LIBRARY)
-    library = Path(given) if given else servers.home / CPP_PACKAGE / "rocketmq" / "librocketmq.so"
-    if given is None and not library.exists():
-        uv = Path(sys.executable).parent / "uv"
-        _make(
-            [str(uv), "pip", "install", "--no-deps", "--target", str(servers.home / CPP_PACKAGE), CPP_PACKAGE], SOURCES
-        )
-    return [sys.executable, "-m", "tests.clients.cpp_round", str(library)]
+def _cpp(package: str) -> Callable[[Oracle], Sequence[str]]:
+    def command(servers: Oracle) -> list[str]:
+        library = servers.home / package / "rocketmq" / "librocketmq.so"
+        if not library.exists():
+            uv = Path(sys.executable).parent / "uv"
+            _make([str(uv), "pip", "install", "--no-deps", "--target", str(servers.home / package), package], SOURCES)
+        return [sys.executable, "-m", "tests.clients.cpp_round", str(library)]
+
+    return command
+
+
+def _node(servers: Oracle) -> list[str]:
+    if shutil.which("npm") is None:
+        raise NotHereError("npm is not on the PATH")
+    built = servers.home / "node-round"
+    sources = list((SOURCES / "node").iterdir())
+    if not (built / "made").exists() or (built / "made").stat().st_mtime < max(file.stat().st_mtime for file in sources):
+        built.mkdir(parents=True, exist_ok=True)
+        for file in sources:
+            shutil.copy(file, built)
+        _make(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], built)
+        (built / "made").touch()
+    return ["node", str(built / "round.js")]
 
 
 def _make(command: Sequence[str], directory: Path) -> None:
@@ -123,6 +139,13 @@ def _make(command: Sequence[str], directory: Path) -> None:
 
 
 GO = ClientProgram("go", _go)
-CPP = ClientProgram(
-    "cpp", _cpp, has_transactions=CPP_LIBRARY in os.environ, has_batches=False, fails_alone=False, tells_queues=False
+CPP = ClientProgram("cpp", _cpp(CPP_PACKAGE), has_batches=False, fails_alone=False, tells_queues=False)
+OLD_CPP = ClientProgram(
+    "cpp-2019",
+    _cpp(OLD_CPP_PACKAGE),
+    has_transactions=False,
+    has_batches=False,
+    fails_alone=False,
+    tells_queues=False,
 )
+NODE = ClientProgram("node", _node, lacks=frozenset(("oneway", "batch", "pull", "topics")), has_transactions=False)
