@@ -26,7 +26,7 @@ from spark_mq.client.subscriptions import subscription
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
 from tests.support import own_servers
-from tests.support.client_programs import CPP, GO, NODE, OLD_CPP, ClientProgram, NotHereError, java
+from tests.support.client_programs import CPP, GO, NODE, OLD_CPP, RUST, ClientProgram, NotHereError, java
 from tests.support.java_broker import JavaClient, Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
@@ -41,7 +41,7 @@ NAMES = [
     *(f"ordered-{number}" for number in range(6)),
     *("large", "delayed"),
 ]
-PROGRAMS = [GO, CPP, OLD_CPP, NODE, *(java(version) for version in ("4.3.0", "4.9.7", "5.1.4", "5.3.3"))]
+PROGRAMS = [GO, CPP, OLD_CPP, NODE, RUST, *(java(version) for version in ("4.3.0", "4.9.7", "5.1.4", "5.3.3"))]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_client_does_all_that_it_can_at_our_servers(
     go_round(program, servers, broker, tmp_path)
 
 
-@pytest.mark.parametrize("program", [GO, CPP, NODE], ids=lambda program: program.name)
+@pytest.mark.parametrize("program", [GO, CPP, NODE, RUST], ids=lambda program: program.name)
 def test_a_client_that_signs_does_the_same_at_a_broker_with_access_control(
     program: ClientProgram, servers: Oracle, guarded: RunningBroker, tmp_path: Path
 ) -> None:
@@ -97,7 +97,7 @@ def go_round(
 ) -> None:
     """One program's round, and what must come of it."""
     topic = f"Round-{program.name.replace('.', '_')}"
-    more = {"sql": "true"} if program is GO else {}
+    more = {"sql": "true"} if program in (GO, RUST) else {}
     settings = ClientSettings((broker.name_server,), credentials=user)
     if user is not None:
         more |= {"accessKey": user.access_key, "secretKey": user.secret_key}

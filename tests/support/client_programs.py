@@ -25,6 +25,7 @@ CPP_PACKAGE = "rocketmq-python-cvs==2.1.0.3"
 OLD_CPP_PACKAGE = "rocketmq==0.4.4"
 """One that carries it as it was shortly before 2.0."""
 _BUILD_SECONDS = 600
+_RUST_BUILD_SECONDS = 1_800
 _ROUND_SECONDS = 150
 
 
@@ -123,7 +124,16 @@ def _node(servers: Oracle) -> list[str]:
     return ["node", str(built / "round.js")]
 
 
-def _make(command: Sequence[str], directory: Path) -> None:
+def _rust(servers: Oracle) -> list[str]:
+    if shutil.which("cargo") is None:
+        raise NotHereError("cargo is not on the PATH")
+    built = servers.home / "rust-round"
+    shutil.copytree(SOURCES / "rust", built, dirs_exist_ok=True)
+    _make(["cargo", "build"], built, seconds=_RUST_BUILD_SECONDS)
+    return [str(built / "target" / "debug" / "round")]
+
+
+def _make(command: Sequence[str], directory: Path, *, seconds: float = _BUILD_SECONDS) -> None:
     done = subprocess.run(
         command,
         cwd=directory,
@@ -131,7 +141,7 @@ def _make(command: Sequence[str], directory: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_BUILD_SECONDS,
+        timeout=seconds,
     )
     if done.returncode != 0:
         lines = (done.stdout + done.stderr).strip().splitlines()
@@ -149,3 +159,4 @@ OLD_CPP = ClientProgram(
     tells_queues=False,
 )
 NODE = ClientProgram("node", _node, lacks=frozenset(("oneway", "batch", "pull", "topics")), has_transactions=False)
+RUST = ClientProgram("rust", _rust)
