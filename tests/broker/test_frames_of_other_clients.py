@@ -143,7 +143,7 @@ def test_who_names_no_client_leaves_nothing(ask: Ask, broker: Broker) -> None:
 def test_a_commit_without_an_offset_is_refused(ask: Ask) -> None:
     asked(ask, "lean", 34, "", FRAMES["lean"]["heartbeat"].encode())
     send(ask, "lean", "TagA", b"x")
-    refused = asked(ask, "lean", 11, FRAMES["lean"]["pull"].replace('"sysFlag":2', '"sysFlag":3'))
+    refused = asked(ask, "lean", 11, FRAMES["lean"]["pull"].replace('"sysFlag":4', '"sysFlag":5'))
     assert refused.code == ResponseCode.SYSTEM_ERROR
     place = '"consumerGroup":"team","topic":"T","queueId":0,"setZeroIfNotFound":false'
     assert asked(ask, "lean", 14, place).code == ResponseCode.QUERY_NOT_FOUND
