@@ -29,9 +29,7 @@ _BY_NUMBER = {code.value: code for code in LanguageCode}
 _NUMBER = re.compile(r"(-?[0-9]{1,10})(?:\.0+)?", re.ASCII)
 _DIALECT_BYTES_MOST = 65_536
 """Of a header that is no plain JSON: what is read token by token takes its time, and all connections wait for it."""
-_NAMES = LikeNames(
-    ("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version")
-)
+_NAMES = LikeNames(("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version"))
 _name = lru_cache(1_024)(quoted)
 
 

@@ -26,7 +26,18 @@ from spark_mq.client.subscriptions import subscription
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
 from tests.support import own_servers
-from tests.support.client_programs import CPP, GO, NODE, OLD_CPP, RUST, ClientProgram, NotHereError, java
+from tests.support.client_programs import (
+    CPP,
+    GO,
+    NEW_GO,
+    NODE,
+    OLD_CPP,
+    OLD_GO,
+    RUST,
+    ClientProgram,
+    NotHereError,
+    java,
+)
 from tests.support.java_broker import JavaClient, Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
@@ -41,7 +52,19 @@ NAMES = [
     *(f"ordered-{number}" for number in range(6)),
     *("large", "delayed"),
 ]
-PROGRAMS = [GO, CPP, OLD_CPP, NODE, RUST, *(java(version) for version in ("4.3.0", "4.9.7", "5.1.4", "5.3.3"))]
+PROGRAMS = [
+    GO,
+    NEW_GO,
+    *OLD_GO,
+    CPP,
+    OLD_CPP,
+    NODE,
+    RUST,
+    *(
+        java(version)
+        for version in ("4.3.0", "4.5.2", "4.7.1", "4.8.0", "4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0")
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +120,16 @@ def go_round(
 ) -> None:
     """One program's round, and what must come of it."""
     topic = f"Round-{program.name.replace('.', '_')}"
-    more = {"sql": "true"} if program in (GO, RUST) else {}
+    more = {"sql": "true"} if program in (GO, NEW_GO, RUST) else {}
     settings = ClientSettings((broker.name_server,), credentials=user)
     if user is not None:
         more |= {"accessKey": user.access_key, "secretKey": user.secret_key}
     if "topics" in program.lacks:
         with Admin(settings) as admin:
-            admin.create_topic(NewTopic(topic, 4, 4))
-            wait_until(lambda: topic in admin.topics(), "the topic is registered")
+            names = [topic, f"{topic}Tx"]
+            for name in names:
+                admin.create_topic(NewTopic(name, 4, 4))
+            wait_until(lambda: set(names) <= set(admin.topics()), "the topics are registered")
     try:
         client = program.run(servers, broker, directory / "round.jsonl", topic, **more)
     except NotHereError as absent:

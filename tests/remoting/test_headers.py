@@ -249,6 +249,14 @@ def test_a_request_of_every_code_says_what_any_client_may_say() -> None:
         assert len(set(names)) == len(names), code
 
 
+def test_a_blank_is_no_number_where_there_need_be_none() -> None:
+    sent = {"a": "p", "b": "T", "c": "", "d": "", "e": "0", "f": "0", "g": "0", "h": "0", "l": ""}
+    header = read_header(SendMessageRequest, make_request(RequestCode.SEND_BATCH_MESSAGE, sent))
+    assert (header.default_topic_queue_count, header.max_reconsume_times) == (None, None)
+    with pytest.raises(HeaderError, match="field e is ''"):
+        read_header(SendMessageRequest, make_request(RequestCode.SEND_BATCH_MESSAGE, sent | {"e": ""}))
+
+
 def test_a_template_writes_what_the_whole_header_writes() -> None:
     def header(flag: int, properties: str) -> SendMessageRequest:
         return SendMessageRequest(

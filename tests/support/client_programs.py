@@ -40,7 +40,7 @@ class ClientProgram:
     name: str
     command: Callable[[Oracle], Sequence[str]]
     lacks: frozenset[str] = frozenset()
-    """What the client has not: `oneway`, `batch` (the `how` of sends), `pull`, `topics` (it makes none by sending to them)."""
+    """What the client has not: `oneway`, `batch` (the `how` of sends), `pull`, `topics` (it makes none, or not for transactions)."""
     has_transactions: bool = True
     has_batches: bool = True
     """Whether brokers take its batches for batches."""
@@ -88,15 +88,22 @@ def java(version: str) -> ClientProgram:
     return ClientProgram(f"java-{version}", command)
 
 
-def _go(servers: Oracle) -> list[str]:
-    if shutil.which("go") is None:
-        raise NotHereError("go is not on the PATH")
-    source = SOURCES / "go"
-    built = servers.home / "go-round"
-    if not built.exists() or built.stat().st_mtime < max(file.stat().st_mtime for file in source.iterdir()):
-        built.parent.mkdir(parents=True, exist_ok=True)
-        _make(["go", "build", "-o", str(built), "."], source)
-    return [str(built)]
+def _go(version: str | None = None) -> Callable[[Oracle], Sequence[str]]:
+    """Of a release, or of the one that go.mod names."""
+
+    def command(servers: Oracle) -> list[str]:
+        if shutil.which("go") is None:
+            raise NotHereError("go is not on the PATH")
+        directory = servers.home / f"go-round-{version or 'of-go.mod'}"
+        shutil.copytree(SOURCES / "go", directory, dirs_exist_ok=True)
+        tags = ["-tags", "before212"] if version is not None and version < "v2.1.2" else []
+        if version is not None:
+            _make(["go", "get", f"github.com/apache/rocketmq-client-go/v2@{version}"], directory)
+            _make(["go", "mod", "tidy"], directory)
+        _make(["go", "build", *tags, "-o", "round", "."], directory)
+        return [str(directory / "round")]
+
+    return command
 
 
 def _cpp(package: str) -> Callable[[Oracle], Sequence[str]]:
@@ -115,7 +122,9 @@ def _node(servers: Oracle) -> list[str]:
         raise NotHereError("npm is not on the PATH")
     built = servers.home / "node-round"
     sources = list((SOURCES / "node").iterdir())
-    if not (built / "made").exists() or (built / "made").stat().st_mtime < max(file.stat().st_mtime for file in sources):
+    if not (built / "made").exists() or (built / "made").stat().st_mtime < max(
+        file.stat().st_mtime for file in sources
+    ):
         built.mkdir(parents=True, exist_ok=True)
         for file in sources:
             shutil.copy(file, built)
@@ -148,7 +157,13 @@ def _make(command: Sequence[str], directory: Path, *, seconds: float = _BUILD_SE
         raise NotHereError(f"{' '.join(command)}: {lines[-1] if lines else done.returncode}")
 
 
-GO = ClientProgram("go", _go)
+GO = ClientProgram("go", _go())
+NEW_GO = ClientProgram("go-2.1.3-pre", _go("v2.1.3-0.20251226070945-2173d070fd1b"))
+"""As it was in December 2025."""
+OLD_GO = [
+    ClientProgram(f"go-{version}", _go(f"v{version}"), lacks=frozenset(("pull", "topics")), fails_alone=False)
+    for version in ("2.1.0", "2.1.1")
+]
 CPP = ClientProgram("cpp", _cpp(CPP_PACKAGE), has_batches=False, fails_alone=False, tells_queues=False)
 OLD_CPP = ClientProgram(
     "cpp-2019",
