@@ -97,7 +97,7 @@ class ClientHandlers:
         parts = self._parts
         with parts.lock:
             if request.producer_group is not None:
-                parts.producers.unregister(request.producer_group, asked.connection, request.client_id)
+                parts.producers.unregister(request.producer_group, asked.connection, request.client_id or "")
             if request.consumer_group is not None:
                 group = parts.find_group(request.consumer_group)
                 notifies = group is None or group.notify_consumer_ids_changed_enable

@@ -17,7 +17,7 @@ from spark_mq.broker.put_response import SendResponse
 from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting import message_headers as wire
 from storage.format.properties import decode_properties
@@ -99,10 +99,10 @@ class MessageHandlers:
             "PUSH_REPLY_TIME": str(asked.now_ms),
         }
         pushed = wire.ReplyMessageRequest(
-            producer_group=header.producer_group,
+            producer_group=request.producer_group,
             topic=header.topic,
-            default_topic=header.default_topic,
-            default_topic_queue_count=header.default_topic_queue_count,
+            default_topic=request.default_topic,
+            default_topic_queue_count=request.default_topic_queue_count,
             queue_id=header.queue_id,
             sys_flag=header.sys_flag,
             born_time_ms=header.born_time_ms,
@@ -271,14 +271,15 @@ def _sent(asked: Asked, response: SendResponse) -> RemotingCommand:
 def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
     """A send as its handler takes it."""
     command = asked.command
+    queue_count = header.default_topic_queue_count
     return SendRequest(
         topic=header.topic,
         body=asked.body,
         properties=decode_properties((header.properties or "").encode("utf-8", "surrogatepass")),
         queue_id=header.queue_id,
-        producer_group=header.producer_group,
-        default_topic=header.default_topic,
-        default_topic_queue_count=header.default_topic_queue_count,
+        producer_group=header.producer_group or "",
+        default_topic=NO_TEMPLATE if queue_count is None else header.default_topic or NO_TEMPLATE,
+        default_topic_queue_count=queue_count or 0,
         flag=header.flag,
         sys_flag=header.sys_flag,
         born_time_ms=header.born_time_ms,
@@ -286,7 +287,7 @@ def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
         reconsume_times=header.reconsume_times,
         max_reconsume_times=header.max_reconsume_times,
         unit_mode=bool(header.unit_mode),
-        is_batch=bool(header.is_batch) or command.code == RequestCode.SEND_BATCH_MESSAGE,
+        is_batch=bool(header.is_batch),
         logical=header.is_logical,
         client_version=command.version,
         are_properties_read=True,

@@ -16,7 +16,7 @@ from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull
 from spark_mq.broker.parts import BUILT_IN_GROUPS, BrokerParts
 from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.sql92 import Expression
-from spark_mq.remoting import RemotingCommand, RequestCode, write_header
+from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
 from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
 from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
 from storage.get_result import GetStatus
@@ -104,6 +104,8 @@ class PullHandler:
         request: PullMessageRequest = asked.header
         if self._parts.is_slave and not self._config.slave_read_enable:
             return asked.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
+        if request.sys_flag & COMMITS_OFFSET and request.commit_offset is None:
+            raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")
         try:
             with self._parts.lock:
                 pull = self._checked(asked, request)
@@ -180,7 +182,7 @@ class PullHandler:
         """Java: tryCommitOffset."""
         offsets, group, topic = self._parts.offsets, request.consumer_group, request.topic
         offsets.note_pull(group, topic, pull.queue_id, next_offset)
-        if may_wait and request.sys_flag & COMMITS_OFFSET:
+        if may_wait and request.sys_flag & COMMITS_OFFSET and request.commit_offset is not None:
             offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
 
     def _park(self, asked: Asked, request: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:

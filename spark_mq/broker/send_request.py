@@ -12,6 +12,8 @@ from storage.rules.message_check import TopicWish
 
 _INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")
 _BITS = dict.fromkeys(_INTEGERS, 32) | {"born_time_ms": 64}
+NO_TEMPLATE = ""
+"""A topic that is not there, whatever it is: with it as the template a send makes no topic."""
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 
 

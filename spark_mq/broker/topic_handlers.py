@@ -70,6 +70,7 @@ class TopicHandlers:
             )
             self._check_type(change)
             _check_counts(wanted)
+            _check_filter_type(wanted)
             if wanted != self._parts.topics.get(told.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
@@ -218,6 +219,13 @@ class TopicHandlers:
         settings, config = self._parts.service.settings, self._parts.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
         return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
+
+
+def _check_filter_type(topic: TopicConfig) -> None:
+    """Java: CreateTopicRequestHeader.checkFields."""
+    if topic.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+        remark = f"topicFilterType = [{topic.topic_filter_type}] value invalid"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _check_counts(topic: TopicConfig) -> None:

@@ -16,7 +16,7 @@ class CreateTopicRequest(TopicHeader):
     """A topic as it shall be."""
 
     topic: str
-    default_topic: str
+    default_topic: str | None = None
     read_queue_count: Int = wire("readQueueNums")
     write_queue_count: Int = wire("writeQueueNums")
     perm: Int

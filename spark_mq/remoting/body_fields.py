@@ -8,9 +8,9 @@ Fields are `str`, `bool`, `float`, `Int`, `Long`, `Annotated[str, …]` of an en
 arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Written are
 keys in alphabetical order without blanks, maps in the order that they have, nulls left out, integer keys bare and queues as keys as
 objects. Read is the dialect of `storage/format/fastjson.py`; unknown fields are passed over; null counts as absent, and what is
-absent has its default.
+absent has its default. Names may be spelt as `wire_class.py` says.
 
-Clients in other languages send numbers in quotes, booleans as 0 and 1, enums as their positions. All of them are read, as fastjson
+Clients in other languages send numbers in quotes or with a fraction of zeros, booleans as 0 and 1, enums as their positions. All of them are read, as fastjson
 converts them. An unknown name of an enum is null.
 
 Java: RemotingSerializable, TypeUtils.castToLong, castToBoolean, EnumDeserializer. Departure: other conversions of fastjson's (a
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from spark_mq.remoting.errors import BodyError
 from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer
-from spark_mq.remoting.wire_class import WireType, fits, is_required, wire_name
+from spark_mq.remoting.wire_class import LikeNames, WireType, fits, is_required, wire_name
 from storage.errors import StateFileError
 from storage.format.fastjson import double_text, parse_sent, quoted
 
@@ -53,6 +53,7 @@ _KEYS = json.JSONDecoder(strict=False)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})", re.ASCII)
 _BOOLEANS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
 """1 and 0 are in it: they equal True and False."""
+_QUEUE_NAMES = LikeNames(("topic", "brokerName", "queueId"))
 _BEYOND_ASCII = re.compile("[^\x00-\x7e]")
 
 
@@ -145,10 +146,12 @@ def _codec(body_class: type[WireBody]) -> _Codec:
 
 def _object_reader(body_class: type[WireBody], codecs: list[tuple[str, Field[Any], _Codec]]) -> _Reader:
     rows = [(name, found.name, codec.read, is_required(found)) for name, found, codec in codecs]
+    names = LikeNames(name for name, *_ in rows)
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _BadValueError(value, "it must be an object")
+        value = names.spelt(value)
         values = {}
         for name, attribute, read_value, is_needed in rows:
             found = value.get(name)
@@ -242,7 +245,7 @@ def _map_codec(key: _Codec, item: _Codec) -> _Codec:
 
 def _number_reader(bits: int) -> _Reader:
     def read(value: Any) -> int:
-        if type(value) is str and _NUMBER.fullmatch(value):
+        if (type(value) is str and _NUMBER.fullmatch(value)) or (type(value) is float and value.is_integer()):
             value = int(value)
         if type(value) is not int or not fits(value, bits):
             raise _BadValueError(value, f"it must be a number of {bits} bits")
@@ -281,6 +284,7 @@ def _read_queue_key(key: str) -> MessageQueue:
 
 def _read_queue(value: Any) -> MessageQueue:
     if isinstance(value, dict):
+        value = _QUEUE_NAMES.spelt(value)
         topic, broker_name, queue_id = value.get("topic"), value.get("brokerName"), value.get("queueId")
         if isinstance(topic, str) and isinstance(broker_name, str):
             return MessageQueue(topic, broker_name, _read_int(queue_id))

@@ -82,7 +82,7 @@ class GroupRequest(RpcHeader):
 class UnregisterClientRequest(RpcHeader):
     """A client leaves a group."""
 
-    client_id: str = wire("clientID")
+    client_id: str | None = wire("clientID", default=None)
     producer_group: str | None = None
     consumer_group: str | None = None
 

@@ -103,7 +103,10 @@ class HeaderTemplate:
 
 
 def read_header(header_class: type[H], command: RemotingCommand) -> H:
-    """The command's extFields as a header; those that it does not know are left alone. HeaderError where one is bad or missing."""
+    """The command's extFields as a header; those that it does not know are left alone. HeaderError where one is bad or missing.
+
+    A blank where a number may be missing is none: Java's headers that are read by reflection do the same, and 4.9 with all.
+    """
     is_short = not command.is_response and command.code in SHORT_NAMED
     is_empty_null = command.encoding is HeaderEncoding.ROCKETMQ
     found: Mapping[str, str] = command.ext_fields or {}
@@ -117,7 +120,8 @@ def read_header(header_class: type[H], command: RemotingCommand) -> H:
         try:
             values[name] = read(text)
         except ValueError:
-            raise HeaderError(header_class.__name__, key, text, rule) from None
+            if text or is_needed:
+                raise HeaderError(header_class.__name__, key, text, rule) from None
     defaults = _defaults(header_class)
     if defaults is None:
         return header_class(**values)

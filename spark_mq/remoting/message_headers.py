@@ -9,10 +9,11 @@ from spark_mq.remoting.wire_class import Int, Long, wire
 class SendMessageRequest(TopicHeader):
     """A message, or a batch of them: codes 10 and 324 with these names, 310, 320 and 325 with the short ones."""
 
-    producer_group: str = wire(short="a")
+    producer_group: str | None = wire(short="a", default=None)
     topic: str = wire(short="b")
-    default_topic: str = wire(short="c")
-    default_topic_queue_count: Int = wire("defaultTopicQueueNums", short="d")
+    default_topic: str | None = wire(short="c", default=None)
+    """The template for a topic that is not there; without it none is made, as without the number of queues."""
+    default_topic_queue_count: Int | None = wire("defaultTopicQueueNums", short="d", default=None)
     queue_id: Int = wire(short="e")
     sys_flag: Int = wire(short="f")
     born_time_ms: Long = wire("bornTimestamp", short="g")
@@ -47,10 +48,10 @@ class PullMessageRequest(TopicHeader):
     max_messages: Int = wire("maxMsgNums")
     sys_flag: Int
     """1 commit_offset counts, 2 may be held, 4 the subscription is in the request, 8 class filter, 16 lite."""
-    commit_offset: Long
-    suspend_timeout_ms: Long = wire("suspendTimeoutMillis")
+    commit_offset: Long | None = None
+    suspend_timeout_ms: Long = wire("suspendTimeoutMillis", default=0)
     subscription: str | None = None
-    sub_version: Long
+    sub_version: Long = 0
     expression_type: str | None = None
     max_message_bytes: Int | None = wire("maxMsgBytes", default=None)
     request_source: Int | None = None
@@ -115,7 +116,7 @@ class EndTransactionRequest(RpcHeader):
     half_commitlog_offset: Long = wire("commitLogOffset")
     commit_or_rollback: Int
     from_transaction_check: bool | None = False
-    message_id: str = wire("msgId")
+    message_id: str | None = wire("msgId", default=None)
     transaction_id: str | None = None
 
 

@@ -1,11 +1,12 @@
 """How headers and bodies are declared: frozen dataclasses whose fields know their names on the wire.
 
-Names on the wire are the Python names in camelCase unless `wire` says otherwise.
+Names on the wire are the Python names in camelCase unless `wire` says otherwise. As fastjson, a reader takes a name for the one that
+is spelt like it but for capitals, `_` and `-`, where that one is not there itself: `ClientId` and `client_id` for `clientID`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, field
 from typing import Annotated, Any, dataclass_transform
 
@@ -41,6 +42,25 @@ class WireType(type):
         """The class as a dataclass."""
         made = super().__new__(cls, name, bases, namespace)
         return dataclass(frozen=True, kw_only=True)(made)
+
+
+class LikeNames:
+    """The names of an object's fields, for objects from clients that spell them in their own way. Java: JavaBeanDeserializer.smartMatch."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._by_letters = {_letters(name): name for name in self._names}
+
+    def spelt(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The object with its fields under their names; the same one where nothing is spelt differently."""
+        if found.keys() <= self._names:
+            return found
+        like = {self._by_letters.get(_letters(name), name): value for name, value in found.items()}
+        return like | {name: value for name, value in found.items() if name in self._names}
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def wire_name(found: Field[Any]) -> str:

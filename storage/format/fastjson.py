@@ -1,14 +1,14 @@
 """The JSON dialect of a broker's `config/*.json`, as text to values and back.
 
 fastjson writes a map with integer keys without quotes (`{0:12,1:13}`) and, when it reads, takes unquoted
-names and single-quoted strings everywhere, so operators' hand-made files may hold those too. Reading gives
+names, single-quoted strings and a comma before a closing bracket everywhere, so operators' hand-made files may hold those too. Reading gives
 plain JSON to the standard parser. Other text is first made plain, token by token (a string is one token,
 whatever stands in it). Writing is plain JSON with quoted keys in fastjson's layout (tabs, no blank after a
 colon), which Java reads as well. What processes send each other has objects as keys too (`parse_sent`), and is written as fastjson
 writes it (`quoted`, `double_text`; the layout is `spark_mq/remoting/body_fields.py`).
 
 Java: com.alibaba.fastjson 1.2.83, RemotingSerializable.toJson / fromJson.
-Not supported: comments, trailing commas, NaN, class names (`@type`); references (`$ref`) are kept as they
+Not supported: comments, NaN, class names (`@type`); references (`$ref`) are kept as they
 are, not followed. Departure: numbers of more than 4,300 digits, and those that no double holds, are refused.
 """
 
@@ -96,9 +96,14 @@ def _parse_dialect(text: str, file: str | None, *, has_object_keys: bool = False
     """Text that may be no plain JSON, token by token: fifty times slower."""
     level = 0
     pieces: list[str] = []
+    last = -1  # the last piece that is no blank
     keys = _ObjectKeys(pieces)
     for token in _tokens(text, file):
         piece = _as_json(token, text, file)
+        if piece in ("}", "]") and last > 0 and pieces[last] == ",":
+            pieces[last] = ""
+        if token.lastgroup != "blank":
+            last = len(pieces)
         level += _LEVEL_CHANGES.get(piece, 0)
         if level > _LEVELS:
             raise _error(text, token.start(), file, f"it is nested more than {_LEVELS} levels deep")

@@ -133,6 +133,13 @@ def binary(*parts: bytes, remark_size: int = 0) -> bytes:
     return BINARY.pack(0, 0, 479, 1, 1, remark_size) + b"".join(parts)
 
 
+def test_a_long_header_is_plain_json() -> None:
+    header = b"{code:310,opaque:1,extFields:{" + b"a:'b'," * 11_000 + b"c:'d'}}"
+    with pytest.raises(FrameError, match="it is no JSON"):
+        decode_frame(frame(header))
+    assert decode_frame(frame(header[:30] + header[-7:])).ext_fields == {"c": "d"}
+
+
 @pytest.mark.parametrize(
     ("data", "field"),
     [
@@ -151,14 +158,17 @@ def binary(*parts: bytes, remark_size: int = 0) -> bytes:
         (frame(b"{"), "header"),
         (frame(SOUND + b"{}"), "header"),
         (frame(b'{"code":NaN,"opaque":1}'), "header"),
-        (frame(b"{'code':0,opaque:1}"), "header"),
+        (frame(b"{'code':0,opaque:1"), "header"),
+        (frame(b"{'code':NaN,opaque:1}"), "header"),
+        (frame(b"{'code':1e99,opaque:1}"), "code"),
+        (frame(b"{'code':1e999,opaque:1}"), "header"),
         (frame(b"[" * 490), "header"),
         (frame(b'{"code":"x","opaque":1}'), "code"),
         (frame(b'{"code":0}'), "opaque"),
         (frame(b'{"code":3,"flag":1}'), "opaque"),
         (frame(b'{"code":[],"opaque":1}'), "code"),
         (frame(b'{"code":true,"opaque":1}'), "code"),
-        (frame(b'{"code":1.0,"opaque":1}'), "code"),
+        (frame(b'{"code":1.5,"opaque":1}'), "code"),
         (frame(b'{"code":0,"opaque":2147483648}'), "opaque"),
         (frame(b'{"code":0,"opaque":1,"version":[]}'), "version"),
         (frame(b'{"code":0,"opaque":1,"remark":[]}'), "remark"),

@@ -20,11 +20,12 @@ from tests.support.java_broker import SCRIPT, JavaClient, Oracle, OracleError, R
 from tests.support.places import PROJECT
 
 SOURCES = PROJECT / "tests" / "clients"
-CPP_LIBRARY = "ROCKETMQ_CPP_LIBRARY"
-"""The environment may name a librocketmq.so of 2.1 in place of the one of `CPP_PACKAGE`."""
-CPP_PACKAGE = "rocketmq==0.4.4"
-"""A Python package that carries Apache's C++ client, as it was shortly before 2.0."""
+CPP_PACKAGE = "rocketmq-python-cvs==2.1.0.3"
+"""A Python package that carries Apache's C++ client 2.1."""
+OLD_CPP_PACKAGE = "rocketmq==0.4.4"
+"""One that carries it as it was shortly before 2.0."""
 _BUILD_SECONDS = 600
+_RUST_BUILD_SECONDS = 1_800
 _ROUND_SECONDS = 150
 
 
@@ -38,6 +39,8 @@ class ClientProgram:
 
     name: str
     command: Callable[[Oracle], Sequence[str]]
+    lacks: frozenset[str] = frozenset()
+    """What the client has not: `oneway`, `batch` (the `how` of sends), `pull`, `topics` (it makes none, or not for transactions)."""
     has_transactions: bool = True
     has_batches: bool = True
     """Whether brokers take its batches for batches."""
@@ -85,29 +88,61 @@ def java(version: str) -> ClientProgram:
     return ClientProgram(f"java-{version}", command)
 
 
-def _go(servers: Oracle) -> list[str]:
-    if shutil.which("go") is None:
-        raise NotHereError("go is not on the PATH")
-    source = SOURCES / "go"
-    built = servers.home / "go-round"
-    if not built.exists() or built.stat().st_mtime < max(file.stat().st_mtime for file in source.iterdir()):
-        built.parent.mkdir(parents=True, exist_ok=True)
-        _make(["go", "build", "-o", str(built), "."], source)
-    return [str(built)]
+def _go(version: str | None = None) -> Callable[[Oracle], Sequence[str]]:
+    """Of a release, or of the one that go.mod names."""
+
+    def command(servers: Oracle) -> list[str]:
+        if shutil.which("go") is None:
+            raise NotHereError("go is not on the PATH")
+        directory = servers.home / f"go-round-{version or 'of-go.mod'}"
+        shutil.copytree(SOURCES / "go", directory, dirs_exist_ok=True)
+        tags = ["-tags", "before212"] if version is not None and version < "v2.1.2" else []
+        if version is not None:
+            _make(["go", "get", f"github.com/apache/rocketmq-client-go/v2@{version}"], directory)
+            _make(["go", "mod", "tidy"], directory)
+        _make(["go", "build", *tags, "-o", "round", "."], directory)
+        return [str(directory / "round")]
+
+    return command
 
 
-def _cpp(servers: Oracle) -> list[str]:
-    given = os.environ.get(CPP_LIBRARY)
-    library = Path(given) if given else servers.home / CPP_PACKAGE / "rocketmq" / "librocketmq.so"
-    if given is None and not library.exists():
-        uv = Path(sys.executable).parent / "uv"
-        _make(
-            [str(uv), "pip", "install", "--no-deps", "--target", str(servers.home / CPP_PACKAGE), CPP_PACKAGE], SOURCES
-        )
-    return [sys.executable, "-m", "tests.clients.cpp_round", str(library)]
+def _cpp(package: str) -> Callable[[Oracle], Sequence[str]]:
+    def command(servers: Oracle) -> list[str]:
+        library = servers.home / package / "rocketmq" / "librocketmq.so"
+        if not library.exists():
+            uv = Path(sys.executable).parent / "uv"
+            _make([str(uv), "pip", "install", "--no-deps", "--target", str(servers.home / package), package], SOURCES)
+        return [sys.executable, "-m", "tests.clients.cpp_round", str(library)]
+
+    return command
 
 
-def _make(command: Sequence[str], directory: Path) -> None:
+def _node(servers: Oracle) -> list[str]:
+    if shutil.which("npm") is None:
+        raise NotHereError("npm is not on the PATH")
+    built = servers.home / "node-round"
+    sources = list((SOURCES / "node").iterdir())
+    if not (built / "made").exists() or (built / "made").stat().st_mtime < max(
+        file.stat().st_mtime for file in sources
+    ):
+        built.mkdir(parents=True, exist_ok=True)
+        for file in sources:
+            shutil.copy(file, built)
+        _make(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], built)
+        (built / "made").touch()
+    return ["node", str(built / "round.js")]
+
+
+def _rust(servers: Oracle) -> list[str]:
+    if shutil.which("cargo") is None:
+        raise NotHereError("cargo is not on the PATH")
+    built = servers.home / "rust-round"
+    shutil.copytree(SOURCES / "rust", built, dirs_exist_ok=True)
+    _make(["cargo", "build"], built, seconds=_RUST_BUILD_SECONDS)
+    return [str(built / "target" / "debug" / "round")]
+
+
+def _make(command: Sequence[str], directory: Path, *, seconds: float = _BUILD_SECONDS) -> None:
     done = subprocess.run(
         command,
         cwd=directory,
@@ -115,14 +150,28 @@ def _make(command: Sequence[str], directory: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_BUILD_SECONDS,
+        timeout=seconds,
     )
     if done.returncode != 0:
         lines = (done.stdout + done.stderr).strip().splitlines()
         raise NotHereError(f"{' '.join(command)}: {lines[-1] if lines else done.returncode}")
 
 
-GO = ClientProgram("go", _go)
-CPP = ClientProgram(
-    "cpp", _cpp, has_transactions=CPP_LIBRARY in os.environ, has_batches=False, fails_alone=False, tells_queues=False
+GO = ClientProgram("go", _go())
+NEW_GO = ClientProgram("go-2.1.3-pre", _go("v2.1.3-0.20251226070945-2173d070fd1b"))
+"""As it was in December 2025."""
+OLD_GO = [
+    ClientProgram(f"go-{version}", _go(f"v{version}"), lacks=frozenset(("pull", "topics")), fails_alone=False)
+    for version in ("2.1.0", "2.1.1")
+]
+CPP = ClientProgram("cpp", _cpp(CPP_PACKAGE), has_batches=False, fails_alone=False, tells_queues=False)
+OLD_CPP = ClientProgram(
+    "cpp-2019",
+    _cpp(OLD_CPP_PACKAGE),
+    has_transactions=False,
+    has_batches=False,
+    fails_alone=False,
+    tells_queues=False,
 )
+NODE = ClientProgram("node", _node, lacks=frozenset(("oneway", "batch", "pull", "topics")), has_transactions=False)
+RUST = ClientProgram("rust", _rust)

@@ -1,5 +1,5 @@
 // go run . OUT.jsonl ns=ADDRESS topic=NAME group=NAME: all that an application does, by Apache's Go client.
-// The lines are those that tests/interop/test_other_clients.py describes.
+// The lines are those that tests/support/client_programs.py describes. since212.go has what releases before 2.1.2 have not.
 package main
 
 import (
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
-	"github.com/apache/rocketmq-client-go/v2/admin"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
@@ -106,7 +105,7 @@ type bookkeeper struct{}
 
 func (bookkeeper) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
 	return map[string]primitive.LocalTransactionState{"commit": primitive.CommitMessageState, "rollback": primitive.RollbackMessageState,
-		"unknown": primitive.UnknowState}[name(m.Body)]
+		"unknown": primitive.LocalTransactionState(3)}[name(m.Body)]
 }
 
 func (bookkeeper) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
@@ -127,19 +126,7 @@ func main() {
 	resolver := primitive.NewPassthroughResolver(servers)
 	background := context.Background()
 
-	operator, err := admin.NewAdmin(admin.WithResolver(resolver), admin.WithCredentials(keys))
-	must("admin", err)
-	for _, one := range []string{topic + "Tx", topic + "Made"} {
-		must("create topic", operator.CreateTopic(background, admin.WithTopicCreate(one), admin.WithBrokerAddrCreate(given["broker"])))
-	}
-	groups, err := operator.GetAllSubscriptionGroup(background, given["broker"], 3*time.Second)
-	must("groups", err)
-	write(line{"type": "fact", "name": "groups", "count": len(groups.SubscriptionGroupTable)})
-	topics, err := operator.FetchAllTopicList(background)
-	must("topics", err)
-	write(line{"type": "fact", "name": "topics", "topics": topics.TopicList})
-	must("delete topic", operator.DeleteTopic(background, admin.WithTopicDelete(topic+"Made"), admin.WithBrokerAddrDelete(given["broker"]),
-		admin.WithNameSrvAddr(servers)))
+	administer(given)
 
 	p, err := rocketmq.NewProducer(producer.WithNsResolver(resolver), producer.WithCredentials(keys), producer.WithGroupName(group+"-producer"), producer.WithRetry(2),
 		producer.WithQueueSelector(producer.NewRoundRobinQueueSelector()))
@@ -220,32 +207,7 @@ func main() {
 		consumers = append(consumers, push(servers, group+"-sql", topic, consumer.MessageSelector{Type: consumer.SQL92, Expression: "TAGS = 'TagB'"}, "sql"))
 	}
 
-	pull, err := rocketmq.NewPullConsumer(consumer.WithGroupName(group+"-pull"), consumer.WithInstance("pull"), consumer.WithNsResolver(resolver),
-		consumer.WithCredentials(keys))
-	must("pull consumer", err)
-	must("subscribe", pull.Subscribe(topic, consumer.MessageSelector{}))
-	must("start", pull.Start())
-	queues, err := operator.FetchPublishMessageQueues(background, topic)
-	must("queues", err)
-	for _, queue := range queues {
-		offset := int64(0)
-		for {
-			r, err := pull.PullFrom(background, queue, offset, 32)
-			must("pull", err)
-			if r.Status == primitive.PullFound {
-				for _, m := range r.GetMessageExts() {
-					got("pull", m)
-				}
-			}
-			offset = r.NextBeginOffset
-			if offset >= r.MaxOffset { // another pull would be held
-				break
-			}
-		}
-		must("update", pull.UpdateOffset(queue, offset))
-		write(line{"type": "fact", "name": "queue", "queueId": queue.QueueId, "max": offset})
-	}
-	must("persist", pull.PersistOffset(background, topic))
+	pullAll(given)
 
 	for i := 0; i < 600 && !(count("all") >= 34 && count("tags") >= 8 && count("orderly") >= 33 && count("transactions") >= 2); i++ {
 		time.Sleep(100 * time.Millisecond) // routes of retry topics are asked for each 30 s
@@ -254,10 +216,8 @@ func main() {
 	for _, c := range consumers {
 		c.Shutdown()
 	}
-	pull.Shutdown()
 	transactions.Shutdown()
 	p.Shutdown()
-	operator.Close()
 	write(line{"type": "done"})
 	os.Exit(0)
 }

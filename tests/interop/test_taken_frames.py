@@ -1,0 +1,92 @@
+"""Apache's broker takes the frames that ours takes from clients that spell names their own way, or say no more than is needed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.topic_calls import NewTopic
+from spark_mq.remoting import FrameReader, RemotingCommand
+from tests.broker import test_frames_of_other_clients as frames
+from tests.broker.test_frames_of_other_clients import Ask
+from tests.support.java_broker import Oracle, RunningBroker, wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+"""What a client of gRPC begins with."""
+
+
+@pytest.fixture(scope="module")
+def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with oracle.namesrv() as name_server, oracle.broker(tmp_path_factory.mktemp("java-"), name_server) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(broker: RunningBroker) -> Iterator[Ask]:
+    """The topic is new. A client's answers on a connection of its own, as soon as what it has sent can be pulled."""
+    connections: dict[str, socket.socket] = {}
+    with Admin(ClientSettings((broker.name_server,))) as admin:
+        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        for topic in ("T", "New"):
+            admin.delete_topic(topic)
+        admin.create_topic(NewTopic("T", 1, 1))
+        wait_until(lambda: "T" in admin.topics(), "the topic is registered")
+
+        def answered(client: str, frame: bytes) -> RemotingCommand:
+            if client not in connections:
+                connections[client] = _opened(broker.address)
+            connections[client].sendall(frame)
+            reader = FrameReader()
+            answers: list[RemotingCommand] = []
+            while not answers:
+                answers = [command for command in reader.feed(connections[client].recv(65_536)) if command.is_response]
+            place = (answers[0].ext_fields or {}).get("queueOffset")
+            if place is not None:
+                wait_until(lambda: sum(admin.max_offsets("T").values()) > int(place), "the message is dispatched")
+            return answers[0]
+
+        yield answered
+    for connection in connections.values():
+        connection.close()
+
+
+def _opened(address: str) -> socket.socket:
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+@pytest.mark.parametrize("client", ["pascal", "lean"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        frames.test_a_send_is_stored_with_its_properties,
+        frames.test_queues_are_locked,
+        frames.test_a_heartbeat_makes_a_consumer_that_gets_its_tags_alone,
+    ],
+)
+def test_apaches_broker_takes_them_too(ask: Ask, client: str, check: Callable[[Ask, str], None]) -> None:
+    check(ask, client)
+
+
+def test_apaches_broker_makes_a_topic_without_a_word_of_a_template(ask: Ask) -> None:
+    frames.test_a_topic_is_made_without_a_word_of_a_template(ask)
+
+
+def test_apaches_broker_refuses_what_ours_refuses(ask: Ask) -> None:
+    frames.test_code_320_alone_makes_no_batch(ask)
+    for kind in ('"0"', '"x"'):
+        frames.test_a_topic_of_an_unknown_filter_type_is_not_made(ask, kind)
+
+
+@pytest.mark.parametrize("preface", [HTTP2, b"GET / HTTP/1.1\r\n\r\n"])
+def test_apaches_servers_hang_up_on_http(broker: RunningBroker, preface: bytes) -> None:
+    for address in (broker.name_server, broker.address):
+        with _opened(address) as opened:
+            opened.sendall(preface)
+            assert opened.recv(1) == b""
