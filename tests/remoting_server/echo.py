@@ -28,6 +28,7 @@ NO_FRAMES: Mapping[str, bytes] = {
     "header": struct.pack(">iI", 100, 97),
     "json": struct.pack(">iI", 12, 8) + b"no json!",
     "http": b"GET / HTTP/1.1\r\n\r\n",
+    "http2, as gRPC's clients": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
     "tls": b"\x16\x03\x01\x02\x00",
 }
 """Bytes that begin no frame, by what they are instead."""

@@ -133,6 +133,15 @@ def _node(servers: Oracle) -> list[str]:
     return ["node", str(built / "round.js")]
 
 
+def _ons(servers: Oracle) -> list[str]:
+    directory = servers.home / "ons-round"
+    shutil.copytree(SOURCES / "ons", directory, dirs_exist_ok=True)
+    if not (directory / "lib").exists():
+        _make(["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={directory}/lib"], directory)
+    _make(["javac", "-nowarn", "-cp", "lib/*", "-d", "classes", "OnsRound.java"], directory)
+    return ["java", f"-Duser.home={servers.directory}", "-cp", f"{directory}/classes:{directory}/lib/*", "OnsRound"]
+
+
 def _rust(servers: Oracle) -> list[str]:
     if shutil.which("cargo") is None:
         raise NotHereError("cargo is not on the PATH")
@@ -175,3 +184,5 @@ OLD_CPP = ClientProgram(
 )
 NODE = ClientProgram("node", _node, lacks=frozenset(("oneway", "batch", "pull", "topics")), has_transactions=False)
 RUST = ClientProgram("rust", _rust)
+ONS = ClientProgram("ons", _ons, lacks=frozenset(("batch", "pull", "topics")))
+"""Aliyun's client in Java."""
