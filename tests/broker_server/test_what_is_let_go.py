@@ -5,17 +5,18 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
 from tests.broker_server.test_running_broker import running
-from tests.support.java_broker import free_ports
+from tests.support.java_broker import free_ports, wait_until
 from tests.support.name_server import our_name_server
 
 SERVER = "spark_mq.broker", "spark_mq.remoting_server", "storage.service", "storage.messages", "storage.put"
@@ -48,6 +49,12 @@ def _module(each: object) -> str:
     return str(getattr(each, "__module__", None) or type(each).__module__)
 
 
+def _has_route(consumer: PullConsumer) -> bool:
+    with suppress(ClientError):
+        return bool(consumer.queues("Topic"))
+    return False
+
+
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_requests_that_were_answered_wait_for_no_garbage_collector(tmp_path: Path, flush: str) -> None:
     with our_name_server(tmp_path) as names:
@@ -71,6 +78,7 @@ def test_requests_that_were_answered_wait_for_no_garbage_collector(tmp_path: Pat
                 consumer.commit()
 
             producer.send(Message("Topic", b"makes the topic"))
+            wait_until(lambda: _has_route(consumer), "the name server has heard of the topic")
             consumer.assign(consumer.queues("Topic"))
             ask(FEW)  # makes what is made once
             with _nobody_looks():
