@@ -10,8 +10,8 @@ keys in alphabetical order without blanks, maps in the order that they have, nul
 objects. Read is the dialect of `storage/format/fastjson.py`; unknown fields are passed over; null counts as absent, and what is
 absent has its default. Names may be spelt as `wire_class.py` says.
 
-Clients in other languages send numbers in quotes or with a fraction of zeros, booleans as 0 and 1, enums as their positions. All of them are read, as fastjson
-converts them. An unknown name of an enum is null.
+Clients in other languages send numbers in quotes or with a fraction of zeros, booleans as 0 and 1, enums as their positions. All of
+them are read, as fastjson converts them. An unknown name of an enum is null.
 
 Java: RemotingSerializable, TypeUtils.castToLong, castToBoolean, EnumDeserializer. Departure: other conversions of fastjson's (a
 fraction to an integer, "Y" to true, a number with commas) raise BodyError.

@@ -45,7 +45,10 @@ class WireType(type):
 
 
 class LikeNames:
-    """The names of an object's fields, for objects from clients that spell them in their own way. Java: JavaBeanDeserializer.smartMatch."""
+    """The names of an object's fields, for objects from clients that spell them in their own way.
+
+    Java: JavaBeanDeserializer.smartMatch.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)

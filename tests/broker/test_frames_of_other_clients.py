@@ -1,9 +1,10 @@
 """What clients in other languages write: numbers in quotes, enums as positions, booleans in capitals, zeros left out.
 
-The vector has it as their sources do: rocketmq-client-cpp 2.1 (cpp), rocketmq-client-go 2.1.2 (go) and a batch of its 2.1.0 (go210, which Apache's 5.3 refuses), NewLife.RocketMQ (net), ali-ons
-(node), rocketmq-client-erl (erlang), a serializer that leaves out zeros (zeros). tests/interop/test_other_clients.py runs programs
-of some. Two are of nobody in particular: one writes names as C# and Go spell them (pascal), one no more than Apache's servers need,
-in JSON that only fastjson reads (lean). tests/interop/test_taken_frames.py says the same of Apache's broker.
+The vector has it as their sources do: rocketmq-client-cpp 2.1 (cpp), rocketmq-client-go 2.1.2 (go) and a batch of its 2.1.0 (go210,
+which Apache's 5.3 refuses), NewLife.RocketMQ (net), ali-ons (node), rocketmq-client-erl (erlang), a serializer that leaves out zeros
+(zeros). tests/interop/test_other_clients.py runs programs of some. Two are of nobody in particular: one writes names as C# and Go
+spell them (pascal), one no more than Apache's servers need, in JSON that only fastjson reads (lean).
+tests/interop/test_taken_frames.py says the same of Apache's broker.
 """
 
 from __future__ import annotations
