@@ -188,7 +188,7 @@ class MessageHandlers:
                 commit_log_offset=header.half_commitlog_offset,
                 commit_or_rollback=header.commit_or_rollback,
                 from_transaction_check=bool(header.from_transaction_check),
-                msg_id=header.message_id,
+                msg_id=header.message_id or "",
                 transaction_id=header.transaction_id,
                 topic=header.topic,
                 client_address=asked.connection.address,

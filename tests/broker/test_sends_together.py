@@ -50,7 +50,7 @@ def send(body: bytes, *, queue_id: int = 0, topic: str = "Orders", flag: int = 0
 def batch(*bodies: bytes) -> RemotingCommand:
     whole = encode_batch([BatchedMessage(body, b"UNIQ_KEY\x01%b\x02" % body) for body in bodies])
     made = send(whole)
-    return made._replace(code=RequestCode.SEND_BATCH_MESSAGE)
+    return made._replace(code=RequestCode.SEND_BATCH_MESSAGE, ext_fields={**(made.ext_fields or {}), "m": "true"})
 
 
 def together(broker: Broker, *commands: RemotingCommand) -> list[RemotingCommand]:
