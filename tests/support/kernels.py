@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Literal, TypeVar
 
+import numpy as np
 import pytest
 
 from storage.compiler import COMPILER, ENVIRONMENT
@@ -59,6 +60,6 @@ def both(function: Callable[[], T]) -> tuple[T, T]:
     few = function()
     with kernels("off"):
         exact = function()
-    assert few == exact
+    np.testing.assert_equal(few, exact)
     with kernels(ON):
         return exact, function()

@@ -192,8 +192,9 @@ def _name_server_requests(samples: Samples) -> list[bytes]:
 
 def _read_texts(content: bytes, directory: Path) -> bool:
     """A name server's file, by Java's or by anybody."""
-    found = parse_kv_config(content.decode("utf-8", "replace"), "kvConfig.json")
-    with suppress(UnicodeEncodeError):
+    text = content.decode("utf-8", "replace")
+    found = parse_kv_config(text, "kvConfig.json")
+    if "\\ud" not in text.lower():  # half of a surrogate pair is written with a question mark
         assert parse_kv_config(found.text(), "kvConfig.json") == found
     return bool(found.tables)
 
