@@ -24,7 +24,6 @@ from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.format.record_block import OwnBlock, RecordBlock, RecordRun, with_body
 from storage.format.record_content import content_sum
-from storage.log.pages_ahead import AHEAD_BYTES, PagesAhead
 from storage.log.placement import Placement
 from storage.put.put import INDEX_LEASE_MS
 from storage.put.store_writer import StoreWriter
@@ -76,11 +75,6 @@ class SharedLog:
         self._lacks_room = False
         self._stretches = [] if begun_at is None else [(begun_at, writer.log_end)]
 
-    @property
-    def left_bytes(self) -> int:
-        """How many bytes of records are to come at most."""
-        return self._left
-
     def reserve_again(self) -> None:
         """Reserve what is left of the room anew where others have put since, and taken some of it."""
         self._look()
@@ -129,12 +123,10 @@ def append_slices(
     )
     readable_rows = 0 if goes_on is not None and shared.is_shared else _READABLE_ROWS
     any_record = writer.settings.encode(outgoing_ledger_message(LedgerStatement(SLICE, batch, 0), now_ms=0))
-    with closing(_loaded(slices)) as loaded, PagesAhead(writer.file_system) as pages:
+    with closing(_loaded(slices)) as loaded:
         for part in loaded:
             with shared.turn():
                 shared.reserve_again()
-                if shared.left_bytes > SLICE_BYTES:
-                    pages.make(writer.room_ahead(min(shared.left_bytes, AHEAD_BYTES)))
                 if goes_on is not None and not goes_on():
                     break
                 if not placements and tail.row_count and writer.log_end == tail.log_end:

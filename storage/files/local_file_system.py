@@ -6,7 +6,6 @@ import ctypes
 import errno
 import hashlib
 import logging
-import mmap
 import os
 import platform
 import re
@@ -247,24 +246,6 @@ class LocalFileSystem:
         descriptor = os.open(path, os.O_RDWR)
         try:
             os.posix_fallocate(descriptor, position, length)
-        finally:
-            os.close(descriptor)
-
-    def make_pages(self, path: str, position: int, length: int) -> None:
-        """Pages of the page cache for the holes at the beginning of a part of an existing file, so that a write there only copies.
-
-        What the file reads as does not change, and nothing is read from a disk.
-        """
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            start, end = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE, position + length
-            try:
-                end = min(end, os.lseek(descriptor, start, os.SEEK_DATA))
-            except OSError as error:
-                if error.errno != errno.ENXIO:  # no data from there on
-                    raise
-            if start < end:
-                os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
         finally:
             os.close(descriptor)
 

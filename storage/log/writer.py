@@ -30,7 +30,6 @@ from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
 from storage.log.next_file import NextFile
-from storage.log.pages_ahead import FileStretch
 from storage.log.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
@@ -150,14 +149,6 @@ class CommitLogWriter:
             self._write_while_stamping(pieces)
         self.end = self.written_end = placement.end
         return placement
-
-    def room_ahead(self, size_bytes: int) -> FileStretch:
-        """Where the next so many bytes go, as far as the last file has room for them."""
-        file_end = self._file_end(self.end)
-        file_start = file_end - self.file_size_bytes
-        return FileStretch(
-            self._path(file_start), self.end - file_start, min(self.end + size_bytes, file_end) - file_start
-        )
 
     @property
     def unsynced(self) -> set[str]:

@@ -31,7 +31,6 @@ from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys, queue_entries
 from storage.log.next_file import NextFile
-from storage.log.pages_ahead import FileStretch
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_row import TornRow
@@ -160,10 +159,6 @@ class StoreWriter(RawWriter):
     def drop_next_file(self) -> None:
         """Delete a file of the log that was made ahead and not begun."""
         self._log_writer.drop_next_file()
-
-    def room_ahead(self, size_bytes: int) -> FileStretch:
-        """Where the log's next so many bytes go, as far as its last file has room for them."""
-        return self._log_writer.room_ahead(size_bytes)
 
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         """Append the runs in order and dispatch them; returns their places. All records get one store time.
