@@ -17,9 +17,7 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -52,9 +50,6 @@ from storage.recovery.index import Indexer, IndexPlan, plan_index
 from storage.recovery.parts import StoreParts
 from storage.recovery.quarantine import Quarantine
 from storage.recovery.queues import QueueWriters
-
-AHEAD_FROM_BYTES = 64 << 20
-"""Of more log than that a thread reads on while queues and index are entered."""
 
 
 def plan_recovery(
@@ -263,13 +258,10 @@ def apply_recovery(
         for batch in _batches(log, start, plan.dispatch_end, delays_ms):
             writers.append(batch, start, wrongly_cut)
         writers.enter_held()
-    start = min(plan.walk_start, index_start)
-    batches = _batches(log, start, plan.dispatch_end, delays_ms, on_progress)
-    with closing(_one_ahead(batches) if plan.dispatch_end - start > AHEAD_FROM_BYTES else batches) as ahead:
-        for batch in ahead:
-            writers.append(batch, dispatch_start)
-            if indexer is not None:
-                indexer.append(batch)
+    for batch in _batches(log, min(plan.walk_start, index_start), plan.dispatch_end, delays_ms, on_progress):
+        writers.append(batch, dispatch_start)
+        if indexer is not None:
+            indexer.append(batch)
     writers.enter_held()
     if writers.broken:
         parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
@@ -383,17 +375,8 @@ def _batches(
     end: int,
     delays_ms: tuple[int, ...],
     on_progress: Callable[[int, int], None] | None = None,
-) -> Generator[DispatchBatch]:
+) -> Iterator[DispatchBatch]:
     for offsets, records in log.walk(start, check_crc=False, wanted=DISPATCHED, limit=end) if start < end else ():
         yield dispatch(offsets, records, delays_ms)
         if on_progress is not None:
             on_progress(int(offsets[-1]) - start, end - start)
-
-
-def _one_ahead(batches: Iterator[DispatchBatch]) -> Generator[DispatchBatch]:
-    """The same, each read and decoded in another thread while the one before it is entered."""
-    with ThreadPoolExecutor(1) as reading:
-        upcoming = reading.submit(next, batches, None)
-        while (batch := upcoming.result()) is not None:
-            upcoming = reading.submit(next, batches, None)
-            yield batch
