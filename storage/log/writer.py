@@ -266,8 +266,8 @@ class CommitLogWriter:
             start = room_end
 
     def _reserve_more(self, path: str, file_start: int, start: int, end: int, needed_end: int) -> bool:
-        """Room up to `end`, if that is more than is needed and there is so much."""
-        if end <= needed_end:
+        """Room up to `end`, if that is more than is needed and there is so much; of small files none is reserved that nobody needs."""
+        if end <= needed_end or self.file_size_bytes <= RESERVE_BYTES:
             return False
         try:
             self._file_system.reserve(path, start - file_start, end - start)

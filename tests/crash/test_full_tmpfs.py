@@ -124,7 +124,7 @@ def _puts(place: Path, *, sync_flush: bool, opens_when_full: bool) -> None:
             places.add(place_without_room(error))
         putter.judge()
         ballast.drop()
-    assert places >= {"commitlog", "consumequeue"}
+    assert places >= {"commitlog", "consumequeue"}, places
     store = putter.sinks.open()
     putter.put(store)
     store.close()

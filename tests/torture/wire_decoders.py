@@ -94,7 +94,12 @@ def _write_again(command: RemotingCommand) -> None:
 
 def _frames(samples: Samples) -> list[bytes]:
     streams = [stream for stream in captured_streams().values() if len(stream) < 6_000]
-    return [*streams, *(one.data for one in captured_frames()[::40] if len(one.data) < 4_000)]
+    loose = b"{code:105,'opaque':7,flag:0,extFields:{topic:'Orders',},}"  # fastjson's liberties
+    return [
+        *streams,
+        *(one.data for one in captured_frames()[::40] if len(one.data) < 4_000),
+        struct.pack(">ii", 4 + len(loose), len(loose)) + loose,
+    ]
 
 
 def _frame_bombs() -> Sequence[bytes]:

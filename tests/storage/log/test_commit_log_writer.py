@@ -15,7 +15,7 @@ import pytest
 
 from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import Message, encode_record
+from storage.format.record import BLANK_SIZE, Message, encode_record
 from storage.format.record_block import BlockColumns
 from storage.log import writer as commit_log_writer
 from storage.log.commit_log import CommitLog
@@ -235,13 +235,26 @@ def test_room_is_reserved_in_every_file_that_is_needed(tmp_path: Path) -> None:
     assert files.reserved == [
         (f"{0:020d}", 1_000, FILE_SIZE - 1_000),
         (f"{FILE_SIZE:020d}", 0, FILE_SIZE),
-        (f"{2 * FILE_SIZE:020d}", 0, FILE_SIZE),
+        (f"{2 * FILE_SIZE:020d}", 0, 1_000 + 2 * (100 + BLANK_SIZE)),
     ]
     assert sorted(path.stat().st_size for path in (tmp_path / "commitlog").iterdir()) == [FILE_SIZE] * 3
     assert writer.end == 1_000
     assert len(list(walk(tmp_path))) == 1, "what is reserved reads as free space"
     append(writer, 3_000, 2_000, 3_000)
     assert len(list(walk(tmp_path))) == 4
+
+
+@pytest.mark.parametrize("room", [10**9, 6_000])
+def test_of_large_files_room_is_reserved_in_steps_where_there_is_so_much(room: int, tmp_path: Path) -> None:
+    size = 4 * commit_log_writer.RESERVE_BYTES
+    files = FullDisk(room)
+    writer = writer_in(tmp_path, files=files, file_size=size)
+    for _ in range(5):
+        writer.reserve(1_000, 1_000)
+        append(writer, 1_000)
+    one = [(f"{0:020d}", 0, commit_log_writer.RESERVE_BYTES)]
+    each = [(f"{0:020d}", 1_000 * number, 1_000) for number in range(5)]
+    assert files.reserved == (one if room == 10**9 else each)
 
 
 def test_room_is_reserved_for_what_a_rolled_file_leaves_unused(tmp_path: Path) -> None:
