@@ -243,7 +243,7 @@ class MessageStore(FollowedStore):
             raise StoreRefusedError(self.root, "; ".join(reasons))
 
     def _lock(self, options: OpenOptions) -> LocalFileSystem:
-        """The store's lock, before anything is read for writing (STORE.md 13), when it is our turn among those that wait for it."""
+        """The store's lock, before anything is read for writing, when it is our turn among those that wait for it."""
         files = _local(self._file_system, self.root)
         self._take_lock(files, options)
         return files

@@ -50,6 +50,7 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
 from storage.transaction.asking import Asking
 from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -300,8 +301,9 @@ class Broker:
         parts = self.parts
         self._messages.ender.write_all(now_ms)
         unasked = Asking(threads=1)
+        rules = CheckRules.of(parts.config)
         report = check_half_messages(
-            parts.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, asking=unasked
+            parts.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=unasked
         )
         for place, _ in report.asked_again:
             self._ask_producer(parts.service.message_by_commitlog_offset(place))

@@ -88,7 +88,6 @@ class TransactionEnder:
         self._writer = store_of(store).writer
         self._put = put or put_into(store, needs_copies=False)  # what a fail-over takes back is asked about again
         self._rpc_hooks = tuple(rpc_hooks)
-        self._op_size = rules.transaction_op_msg_max_size
         self._turns = Turns()
         self._writing = threading.Lock()
         """Held while op messages are written; before `_lock`."""
@@ -144,7 +143,11 @@ class TransactionEnder:
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""
-        self._config = config
+        rules = config.transaction
+        with self._lock:
+            self._config = config
+            self._ops.max_size_bytes = rules.transaction_op_msg_max_size
+            self._ops.interval_ms = rules.transaction_op_batch_interval
 
     def write_due(self, now_ms: int) -> None:
         """Write the op message that is due, if one is."""
@@ -244,7 +247,7 @@ class TransactionEnder:
                 offsets = self._ops.take(now_ms)
             try:
                 places = [
-                    self._put_op(op, now_ms) for op in op_messages(np.array(offsets, np.int64), self._op_size, now_ms)
+                    self._put_op(op, now_ms) for op in op_messages(np.array(offsets, np.int64), self._ops.max_size_bytes, now_ms)
                 ]
             except BaseException:
                 with self._lock:

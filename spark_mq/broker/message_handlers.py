@@ -17,7 +17,7 @@ from spark_mq.broker.put_response import SendResponse
 from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest
+from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest, broker_properties
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting import message_headers as wire
 from storage.format.properties import decode_properties
@@ -25,6 +25,7 @@ from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.messages.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
 from storage.service.pending import Pending
+from storage.transaction.check_plan import CheckRules
 from storage.transaction.discard import redrive_one
 
 
@@ -92,12 +93,8 @@ class MessageHandlers:
         return AskClients(((connection, self._pushed_reply(asked, header, request)),), _PUSH_MS, answer)
 
     def _pushed_reply(self, asked: Asked, header: wire.SendMessageRequest, request: SendRequest) -> RemotingCommand:
-        send = self._parts.config.send
-        properties = dict(request.properties) | {
-            "MSG_REGION": send.region_id,
-            "TRACE_ON": str(send.trace_on).lower(),
-            "PUSH_REPLY_TIME": str(asked.now_ms),
-        }
+        own = broker_properties(self._parts.config.send) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
+        properties = dict(request.properties) | own
         pushed = wire.ReplyMessageRequest(
             producer_group=request.producer_group,
             topic=header.topic,
@@ -214,7 +211,7 @@ class MessageHandlers:
         if parts.is_slave:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} this broker is a slave")
         with parts.service.exclusive() as store:
-            report = redrive_one(store, half, asked.now_ms)
+            report = redrive_one(store, half, asked.now_ms, CheckRules.of(parts.config))
         if not report.put_back:
             why = "was put back before" if report.back_before else "has ended" if report.ended else "is too old"
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")

@@ -42,7 +42,7 @@ from spark_mq.broker.send_hooks import (
     run_after,
     run_before,
 )
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.send_request import SendRequest, broker_properties
 from spark_mq.broker.store_put import (
     HandlerStore,
     Put,
@@ -140,7 +140,7 @@ class SendMessageHandler:
         self._holds_order_lock = holds_order_lock
         self._is_congested = settings.full_slots
         self._disk_use = disk_use or partial(disk_use_of, store)
-        self._added = {"MSG_REGION": self._config.send.region_id, "TRACE_ON": str(self._config.send.trace_on).lower()}
+        self._added = broker_properties(self._config.send)
         self._mappings = store.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()
         self._prepared: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class SendMessageHandler:
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""
-        self._config = config
+        self._config, self._added = config, broker_properties(config.send)
 
     def begin(self, request: SendRequest) -> Pending[SendResponse]:
         """A send in two steps, of which the first waits for no put: what is returned waits, and is to be asked once.

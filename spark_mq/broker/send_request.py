@@ -9,12 +9,18 @@ from spark_mq.broker.retry import CURRENT_VERSION
 from storage.format.record import host_text
 from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.rules.message_check import TopicWish
+from storage.settings.nouns import SendConfig
 
 _INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")
 _BITS = dict.fromkeys(_INTEGERS, 32) | {"born_time_ms": 64}
 NO_TEMPLATE = ""
 """A topic that is not there, whatever it is: with it as the template a send makes no topic."""
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
+
+
+def broker_properties(send: SendConfig) -> dict[str, str]:
+    """What a broker says of itself in each message that is sent, and in the answer. Java: SendMessageProcessor.buildMsgContext."""
+    return {"MSG_REGION": send.region_id, "TRACE_ON": str(send.trace_on).lower()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

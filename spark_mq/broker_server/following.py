@@ -58,7 +58,7 @@ class Following:
 
 def known_master(configuration: Configuration) -> KnownMaster:
     """The master that name servers name when the broker registers, or that serves at haMasterAddress."""
-    ha_address = configuration.ha_master_address
+    ha_address = configuration.process.ha_master_address
     asking = configuration.client or ClientSettings((ha_address or "",))  # then nobody is asked
     return KnownMaster(asking, ha_address)
 

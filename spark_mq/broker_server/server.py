@@ -90,7 +90,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
             is_slave=is_slave,
-            relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.fails_fast else None,
+            relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
         self._batches = None if is_slave else BatchServer(service, committed=self.broker.heed_batch)
         self._mode = mode
@@ -212,7 +212,7 @@ class RunningBroker:
     def _keep_in_sync(self, listener: ReplicationListener) -> None:
         mode = self._mode
         if mode is not None and mode.role.is_master:
-            behind_ms = int(self._configuration.store.settings.get("haMaxTimeSlaveNotCatchup", 15_000))
+            behind_ms = self._configuration.store.replication.ha_max_time_slave_not_catchup
             self.keeper = SyncKeeper(
                 self._service, listener.replicas, mode.role, mode.controllers, mode.doubt, behind_ms
             )

@@ -63,6 +63,12 @@ class ProcessSettings:
     check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
     """Between two looks for half messages that nobody has ended."""
     clean_interval_ms: int = setting("cleanResourceInterval", 10_000, "int")
+    fails_fast: bool = setting("brokerFastFailureEnable", True, "boolean")
+    """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
+    controllers: str = setting("controllerAddr", "", "String")
+    """Addresses between semicolons."""
+    ha_master_address: str | None = setting("haMasterAddress", None, "String")
+    """Where a slave's master serves its log, where the file says so and not the name servers."""
 
     verifies_servers: bool = setting("tls.client.authServer", False, "boolean")
     trust_file: str | None = setting("tls.client.trustCertPath", None, "String")
@@ -146,27 +152,16 @@ class Configuration:
     @property
     def controllers(self) -> ClientSettings | None:
         """Where its controllers are, and how they are spoken to; None = none says what it is."""
-        addresses = self.store.settings.get("controllerAddr", "")
         if not self.store.mode.enable_controller_mode:
             return None
-        found = tuple(filter(None, (part.strip() for part in addresses.split(";"))))
+        found = tuple(filter(None, (part.strip() for part in self.process.controllers.split(";"))))
         asking = self.client or ClientSettings(found, credentials=self.access.credentials)
         return replace(asking, name_servers=found)
-
-    @property
-    def ha_master_address(self) -> str | None:
-        """Where a slave's master serves its log, where the file says so and not the name servers."""
-        return self.store.settings.get("haMasterAddress") or None
 
     @property
     def broker_name(self) -> str:
         """As configured, else this machine's name."""
         return self.store.identity.broker_name or socket.gethostname()
-
-    @property
-    def fails_fast(self) -> bool:
-        """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
-        return self.store.settings.get("brokerFastFailureEnable", "true").lower() == "true"
 
     def pool(self, pool: Pool) -> PoolSettings:
         """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
@@ -175,7 +170,7 @@ class Configuration:
         """
         texts = self.store.settings
         capacity = int(texts.get(_CAPACITIES[pool], pool.capacity))
-        waits = self.fails_fast and pool in _WAITS
+        waits = self.process.fails_fast and pool in _WAITS
         wait_ms = int(texts.get(_WAITS[pool], pool.longest_wait_ms or 0)) if waits else None
         together = GROUP_MESSAGES if pool is Pool.SEND else 1
         quick_seconds = _QUICK_SECONDS if pool in (Pool.PULL, Pool.LITE_PULL) else None
@@ -205,7 +200,7 @@ _NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
 FOLLOWED = frozenset(
     {
         *(each.metadata["java"] for noun in _NOUNS for each in fields(noun)),
-        *(*_CAPACITIES.values(), *_WAITS.values(), "brokerFastFailureEnable"),
+        *(*_CAPACITIES.values(), *_WAITS.values()),
     }
 )
 """Names of settings that the process goes by, and no store."""
@@ -227,13 +222,13 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
         raise ConfigurationError(file, None, "brokerIP1", rule)
     process = read_settings(ProcessSettings, texts, file)
     if store.mode.enable_controller_mode:
-        if not store.settings.get("controllerAddr"):
+        if not process.controllers:
             rule = "it is missing: with enableControllerMode a controller says whether the broker is master"
             raise ConfigurationError(file, None, "controllerAddr", rule)
     elif store.mode.broker_role == "SLAVE":
         if process.broker_id <= 0:
             raise ConfigurationError(file, None, "brokerId", "a slave has one that is greater than 0")
-        if not process.addresses and not store.settings.get("haMasterAddress"):
+        if not process.addresses and not process.ha_master_address:
             rule = "it is missing: a slave finds its master by its name servers, or by haMasterAddress"
             raise ConfigurationError(file, None, "namesrvAddr", rule)
     elif process.broker_id != 0:

@@ -1,4 +1,4 @@
-"""Exactly once: a batch of staged segments goes into the log whole, and never twice (DESIGN 6).
+"""Exactly once: a batch of staged segments goes into the log whole, and never twice.
 
     the lock is held, the store is open (open intents are finished then)
     1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then all is done

@@ -1,4 +1,4 @@
-"""The ledger survives retention: the newest END of each sink is written again before its file goes (DESIGN 6).
+"""The ledger survives retention: the newest END of each sink is written again before its file goes.
 
 Without it a sink that rested for longer than the store keeps its files would be known only by its consumer offset, which tells
 its last batch but not whose it was.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 
@@ -17,14 +18,20 @@ _NAME = "spark_mq/master.json"
 
 
 def lost_epoch(file_system: LocalFileSystem, root: str) -> int | None:
-    """The epoch in which the store's master may have lost the end of its log; None = nothing was lost."""
+    """The epoch in which the store's master may have lost the end of its log; None = nothing was lost.
+
+    Raises StateFileError for a note that cannot be read: nobody knows then.
+    """
     content = _content(file_system, root)
     if content is None:
         return None
-    with suppress(ValueError, KeyError, TypeError):
+    try:
         document = json.loads(content)
-        return None if document["bootId"] == file_system.boot_id() else int(document["epoch"])
-    return None
+        epoch, boot_id = int(document["epoch"]), str(document["bootId"])
+    except (ValueError, KeyError, TypeError):
+        rule = f"an epoch and a bootId are expected, found {content!r:.80}; whether the log's end was lost is unknown"
+        raise StateFileError(f"{root}/{_NAME}", 0, 0, rule) from None
+    return None if boot_id == file_system.boot_id() else epoch
 
 
 def note_epoch(file_system: LocalFileSystem, root: str, epoch: int) -> None:

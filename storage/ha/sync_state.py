@@ -28,7 +28,7 @@ class _Joining:
 class SyncState:
     """The set of one master. Not thread-safe; `now_ms` never goes back."""
 
-    def __init__(self, own_id: int, members: frozenset[int], epoch: int, now_ms: int, behind_ms: int = 15_000) -> None:
+    def __init__(self, own_id: int, members: frozenset[int], epoch: int, now_ms: int, behind_ms: int) -> None:
         """`behind_ms` is haMaxTimeSlaveNotCatchup."""
         self.own_id = own_id
         self.members = members | {own_id}

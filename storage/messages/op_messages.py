@@ -60,8 +60,10 @@ class OpBatch:
     """
 
     def __init__(self, max_size_bytes: int, interval_ms: int, now_ms: int) -> None:
-        self._max_size_bytes = max_size_bytes
-        self._interval_ms = interval_ms
+        self.max_size_bytes = max_size_bytes
+        """Of the text of one op message."""
+        self.interval_ms = interval_ms
+        """For how long the last may wait."""
         self._last_write_ms = now_ms
         self._offsets: list[int] = []
         self._size_bytes = 0
@@ -76,12 +78,12 @@ class OpBatch:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether to write now. Java: batchSendOpMessage."""
-        waited = now_ms - self._last_write_ms >= self._interval_ms
-        return bool(self._offsets) and (waited or self._size_bytes >= self._max_size_bytes)
+        waited = now_ms - self._last_write_ms >= self.interval_ms
+        return bool(self._offsets) and (waited or self._size_bytes >= self.max_size_bytes)
 
     def messages(self, now_ms: int) -> list[InnerMessage]:
         """The op messages of all that wait. `written` says that they stand in the log."""
-        return op_messages(np.array(self._offsets, np.int64), self._max_size_bytes, now_ms)
+        return op_messages(np.array(self._offsets, np.int64), self.max_size_bytes, now_ms)
 
     def take(self, now_ms: int) -> list[int]:
         """All that wait, for whoever writes them now; nothing waits then, and the time begins anew."""

@@ -1,7 +1,7 @@
 """What a put and a commit share: records appended, entered into queues and index, checkpointed. Java: CommitLog.asyncPutMessages,
 ReputMessageService, StoreCheckpoint.
 
-The order is the contract (DESIGN 4): the index time in the checkpoint · records · their sync under SYNC_FLUSH · queue entries ·
+The order is the contract: the index time in the checkpoint · records · their sync under SYNC_FLUSH · queue entries ·
 index. `append` does all of it. `append_records` leaves off behind the records, for a sync that serves many puts
 (`put_service.py`); `dispatch` goes on with what the flush policy lets readers see by then, and with nothing else. After an error
 half-way nobody knows what stands on the disk, so the writer takes nothing more: opening the store again recovers it.

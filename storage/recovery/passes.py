@@ -10,7 +10,7 @@ Passes, in order:
   5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
   6. dispatch: records that have no queue entry, or no index keys, yet
   7. sync everything, then the checkpoint
-Where we leave Java's way: damage is refused (DESIGN 8); a record exactly at the queues' greatest end is dispatched on a clean
+Where we leave Java's way: damage is refused; a record exactly at the queues' greatest end is dispatched on a clean
 load too; a queue that lost its first files is rebuilt whole; the index is complete and has no doubles.
 """
 

@@ -334,6 +334,7 @@ class ReplicationConfig:
     ha_housekeeping_interval: int = field(default=20_000, metadata=_java("haHousekeepingInterval", "ms"))
     ha_transfer_batch_size: int = field(default=32_768, metadata=_java("haTransferBatchSize", "bytes"))
     ha_max_gap_not_in_sync: int = field(default=268_435_456, metadata=_java("haMaxGapNotInSync", "bytes"))
+    ha_max_time_slave_not_catchup: int = field(default=15_000, metadata=_java("haMaxTimeSlaveNotCatchup", "ms"))
     in_sync_replicas: int = field(default=1, metadata=_java("inSyncReplicas", "copies"))
     min_in_sync_replicas: int = field(default=1, metadata=_java("minInSyncReplicas", "copies"))
     total_replicas: int = field(default=1, metadata=_java("totalReplicas", "copies"))

@@ -83,9 +83,9 @@ def redrive(
     return _put_back(store, discarded, now_ms, rules or CheckRules.of(store.config))
 
 
-def redrive_one(store: MessageStore, discarded: Message, now_ms: int) -> RedriveReport:
+def redrive_one(store: MessageStore, discarded: Message, now_ms: int, rules: CheckRules) -> RedriveReport:
     """As `redrive`, of one message of the discard topic."""
-    return _put_back(store, half_at(store, discarded), now_ms, CheckRules.of(store.config))
+    return _put_back(store, half_at(store, discarded), now_ms, rules)
 
 
 def _put_back(store: MessageStore, discarded: Halves, now_ms: int, rules: CheckRules) -> RedriveReport:

@@ -293,6 +293,31 @@ def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so
         assert last.properties.items() >= first.properties.items()
 
 
+def test_what_messages_are_given_and_when_halves_are_given_up_follow_an_operator_at_once(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers, service = BrokerPeers(broker, clock), broker.parts.service
+        told = b"regionId=north\ntraceOn=false\ntransactionCheckMax=1\ntransactionOpBatchInterval=0\n"
+        assert peers.ask("admin", 25, {}, told).code == 0
+        fields, body = sent("T")
+        half = fields | {"f": 4, "i": "TRAN_MSG\x01true\x02PGROUP\x01p\x02", "g": clock.now_ms}
+        answers = [peers.ask("p", 310, half, body) for _ in range(4)]
+        assert [(answer.ext_fields or {})["MSG_REGION"] for answer in answers] == ["north"] * 4
+        with service.exclusive() as store:
+            found = store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
+            assert {(each.properties["MSG_REGION"], each.properties["TRACE_ON"]) for each in found} == {("north", "false")}
+        for each in found[:2]:
+            place = {"tranStateTableOffset": each.queue_offset, "commitLogOffset": each.commitlog_offset}
+            assert peers.ask("p", 37, {"producerGroup": "p", "commitOrRollback": 8, "transactionId": "", **place}).code == 0
+        with service.exclusive() as store:
+            assert store.max_offset("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 2, "no commit's op message waits for others"
+        for _ in range(3):
+            clock.now_ms += 7_000
+            broker.check_transactions(clock.now_ms)
+        with service.exclusive() as store:
+            assert store.max_offset("TRANS_CHECK_MAX_TIME_TOPIC", 0) == 2
+
+
 def wait_for(met: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 60
     while not met() and time.monotonic() < deadline:

@@ -47,7 +47,7 @@ def effect(text: str) -> dict[str, object]:
         del goes_by[f"StoreConfig.{lines}"]
     assert found.store.warnings == (), text
     pools = {pool: found.pool(pool) for pool in Pool}
-    return {**goes_by, "pools": pools, "fails fast": found.fails_fast}
+    return {**goes_by, "pools": pools}
 
 
 def other(name: str, value: str) -> str:

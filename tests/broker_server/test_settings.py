@@ -59,6 +59,7 @@ def test_names_that_the_process_goes_by_are_known_and_others_are_not() -> None:
 
 def test_a_broker_names_the_settings_that_it_does_not_follow_alone() -> None:
     followed = b"transactionCheckInterval=1\nwaitTimeMillsInSendQueue=5\nbrokerFastFailureEnable=false\nauthenticationEnabled=true\n"
+    followed += b"haMaxTimeSlaveNotCatchup=1\nhaMasterAddress=b:1\ncontrollerAddr=c:1\n"
     found = read_configuration(followed + b"namesrvAddr=a:1\nsendMessageThreadPoolNums=7\n", "broker.conf", {})
     assert unread_settings(found.unfollowed) == ("sendMessageThreadPoolNums",)
 

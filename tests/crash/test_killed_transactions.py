@@ -100,7 +100,7 @@ def messages(root: Path, topic: str) -> list[Message]:
 
 
 def check(root: Path) -> None:
-    """What a broker would find (STORE.md 10): visible what is committed, once; ended by op what has an end; the rest open."""
+    """What a broker would find: visible what is committed, once; ended by op what has an end; the rest open."""
     expected = [(task, n, STATES[n % 5]) for task in (0, 1) for n in range(ROWS)]
     halves = messages(root, "RMQ_SYS_TRANS_HALF_TOPIC")
     assert Counter(half.body.decode() for half in halves) == Counter(body(task, n) for task, n, _ in expected)

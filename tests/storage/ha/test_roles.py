@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
 from storage.format.replication import FrameEpoch, MasterHandshake
@@ -15,6 +16,8 @@ from storage.ha.followed_epochs import FollowedEpochs
 from storage.ha.replicas import UNPROVEN, Replica
 from storage.ha.roles import Role, Term, next_role
 from storage.ha.sync_state import NEAR_BYTES, PATIENCE_MS, SyncState
+
+BEHIND_MS = 15_000
 
 
 def replica(broker_id: int, acknowledged: int, *, is_learner: bool = False) -> Replica:
@@ -28,7 +31,7 @@ def joined(state: SyncState, *replicas: Replica, end: int, now_ms: int = 0) -> f
 
 
 def test_a_replica_is_waited_for_before_the_controller_is_asked() -> None:
-    state = SyncState(1, frozenset({1}), 5, 0)
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     assert state.look((replica(2, 100),), 100, 0) is None
     assert state.union == {1, 2}
     assert state.look((replica(2, 100),), 200, 1) is None, "it lacks what came until puts waited for it"
@@ -37,14 +40,14 @@ def test_a_replica_is_waited_for_before_the_controller_is_asked() -> None:
 
 
 def test_far_replicas_learners_and_strangers_to_the_log_are_not_waited_for() -> None:
-    state = SyncState(1, frozenset({1}), 5, 0)
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     others = replica(2, 10), replica(3, UNPROVEN), replica(4, NEAR_BYTES, is_learner=True)
     assert joined(state, *others, end=NEAR_BYTES + 11) is None
     assert state.union == {1}
 
 
 def test_who_joins_and_does_not_catch_up_is_waited_for_no_longer() -> None:
-    state = SyncState(1, frozenset({1}), 5, 0)
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     assert joined(state, replica(2, 10), end=20) is None
     assert state.look((replica(2, 10),), 20, PATIENCE_MS + 1) is None
     assert state.union == {1}
@@ -53,7 +56,7 @@ def test_who_joins_and_does_not_catch_up_is_waited_for_no_longer() -> None:
 
 
 def test_old_and_new_count_until_the_controller_answers() -> None:
-    state = SyncState(1, frozenset({1, 2}), 5, 0)
+    state = SyncState(1, frozenset({1, 2}), 5, 0, BEHIND_MS)
     assert state.look((replica(2, 10),), 10, 0) is None
     wanted = state.look((), 10, 1)
     assert wanted == {1}
@@ -66,7 +69,7 @@ def test_old_and_new_count_until_the_controller_answers() -> None:
 
 
 def test_an_answer_that_is_lost_leaves_all_waited_for_until_another_one_says_what_holds() -> None:
-    state = SyncState(1, frozenset({1}), 5, 0)
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     wanted = joined(state, replica(2, 10), end=10)
     assert wanted == {1, 2}
     state.asks(wanted)
@@ -91,12 +94,16 @@ def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the
     path = tmp_path / "spark_mq" / "master.json"
     path.write_text(path.read_text().replace(files.boot_id(), "another"))
     assert lost_epoch(files, root) == 7
+    for damaged in ("", "{", "[]", '{"epoch": 7}', '{"epoch": "x", "bootId": "b"}'):
+        path.write_text(damaged)
+        with pytest.raises(StateFileError, match="master.json"):
+            lost_epoch(files, root)
     forget_epoch(files, root)
     assert lost_epoch(files, root) is None
 
 
 def test_a_refused_stranger_is_no_longer_waited_for() -> None:
-    state = SyncState(1, frozenset({1}), 5, 0)
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     wanted = joined(state, replica(9, 10), end=10)
     assert wanted == {1, 9}
     state.asks(wanted)

@@ -1,4 +1,4 @@
-"""broker.conf: found where DESIGN says, read as Java reads it, judged before a store is opened."""
+"""broker.conf: found, read as Java reads it, judged before a store is opened."""
 
 from __future__ import annotations
 

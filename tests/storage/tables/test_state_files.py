@@ -41,7 +41,7 @@ MAPPINGS = """{
 	"topicQueueMappingInfoMap":{"Static":{"topic":"Static","bname":"broker-lab","totalQueues":1,"epoch":1,"hostedQueues":{0:[
 		{"gen":0,"queueId":0,"bname":"broker-lab","logicOffset":0,"startOffset":0,"endOffset":-1,"timeOfStart":-1,"timeOfEnd":-1}]}}}
 }"""
-"""topicQueueMapping.json by STORE.md 7.7: no client makes a broker write one without a second broker."""
+"""topicQueueMapping.json: no client makes a broker write one without a second broker."""
 MOST_CUTS = 120
 
 
