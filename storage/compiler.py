@@ -35,7 +35,7 @@ Mode = Literal["auto", "off", "on", "check"]
 KERNELS = "storage.format.kernels"
 ROWS_THAT_PAY = 500_000
 """Loading Numba and compiled code costs a process 0.3 s and makes a row up to 0.6 µs cheaper: who had so many may have as many more."""
-FEW_ROWS = 64
+ROWS_WITHOUT_KERNELS = 64
 """A server's puts come one by one, and none of them is to wait while kernels are loaded."""
 ROWS_BETWEEN_LOOKS = 100_000
 """While another process compiles."""

@@ -4,7 +4,7 @@
     outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
     for event in broker.take_events(): ...                   # notices to clients, pulls to be run again, topics to be registered
     broker.tick(now_ms)                                      # several times a second: what is due
-    broker.closed(connection, now_ms)                        # a connection ended
+    broker.closed(connection)                                # it ended
 
 Thread-safe: `answer` may be called by many threads; puts run beside each other, the rest takes turns. Requests to be answered later are
 the server's to keep. Java: BrokerController, with the processors that it registers.

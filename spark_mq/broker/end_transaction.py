@@ -247,7 +247,8 @@ class TransactionEnder:
                 offsets = self._ops.take(now_ms)
             try:
                 places = [
-                    self._put_op(op, now_ms) for op in op_messages(np.array(offsets, np.int64), self._ops.max_size_bytes, now_ms)
+                    self._put_op(op, now_ms)
+                    for op in op_messages(np.array(offsets, np.int64), self._ops.max_size_bytes, now_ms)
                 ]
             except BaseException:
                 with self._lock:

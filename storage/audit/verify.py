@@ -32,7 +32,7 @@ from storage.format.record_batch import Records
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
-from storage.put.put import INDEX_LEASE_MS
+from storage.put.raw_writer import INDEX_LEASE_MS
 from storage.queues.store import ConsumeQueueStore
 
 __all__ = ["Finding", "Kind", "VerifyReport", "verify"]

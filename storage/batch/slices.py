@@ -25,7 +25,7 @@ from storage.files.file_system import Scratch
 from storage.format.record_block import OwnBlock, RecordBlock, RecordRun, with_body
 from storage.format.record_content import content_sum
 from storage.log.placement import Placement
-from storage.put.put import INDEX_LEASE_MS
+from storage.put.raw_writer import INDEX_LEASE_MS
 from storage.put.store_writer import StoreWriter
 
 SLICE_BYTES = 4 << 20

@@ -43,3 +43,8 @@ class StoreEnds:
     """From this place on the log waits until it is confirmed; None = nothing ever does."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
     """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""
+
+    @property
+    def last_store_time_ms(self) -> int:
+        """Store time of the last record; 0 if there is none."""
+        return self.last_record.store_time_ms if self.last_record else 0

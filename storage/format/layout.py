@@ -18,15 +18,6 @@ _STRUCT_CODES = {
 }
 
 
-FEW_ROWS = 64
-"""Up to so many rows go one by one where arrays of so few would cost more."""
-
-
-def is_few(count: int) -> bool:
-    """Whether so many rows go one by one."""
-    return count <= FEW_ROWS
-
-
 def struct_of(layout: np.dtype) -> struct.Struct:
     """The scalar `struct.Struct` of a packed big-endian NumPy structure; `V` fields become `bytes`."""
     codes = [">"]

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
+from storage.format.few import is_few
 from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
-from storage.format.layout import is_few, struct_of, view_at
+from storage.format.layout import struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.compiler import FEW_ROWS
+from storage.compiler import ROWS_WITHOUT_KERNELS
 from storage.format.kernels.compiled import DECODE, sealed
 from storage.format.layout import row_windows
 from storage.format.properties import PropertyMaps
@@ -153,7 +153,9 @@ class Walker:
             return None
         positions, sizes, properties = (self._memory.longs(name, room) for name in ("positions", "sizes", "properties"))
         count = kernels.walk(sealed(buffer), 0, positions, sizes, properties)
-        if not count or (count < FEW_ROWS and _has_more(buffer, int(positions[count - 1] + sizes[count - 1]))):
+        if not count or (
+            count < ROWS_WITHOUT_KERNELS and _has_more(buffer, int(positions[count - 1] + sizes[count - 1]))
+        ):
             return None
         self._rows = count
         positions, sizes, properties = (column[:count].copy() for column in (positions, sizes, properties))

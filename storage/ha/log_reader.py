@@ -44,8 +44,10 @@ class LogReader:
     def look(self, *, at_files: bool = False) -> None:
         """See how far the log goes now; with `at_files` also where it begins."""
         self.end, self.epochs = self._end(), self._epochs()
-        if at_files or not self.log.files or self.end > self.log.files[-1].end:
+        if at_files:
             self.log.list_files()
+        else:
+            self.log.see(self.end)
 
     @property
     def confirm_offset(self) -> int:

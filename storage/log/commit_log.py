@@ -100,6 +100,11 @@ class CommitLog:
         for path in self._open_files.keys() - {file.path for file in self.files}:
             self._open_files.pop(path, None)  # its map would keep its room; whoever reads in it has it still
 
+    def see(self, end: int) -> None:
+        """Look again where the log, which ends at `end` now, has grown out of the files that are known."""
+        if end > (self.files[-1].end if self.files else 0):
+            self.list_files()
+
     @property
     def minimum(self) -> int:
         """The first byte that is still there; 0 of an empty log."""

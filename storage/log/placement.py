@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import MessageIllegalError
+from storage.format.few import is_few
 from storage.format.kernels.compiled import ENTER, as_int64
-from storage.format.layout import is_few
 from storage.format.record import BLANK_SIZE
 
 

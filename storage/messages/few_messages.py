@@ -1,10 +1,11 @@
 """A few messages as a broker puts them, each with its property string made: records one by one, where columns would cost more.
 
     EncodedMessage ─few_block▶ records          ordinary ones, of IPv4 clients: what a broker takes most of the time
-                   ─columns_of▶ InnerMessages   the others, and many: by columns
+                   ─columns_of▶ InnerMessages   the others: by columns
 
-A row of columns costs next to nothing, and columns of one row as much as those of a thousand. `few_block` makes the bytes that columns
-make, and leaves to them what is seldom: halves, waiting messages, IPv6, sums over records, and what is too large for its record.
+A row of columns costs next to nothing, and columns of one row as much as those of a thousand: a request that brings a thousand
+messages costs the same either way, a smaller one less by records. `few_block` makes the bytes that columns make, and leaves to
+them what is seldom: halves, waiting messages, IPv6, sums over records, and what is too large for its record.
 """
 
 from __future__ import annotations

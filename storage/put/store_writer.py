@@ -44,7 +44,7 @@ from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig, TopicTable
 
 CHECKPOINT_INTERVAL_MS = 60_000
-"""Java: flushConsumeQueueThoroughInterval."""
+"""Ours: a store that is put to by no service, whose turns follow flushConsumeQueueThoroughInterval."""
 
 
 class StoreWriter(RawWriter):
@@ -77,7 +77,7 @@ class StoreWriter(RawWriter):
         )
         self._undispatched: deque[AppendedRun] = deque()
         self._undispatched_rows = 0
-        last_ms = ends.last_record.store_time_ms if ends.last_record else 0
+        last_ms = ends.last_store_time_ms
         self._written_ms = self._dispatched_ms = last_ms
         self.dispatched_end = ends.log_end if ends.held_from is None else ends.held_from
         """Up to where queues and index know the log."""
@@ -232,14 +232,14 @@ class StoreWriter(RawWriter):
                 for entries in queue_entries(batch):
                     self.derived.mend_entries(entries)
                 if len((missing := self.derived.missing_keys(index_keys(batch))).key_hashes):
-                    self._claim_index_time(self.ends.last_record.store_time_ms if self.ends.last_record else 0, 0)
+                    self._claim_index_time(self.ends.last_store_time_ms, 0)
                     self.derived.enter_keys(missing)
         except BaseException as error:
             self.fail(error)
             raise
 
     def _next_store_time_ms(self) -> int:
-        return max(self.clock(), self.ends.last_record.store_time_ms if self.ends.last_record else 0)
+        return max(self.clock(), self.ends.last_store_time_ms)
 
     def _append_group(
         self, runs: Sequence[RecordRun], store_time_ms: int, index_lease_ms: int, *, hold: bool = False
@@ -321,7 +321,7 @@ class StoreWriter(RawWriter):
         self._refuse_after_failure()
         try:
             self._log_writer.write_held()
-            self._written_ms = self.ends.last_record.store_time_ms if self.ends.last_record else 0
+            self._written_ms = self.ends.last_store_time_ms
         except BaseException as error:
             self.fail(error)
             raise
@@ -395,7 +395,7 @@ class StoreWriter(RawWriter):
         try:
             sync.run()
             self.derived.end_sync(sync)
-            last = self.ends.last_record.store_time_ms if self.ends.last_record else 0
+            last = self.ends.last_store_time_ms
             files = self._index.files() if self._index is not None else []
             index_time = files[-1].header().end_time_ms if files else 0
             waits = self._held or self._undispatched

@@ -21,7 +21,7 @@ from storage.format.consume_queue import (
     is_ext_address,
     may_be_torn,
 )
-from storage.format.layout import is_few
+from storage.format.few import is_few
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it
 from storage.queues.consume_queue import ConsumeQueue

@@ -48,6 +48,5 @@ class LookUps:
     def _see_end(self) -> int:
         """Where the log ends now; its files are listed again where it has grown out of those that are known."""
         end = self._written_end()
-        if end > (self._log.files[-1].end if self._log.files else 0):
-            self._log.list_files()
+        self._log.see(end)
         return end

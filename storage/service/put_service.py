@@ -61,8 +61,8 @@ _LOOK_SECONDS = 0.01
 class PutService(SharedStore):
     """The puts and flush duties of one store that is open for writing, from now until `close`, which closes the store too.
 
-    `put_inner` and `put_batch` may be called by any thread. Whoever wants something else of the store meanwhile, a read too, asks
-    for it within `exclusive`, or opens the store a second time for reading. A context manager that closes it.
+    `put_inner` and `put_batch` may be called by any thread, and so may what `SharedStore` has. Whoever wants something else of the
+    store meanwhile asks for it within `exclusive`, or opens the store a second time for reading. A context manager that closes it.
     """
 
     def __init__(self, store: MessageStore, *, starts_duties: bool = True) -> None:
@@ -71,7 +71,7 @@ class PutService(SharedStore):
         self._config = store.config.flush
         self._policy = self._writer.settings.flush
         self._putter = Putter(self._writer, self._append)
-        self._group = GroupCommit()
+        self._commits = GroupCommit()
         self.acks = ReplicaAcks(store.config.mode, store.config.replication)
         self._joining = PutGroup()
         self._work = Work(self._joining)
@@ -151,8 +151,7 @@ class PutService(SharedStore):
             try:
                 yield self._store
             finally:
-                if (failure := self._writer.failure) is not None:
-                    self._group.fail(failure)
+                self._fail_commits()
                 self.log_grew()
 
     @contextmanager
@@ -173,10 +172,14 @@ class PutService(SharedStore):
         """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
         return self._work.left()
 
+    def _fail_commits(self) -> None:
+        """Where the store has failed nobody waits for a sync any more. Under the put lock."""
+        if (failure := self._writer.failure) is not None:
+            self._commits.fail(failure)
+
     def _tell_of_failure(self) -> None:
         with self._lock:
-            if (failure := self._writer.failure) is not None:
-                self._group.fail(failure)
+            self._fail_commits()
 
     # Putting
 
@@ -262,7 +265,7 @@ class PutService(SharedStore):
         """
         end = self._writer.log_end
         if isinstance(self._policy, SyncFlush):
-            return promise_of(self._group.request(end) if waits else None, self.acks.want(end, copies))
+            return promise_of(self._commits.request(end) if waits else None, self.acks.want(end, copies))
         if self._pool is None:
             try:
                 self._writer.dispatch()
@@ -414,7 +417,7 @@ class PutService(SharedStore):
                 try:
                     self._writer.dispatch()
                 finally:  # what is on the disk is acknowledged, be it that a queue's file cannot be written
-                    self._group.complete(sync.log.end)
+                    self._commits.complete(sync.log.end)
         self.log_grew()
 
     def _is_worth_it(self, done: int, until: int, least_pages: int) -> bool:
@@ -436,7 +439,7 @@ class PutService(SharedStore):
         except BaseException as error:
             with self._lock:
                 self._writer.fail(error)
-                self._group.fail(self._writer.failure or error)
+                self._commits.fail(self._writer.failure or error)
             raise
 
     # Ending
@@ -464,7 +467,7 @@ class PutService(SharedStore):
                 self.flush()
                 self._writer.drop_next_file()
             else:
-                self._group.fail(failure)
+                self._commits.fail(failure)
         finally:
             self._look_ups.close()
             self._store.close()

@@ -148,7 +148,7 @@ class ServedStore:
         """The record that begins there, as it stands in the log; None where none does."""
         with self._lock:
             try:
-                self._see_log(self._writer.written_end)
+                self._reader.log.see(self._writer.written_end)
                 message = self._reader.log.message_at(commitlog_offset, self._writer.written_end)
             except (OffsetOutOfRangeError, CorruptRecordError):
                 return None
@@ -160,7 +160,7 @@ class ServedStore:
         A client compares keys. Raises IndexGeometryUnknownError.
         """
         with self._lock:
-            self._see_log(self._reader.ends.dispatched_end)
+            self._reader.log.see(self._reader.ends.dispatched_end)
             hits = self._reader.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
             places = sorted(hit.commitlog_offset for hit in islice(hits, max(0, most)))
         found = (self.record_at(place) for place in places)
@@ -353,12 +353,7 @@ class ServedStore:
             queue = self._reader.queues.get_or_make(topic, queue_id)
             if queue.last_file_end_offset < maximum:
                 queue.list_files()
-        self._see_log(self._reader.ends.dispatched_end)
-
-    def _see_log(self, end: int) -> None:
-        log = self._reader.log
-        if end > (log.files[-1].end if log.files else 0):
-            log.list_files()
+        self._reader.log.see(self._reader.ends.dispatched_end)
 
     def _span(self) -> LogSpan:
         log = self._reader.log

@@ -27,7 +27,10 @@ _T = TypeVar("_T")
 
 
 class SharedStore(ABC):
-    """The half of a `PutService` that waits for no put. Thread-safe. Its names are those of `MessageStore`."""
+    """The half of a `PutService` that puts nothing: reads, and what is saved beside the log. Thread-safe.
+
+    Its names are those of `MessageStore`. But for deletions, it waits for no put.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         """Raises StoreNotWritableError of a store that is open for reading."""

@@ -305,10 +305,15 @@ def test_what_messages_are_given_and_when_halves_are_given_up_follow_an_operator
         assert [(answer.ext_fields or {})["MSG_REGION"] for answer in answers] == ["north"] * 4
         with service.exclusive() as store:
             found = store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
-            assert {(each.properties["MSG_REGION"], each.properties["TRACE_ON"]) for each in found} == {("north", "false")}
+            assert {(each.properties["MSG_REGION"], each.properties["TRACE_ON"]) for each in found} == {
+                ("north", "false")
+            }
         for each in found[:2]:
             place = {"tranStateTableOffset": each.queue_offset, "commitLogOffset": each.commitlog_offset}
-            assert peers.ask("p", 37, {"producerGroup": "p", "commitOrRollback": 8, "transactionId": "", **place}).code == 0
+            assert (
+                peers.ask("p", 37, {"producerGroup": "p", "commitOrRollback": 8, "transactionId": "", **place}).code
+                == 0
+            )
         with service.exclusive() as store:
             assert store.max_offset("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 2, "no commit's op message waits for others"
         for _ in range(3):

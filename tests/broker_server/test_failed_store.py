@@ -162,6 +162,7 @@ def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(tmp_path: Path, monke
         waits = iter([False, False, True])
         monkeypatch.setattr(broker._closing, "wait", lambda _: next(waits))
         broker._beat()
+        assert next(waits, None) is None, "it went on until it was closed"
 
 
 def test_an_address_that_the_controller_has_not_heard_is_told_again(

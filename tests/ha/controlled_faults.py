@@ -68,7 +68,7 @@ def _joined_at_once() -> Planted:
 
 
 def _refusal_is_believed() -> Planted:
-    """As it was: whatever the refusal is of, nothing has changed."""
+    """Whatever the refusal is of, nothing has changed."""
 
     def refused(keeper: Any, error: Any) -> None:
         keeper._state.refused(0)
@@ -218,7 +218,7 @@ def _shown_at_once() -> Planted:
 
 
 def _candidate_shows_all() -> Planted:
-    """As it was: who has no role yet shows all that it finds."""
+    """Who has no role yet shows all that it finds."""
     opened = controlled.opened_store
 
     def unheld(configuration: Any, writes_as: Any) -> Any:
@@ -232,7 +232,7 @@ def _candidate_shows_all() -> Planted:
 
 
 def _offsets_before_log() -> Planted:
-    """As it was, and as Java does it: offsets are stored when they come."""
+    """As Java does it: offsets are stored when they come."""
 
     def settle(copies: state_copies.StateCopies) -> None:
         if copies._wants_to_hold:
@@ -246,12 +246,12 @@ def _offsets_before_log() -> Planted:
 
 
 def _lost_end_unheeded() -> Planted:
-    """As it was: a master that lost power under ASYNC_FLUSH goes on in its epoch."""
+    """A master that lost power under ASYNC_FLUSH goes on in its epoch."""
     return patch.object(controlled, "lost_epoch", lambda files, root: None)
 
 
 def _empty_epochs_forgotten() -> Planted:
-    """As it was: an epoch without a byte here is forgotten."""
+    """An epoch without a byte here is forgotten."""
 
     def without(file: EpochFile, end: int) -> None:
         file._save(tuple(entry for entry in file.entries if entry.start_offset < end))

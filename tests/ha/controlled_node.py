@@ -62,13 +62,12 @@ class ControlledNode(Node):
         super().__init__(world, directory, number, config, batch_bytes)
         self.control = control
         replication = replace(config.replication, ha_transfer_batch_size=batch_bytes)
-        texts = {"controllerAddr": ADDRESS}
         identity = replace(
             config.identity, broker_cluster_name=CLUSTER, broker_name=NAME, broker_ip1=self.host, listen_port=PORT
         )
         self.configuration = Configuration(
-            replace(config, replication=replication, identity=identity, settings=texts),
-            ProcessSettings(store_path_root_dir=str(self.root)),
+            replace(config, replication=replication, identity=identity),
+            ProcessSettings(store_path_root_dir=str(self.root), controllers=ADDRESS),
             ServerSettings(bind_address=self.host, listen_port=PORT),
         )
         self.fibers: list[Fiber] = []

@@ -103,7 +103,7 @@ def _ack_before_write() -> AbstractContextManager[Any]:
     return patch.object(FollowedLog, "settle", early)
 
 
-def _unchecked_acks() -> AbstractContextManager[Any]:
+def _unsynced_acks() -> AbstractContextManager[Any]:
     """Under SYNC_FLUSH a slave acknowledges what is not synced."""
     return patch.object(RawWriter, "enter_raw", _without_sync(RawWriter.enter_raw))
 
@@ -185,7 +185,7 @@ def _begins_further() -> AbstractContextManager[Any]:
 
 
 def _wrong_bytes() -> AbstractContextManager[Any]:
-    """A listener sends the bytes of the frame before."""
+    """A listener sends a record one bit of whose born time is another."""
     pieces = ReplicationListener._pieces
 
     def spoilt(listener: ReplicationListener, outgoing: Any) -> list[memoryview]:
@@ -232,7 +232,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "a slave begins where it asks": Fault(_no_judgement, (0, 2, 4, 17)),
         "what is asked for counts as held": Fault(_begun_where_it_asks, (2, 3, 4)),
         "acknowledged before it is written": Fault(_ack_before_write, (1, 2, 3)),
-        "acknowledged before it is synced": Fault(_unchecked_acks, (3, 10)),
+        "acknowledged before it is synced": Fault(_unsynced_acks, (3, 10)),
         "bytes that were cut stay": Fault(_stale_bytes, (13, 1)),
         "a replica that has left counts": Fault(_gone_counts, (3, 4, 19)),
         "the frontier is off": Fault(_frontier_off, (3, 19)),

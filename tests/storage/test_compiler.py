@@ -16,9 +16,9 @@ from storage import compiler
 from storage.compiler import (
     COMPILER,
     ENVIRONMENT,
-    FEW_ROWS,
     ROWS_BETWEEN_LOOKS,
     ROWS_THAT_PAY,
+    ROWS_WITHOUT_KERNELS,
     Compiler,
     Unusable,
     asked_mode,
@@ -165,12 +165,12 @@ def test_kernels_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(ROWS_THAT_PAY // 1_000 - 1):
         assert module.for_rows(1_000) is None
     for _ in range(1_000):  # a server's puts
-        assert module.for_rows(FEW_ROWS - 1) is None
+        assert module.for_rows(ROWS_WITHOUT_KERNELS - 1) is None
     assert asked == []
     module.for_rows(1_000)
     module.for_rows(ROWS_BETWEEN_LOOKS - 1)
     assert asked == ["storage.format.kernels.encode"]
-    module.for_rows(FEW_ROWS)
+    module.for_rows(ROWS_WITHOUT_KERNELS)
     assert len(asked) == 2
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from storage.compiler import COMPILER, ENVIRONMENT
-from storage.format import layout
+from storage.format import few
 from storage.format.kernels.compiled import MODULES, KernelModule
 
 T = TypeVar("T")
@@ -25,8 +25,8 @@ ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" e
 @contextmanager
 def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
     """All kernels off, or on from the first row. Few rows are treated as many."""
-    before, few_rows = COMPILER.mode, layout.FEW_ROWS
-    layout.FEW_ROWS = 0
+    before, few_rows = COMPILER.mode, few.FEW_ROWS
+    few.FEW_ROWS = 0
     COMPILER.use(mode)
     for module in MODULES:
         module.forget()
@@ -34,7 +34,7 @@ def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
         yield
     finally:
         COMPILER.use(before)
-        layout.FEW_ROWS = few_rows
+        few.FEW_ROWS = few_rows
         for module in MODULES:
             module.forget()
 
@@ -57,9 +57,9 @@ def loaded(module: KernelModule) -> ModuleType:
 
 def both(function: Callable[[], T]) -> tuple[T, T]:
     """What it gives without kernels, and with them. Few rows one by one give the first, too."""
-    few = function()
+    one_by_one = function()
     with kernels("off"):
         exact = function()
-    np.testing.assert_equal(few, exact)
+    np.testing.assert_equal(one_by_one, exact)
     with kernels(ON):
         return exact, function()

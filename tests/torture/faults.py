@@ -50,7 +50,7 @@ def acknowledged_before_the_group_commit() -> AbstractContextManager[Any]:
     original = PutService._sync_log
 
     def complete_first(self: PutService) -> None:
-        self._group.complete(self._writer.log_end)
+        self._commits.complete(self._writer.log_end)
         original(self)
 
     return mock.patch.object(PutService, "_sync_log", complete_first)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.compiler import COMPILER, FEW_ROWS, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY
+from storage.compiler import COMPILER, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY, ROWS_WITHOUT_KERNELS
 from storage.format.texts import bytes_and_offsets
 
 _NOTHING = np.empty(0, np.uint8)
@@ -62,7 +62,7 @@ class KernelModule:
         """The module, if kernels are to do so many more rows now. Who has few rows at once loads nothing, and counts for nothing."""
         if self._module is not None:
             return self._module
-        if self._is_off or (count < FEW_ROWS and COMPILER.mode == "auto"):
+        if self._is_off or (count < ROWS_WITHOUT_KERNELS and COMPILER.mode == "auto"):
             return None
         self._rows += count
         if self._rows < self._next_look and COMPILER.mode == "auto":

@@ -96,7 +96,7 @@ def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the
     assert lost_epoch(files, root) == 7
     for damaged in ("", "{", "[]", '{"epoch": 7}', '{"epoch": "x", "bootId": "b"}'):
         path.write_text(damaged)
-        with pytest.raises(StateFileError, match="master.json"):
+        with pytest.raises(StateFileError, match=r"master\.json"):
             lost_epoch(files, root)
     forget_epoch(files, root)
     assert lost_epoch(files, root) is None

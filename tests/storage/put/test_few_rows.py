@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.format import layout
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.load import load_config
 
@@ -71,7 +70,7 @@ def written(directory: Path, seed: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("seed", range(6))
 def test_few_records_leave_the_bytes_of_many(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = written(tmp_path / "few", seed)
-    monkeypatch.setattr(layout, "FEW_ROWS", 0)
+    monkeypatch.setattr(few, "FEW_ROWS", 0)
     many = written(tmp_path / "many", seed)
     assert list(few) == list(many)
     assert few == many
