@@ -35,7 +35,7 @@ from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
-from storage.epoch_times import current_time_ms
+from storage.epoch_times import current_time_ms, is_time
 from storage.errors import PutRefusedError, StateFileError, StoreNotWritableError
 from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
@@ -275,17 +275,17 @@ class Broker:
             parts.run_again(parts.held.look(now_ms, parts.served.maximum))
         with parts.lock:
             parts.traffic.sample(now_ms)
-            if now_ms - self._looked_ms >= EXPIRY_LOOK_MS:
+            if is_time(now_ms, self._looked_ms, EXPIRY_LOOK_MS):
                 self._looked_ms = now_ms
                 silent = dict.fromkeys((*parts.producers.expire(now_ms), *parts.consumers.expire(now_ms)))
                 parts.events.extend(Close(connection) for connection in silent)
-        if now_ms - self._saved_ms >= parts.config.clients.flush_consumer_offset_interval:
+        if is_time(now_ms, self._saved_ms, parts.config.clients.flush_consumer_offset_interval):
             self._saved_ms = now_ms
             self.save_offsets()
-        if now_ms - self._filters_ms >= FILTERS_SAVED_MS:
+        if is_time(now_ms, self._filters_ms, FILTERS_SAVED_MS):
             self._filters_ms = now_ms
             self.save_filters()
-        if now_ms - self._protected_ms >= PROTECTION_MS:
+        if is_time(now_ms, self._protected_ms, PROTECTION_MS):
             self._protected_ms = now_ms
             self._protect()
         if parts.events:
@@ -334,12 +334,17 @@ class Broker:
             if not parts.offsets.take_change():
                 return
             known = parts.offsets.table()
-        with store.tables_lock:
-            try:
-                on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
-            except StateFileError:
-                on_disk = None
-            store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
+        try:
+            with store.tables_lock:
+                try:
+                    on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
+                except StateFileError:
+                    on_disk = None
+                store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
+        except OSError:
+            with parts.lock:
+                parts.offsets.note_unsaved()
+            raise
 
     def save_filters(self) -> None:
         """Groups' expressions onto the disk, if any has changed. Raises OSError."""

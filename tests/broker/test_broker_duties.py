@@ -68,6 +68,39 @@ def test_offsets_are_on_the_disk_after_the_interval_and_after_a_restart(tmp_path
         assert (answer.code, answer.ext_fields) == (0, {"offset": "8"})
 
 
+def test_offsets_that_could_not_be_written_are_written_by_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
+
+        def full(name: str, text: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.parts.service.store, "save_state", full)
+            with pytest.raises(OSError, match="No space"):
+                broker.save_offsets()
+        broker.save_offsets()
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
+def test_offsets_are_on_the_disk_after_the_interval_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Java's turns go by a clock that nobody sets."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        peers.pause(10)
+        clock.now_ms -= 3_600_000
+        assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
+        for _ in range(6):
+            peers.pause(1)
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
 def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
