@@ -24,7 +24,6 @@ from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import ClientHandlers
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
-from spark_mq.broker.group_offsets import with_own_groups
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers
 from spark_mq.broker.parts import BrokerParts
@@ -36,7 +35,7 @@ from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
 from storage.epoch_times import current_time_ms, is_time
-from storage.errors import PutRefusedError, StateFileError, StoreNotWritableError
+from storage.errors import PutRefusedError, StoreNotWritableError
 from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
@@ -336,11 +335,7 @@ class Broker:
             known = parts.offsets.table()
         try:
             with store.tables_lock:
-                try:
-                    on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
-                except StateFileError:
-                    on_disk = None
-                store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
+                store.save_state(OFFSETS_FILE, parts.with_own_groups(known).to_text())
         except OSError:
             with parts.lock:
                 parts.offsets.note_unsaved()
