@@ -47,6 +47,7 @@ from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.transaction.asking import Asking
 from storage.transaction.check import CheckReport, check_half_messages
 
@@ -192,12 +193,17 @@ class Broker:
         return outcome
 
     def heed_copy(self, name: str) -> None:
-        """A table of the master's was taken over; of offsets the greater ones count. Raises StateFileError."""
+        """A table of the master's was taken over; of offsets the greater ones count, none of topics that are gone.
+
+        Raises StateFileError, OSError.
+        """
         parts = self.parts
         if name == OFFSETS_FILE and (copied := parts.service.state(OFFSETS_FILE, ConsumerOffsets.load)) is not None:
             with parts.lock:
                 parts.offsets.raise_to(copied)
         self.heed_batch()
+        if name == TOPICS_FILE:  # before offsets are taken over again
+            self.save_offsets()
 
     def heed_batch(self) -> None:
         """A sink's batch was appended, beside all requests: it may have made topics."""
@@ -212,6 +218,10 @@ class Broker:
             return
         self._topics_seen = table
         known = seen.topics
+        if self.parts.is_slave:
+            with self.parts.lock:
+                for gone in known.keys() - table.topics.keys():
+                    self.parts.offsets.forget_topic(gone)
         changed = tuple(name for name, config in table.topics.items() if known.get(name) is not config)
         if changed:
             self.parts.events.append(RegisterTopics(changed))
