@@ -24,6 +24,11 @@ def current_time_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def is_time(now_ms: int, last_ms: int, interval_ms: int) -> bool:
+    """Whether something is to be done again that is done at intervals: also at once where the clock was set back since."""
+    return not 0 <= now_ms - last_ms < interval_ms
+
+
 def other_unit_rule(number: int) -> str | None:
     """What is wrong with a number of milliseconds that looks like one of another unit, with the value that was meant; else None."""
     for unit, per_second in _UNITS:

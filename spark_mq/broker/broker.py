@@ -24,7 +24,6 @@ from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import ClientHandlers
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
-from spark_mq.broker.group_offsets import with_own_groups
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers
 from spark_mq.broker.parts import BrokerParts
@@ -35,8 +34,8 @@ from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
-from storage.epoch_times import current_time_ms
-from storage.errors import PutRefusedError, StateFileError, StoreNotWritableError
+from storage.epoch_times import current_time_ms, is_time
+from storage.errors import PutRefusedError, StoreNotWritableError
 from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
@@ -48,6 +47,7 @@ from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.transaction.asking import Asking
 from storage.transaction.check import CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
@@ -194,12 +194,17 @@ class Broker:
         return outcome
 
     def heed_copy(self, name: str) -> None:
-        """A table of the master's was taken over; of offsets the greater ones count. Raises StateFileError."""
+        """A table of the master's was taken over; of offsets the greater ones count, none of topics that are gone.
+
+        Raises StateFileError, OSError.
+        """
         parts = self.parts
         if name == OFFSETS_FILE and (copied := parts.service.state(OFFSETS_FILE, ConsumerOffsets.load)) is not None:
             with parts.lock:
                 parts.offsets.raise_to(copied)
         self.heed_batch()
+        if name == TOPICS_FILE:  # before offsets are taken over again
+            self.save_offsets()
 
     def heed_batch(self) -> None:
         """A sink's batch was appended, beside all requests: it may have made topics."""
@@ -214,6 +219,10 @@ class Broker:
             return
         self._topics_seen = table
         known = seen.topics
+        if self.parts.is_slave:
+            with self.parts.lock:
+                for gone in known.keys() - table.topics.keys():
+                    self.parts.offsets.forget_topic(gone)
         changed = tuple(name for name, config in table.topics.items() if known.get(name) is not config)
         if changed:
             self.parts.events.append(RegisterTopics(changed))
@@ -276,17 +285,17 @@ class Broker:
             parts.run_again(parts.held.look(now_ms, parts.served.maximum))
         with parts.lock:
             parts.traffic.sample(now_ms)
-            if now_ms - self._looked_ms >= EXPIRY_LOOK_MS:
+            if is_time(now_ms, self._looked_ms, EXPIRY_LOOK_MS):
                 self._looked_ms = now_ms
                 silent = dict.fromkeys((*parts.producers.expire(now_ms), *parts.consumers.expire(now_ms)))
                 parts.events.extend(Close(connection) for connection in silent)
-        if now_ms - self._saved_ms >= parts.config.clients.flush_consumer_offset_interval:
+        if is_time(now_ms, self._saved_ms, parts.config.clients.flush_consumer_offset_interval):
             self._saved_ms = now_ms
             self.save_offsets()
-        if now_ms - self._filters_ms >= FILTERS_SAVED_MS:
+        if is_time(now_ms, self._filters_ms, FILTERS_SAVED_MS):
             self._filters_ms = now_ms
             self.save_filters()
-        if now_ms - self._protected_ms >= PROTECTION_MS:
+        if is_time(now_ms, self._protected_ms, PROTECTION_MS):
             self._protected_ms = now_ms
             self._protect()
         if parts.events:
@@ -336,12 +345,13 @@ class Broker:
             if not parts.offsets.take_change():
                 return
             known = parts.offsets.table()
-        with store.tables_lock:
-            try:
-                on_disk = store.state(OFFSETS_FILE, ConsumerOffsets.load)
-            except StateFileError:
-                on_disk = None
-            store.save_state(OFFSETS_FILE, with_own_groups(known, on_disk).to_text())
+        try:
+            with store.tables_lock:
+                store.save_state(OFFSETS_FILE, parts.with_own_groups(known).to_text())
+        except OSError:
+            with parts.lock:
+                parts.offsets.note_unsaved()
+            raise
 
     def save_filters(self) -> None:
         """Groups' expressions onto the disk, if any has changed. Raises OSError."""

@@ -139,6 +139,10 @@ class GroupOffsets:
             own = self._offsets.setdefault(key, {})
             own.update({queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, -1)})
 
+    def note_unsaved(self) -> None:
+        """The table that was taken is not in the file."""
+        self._is_changed = True
+
     def take_change(self) -> bool:
         """Whether anything has changed since this was asked before."""
         was_changed, self._is_changed = self._is_changed, False

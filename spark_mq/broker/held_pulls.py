@@ -17,6 +17,7 @@ import numpy as np
 
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.remoting import RemotingCommand
+from storage.epoch_times import is_time
 
 LONG_POLLING_LOOK_MS = 5_000
 MOST_WAIT_MS = 120_000
@@ -96,7 +97,7 @@ class HeldPulls:
         """`look_interval_ms`: how often all are looked at."""
         self._queues: dict[QueueName, list[HeldPull]] = {}
         self.look_interval_ms = look_interval_ms
-        self._next_look_ms: int | None = None
+        self._looked_ms: int | None = None
         self._limits = limits or HeldLimits()
         self._loads: dict[ClientConnection, _Load] = {}
         self._count = self._size_bytes = 0
@@ -161,11 +162,11 @@ class HeldPulls:
 
     def look(self, now_ms: int, maximum_of: Callable[[str, int], int]) -> list[HeldPull]:
         """The pulls to be run again now, if it is time to look at all."""
-        if self._next_look_ms is None:
-            self._next_look_ms = now_ms + self.look_interval_ms
-        if now_ms < self._next_look_ms:
+        if self._looked_ms is None:
+            self._looked_ms = now_ms
+        if not is_time(now_ms, self._looked_ms, self.look_interval_ms):
             return []
-        self._next_look_ms = now_ms + self.look_interval_ms
+        self._looked_ms = now_ms
         return [pull for name in list(self._queues) for pull in self.arrived(name, maximum_of(*name), None, now_ms)]
 
     def drop(self, connections: Iterable[ClientConnection]) -> None:

@@ -15,7 +15,7 @@ from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from spark_mq.broker.consumer_table import Change, ConsumerTable
-from spark_mq.broker.group_offsets import GroupOffsets
+from spark_mq.broker.group_offsets import GroupOffsets, with_own_groups
 from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull, HeldPulls
 from spark_mq.broker.producer_table import ProducerTable
 from spark_mq.broker.queue_locks import QueueLocks
@@ -25,6 +25,7 @@ from spark_mq.remoting import HeaderEncoding, RequestCode, make_request, write_h
 from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
 from spark_mq.remoting.controller_bodies import EpochEntryCache
+from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
 from storage.format.record import host_text
 from storage.messages.retries import find_group
@@ -255,6 +256,14 @@ class BrokerParts:
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether an operator has taken the topic from the group (353)."""
         return bool(self.service.forbidden.get(group, {}).get(topic, 0) & 1)
+
+    def with_own_groups(self, known: ConsumerOffsets) -> ConsumerOffsets:
+        """Offsets as consumerOffset.json is to hold them: those of the broker's own groups stand there, and nowhere in memory."""
+        try:
+            on_disk = self.service.state(OFFSETS_FILE, ConsumerOffsets.load)
+        except StateFileError:
+            on_disk = None
+        return with_own_groups(known, on_disk)
 
     # Events
 

@@ -64,10 +64,10 @@ class ProgressHandlers:
         }
 
     def all_offsets(self, asked: Asked) -> RemotingCommand:
-        """43."""
+        """43: what consumerOffset.json is to hold, the progress of the broker's own duties and of sinks too."""
         with self._parts.lock:
-            text = self._parts.offsets.table().to_text()
-        return asked.answer(body=text.encode())
+            known = self._parts.offsets.table()
+        return asked.answer(body=self._parts.with_own_groups(known).to_text().encode())
 
     def consume_stats(self, asked: Asked) -> RemotingCommand:
         """208."""

@@ -121,10 +121,10 @@ class TopicHandlers:
         except NameIllegalError as illegal:
             return asked.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
         parts = self._parts
-        with parts.lock:
+        parts.service.delete_topic(told.topic)
+        with parts.lock:  # behind the entry, without which no offset is taken
             parts.offsets.forget_topic(told.topic)
             parts.traffic.forget(topic=told.topic)
-        parts.service.delete_topic(told.topic)
         parts.list_files()
         return asked.answer()
 

@@ -33,7 +33,8 @@ def register_broker(state: State, ask: Ask) -> RemotingCommand:
     if header.body_crc32 and zlib.crc32(body) & _CRC_MASK != header.body_crc32:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     zone_name = ask.ext_fields.get(ZONE_NAME)
-    sign = sign_of(state.tables, {**ask.ext_fields, "": str(ask.request.version)}, body)
+    heard = f"{ask.request.version} {state.configuration.name_server.deletes_topics}"
+    sign = sign_of(state.tables, {**ask.ext_fields, "": heard}, body)
     repeated = Registration(header, TopicConfigTable(), ask.channel, None, zone_name, sign)
     result = renew(state.tables, repeated, ask.now_ms) or _register_anew(state, ask, repeated)
     if result.notice is not None:

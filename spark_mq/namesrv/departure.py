@@ -95,6 +95,7 @@ def _take_address(tables: RouteTables, header: BrokerAddressRequest, lost: dict[
     had_lowest_id = header.broker_id == min(group.addresses, default=None)
     for broker_id in [each for each, address in group.addresses.items() if address == header.broker_address]:
         del group.addresses[broker_id]
+        tables.loss_count += 1  # another slave's topics may count now
     if not group.addresses:
         del tables.groups[header.broker_name]
     elif had_lowest_id:

@@ -122,7 +122,7 @@ def register(
     group.has_acting_master = bool(header.enable_acting_master)
     group.zone_name = told.zone_name
     is_min_id_lower = header.broker_id < min(group.addresses, default=MASTER_ID)
-    _forget_other_ids(group, header)
+    _forget_other_ids(tables, group, header)
     if _is_older_than_another(tables, group, header, version):
         tables.live.pop(who, None)
         return Registered()
@@ -138,11 +138,12 @@ def register(
     return _told_of_its_master(tables, group, header)._replace(notice=notice)
 
 
-def _forget_other_ids(group: BrokerGroup, header: RegisterBrokerRequest) -> None:
+def _forget_other_ids(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> None:
     """A slave that has become the master had another id before."""
     for broker_id, address in list(group.addresses.items()):
         if address == header.broker_address and broker_id != header.broker_id:
             del group.addresses[broker_id]
+            tables.loss_count += 1  # another slave's topics may count now
 
 
 def _is_older_than_another(

@@ -103,7 +103,9 @@ class RouteTables:
     mappings: dict[str, dict[str, TopicQueueMappingInfo]] = field(default_factory=dict)
     """Static topics: topic → broker name. As in Java an entry stays when the topic or the broker goes."""
     loss_count: int = 0
-    """How often something was taken out of `topics`; a repeated registration would bring it back."""
+    """How often something was changed that a repeated registration would undo, or whether its topics count: as what is taken out of
+    `topics`.
+    """
 
     # Who is there.
 
@@ -170,6 +172,7 @@ class RouteTables:
             return False
         for data in given:
             self.put_queues(topic, data)
+        self.loss_count += 1
         return True
 
     def wipe_write_permission(self, broker_name: str) -> int:

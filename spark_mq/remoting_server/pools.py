@@ -188,10 +188,12 @@ class RequestPool:
     def _work(self) -> None:
         while True:
             self._may_take.get()
+            self._running.append(None)  # before anything is taken: a server that ends asks whether all is answered
             if self.settings.together > 1:
                 self._run_together()
             elif (task := self._taken()) is not None:
                 self._run(task)
+            self._running.pop()
             if self._is_closed and not self._queue:
                 return
 
@@ -203,7 +205,6 @@ class RequestPool:
         while count < self.settings.together and (task := self._taken()) is not None:
             self._run(task)
             count += 1
-        self._running.append(None)
         if self._gather is not None and later:
             try:
                 self._gather()
@@ -217,7 +218,6 @@ class RequestPool:
                 call()
             except Exception:
                 _LOG.exception("a request of pool %s failed", self.name)
-        self._running.pop()
 
     # In both.
 

@@ -84,7 +84,9 @@ class DerivedWriter:
                 continue
             name = entries.topic, entries.queue_id
             writer = self._queue_writer(*name, self._ends.readable_ends.get(name, 0), is_followed=True)
+            cut_count = writer.cut_count
             writer.append(entries)
+            self._ends.cut_count += writer.cut_count - cut_count
             if not is_counted:
                 self._ends.queue_ends[name] = writer.end
             self._unpublished.append(name)

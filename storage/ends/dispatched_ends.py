@@ -27,7 +27,7 @@ class DispatchedEnds:
         self._dispatched_end = dispatched_end
         self._log = log
         self._minimums: dict[QueueName, int] = {}
-        self._minimums_of = -1
+        self._minimums_of = -1, 0
 
     @property
     def dispatched_end(self) -> int:
@@ -50,8 +50,8 @@ class DispatchedEnds:
 
     def minimum(self, queue: ConsumeQueue) -> int:
         """The first queue offset whose message the log still holds; the maximum if it holds none."""
-        if self._minimums_of != self._log.minimum:
-            self._minimums, self._minimums_of = {}, self._log.minimum
+        if self._minimums_of != (now := (self._log.minimum, self._ends.cut_count)):
+            self._minimums, self._minimums_of = {}, now
         name = queue.topic, queue.queue_id
         found = self._minimums.get(name)
         if found is None:

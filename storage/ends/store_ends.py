@@ -43,6 +43,8 @@ class StoreEnds:
     """From this place on the log waits until it is confirmed; None = nothing ever does."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
     """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""
+    cut_count: int = 0
+    """How often a queue was cut to begin anew: its topic was deleted and made again where this store's log comes from."""
 
     @property
     def last_store_time_ms(self) -> int:

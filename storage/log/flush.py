@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from storage.epoch_times import is_time
 from storage.settings.nouns import FlushConfig
 
 PAGE_BYTES = 4096
@@ -37,8 +38,11 @@ class FlushRule:
     thorough_interval_ms: int
 
     def turn(self, thorough_ms: int, now_ms: int) -> FlushTurn:
-        """The turn that is due now; `thorough_ms` is when the last thorough one was, 0 = never."""
-        if now_ms >= thorough_ms + self.thorough_interval_ms:
+        """The turn that is due now; `thorough_ms` is when the last thorough one was, 0 = never.
+
+        Departure: where the clock was set back it is a thorough one. Java waits until the clock is where it was.
+        """
+        if is_time(now_ms, thorough_ms, self.thorough_interval_ms):
             return FlushTurn(0, now_ms)
         return FlushTurn(self.least_pages, thorough_ms)
 

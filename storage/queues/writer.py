@@ -52,6 +52,8 @@ class ConsumeQueueWriter:
         self._rebuilt = rebuilt
         self._ext = ext
         self.appended = 0
+        self.cut_count = 0
+        """How often it was cut."""
         self.holes: list[tuple[int, int]] = []
         self.paths: set[str] = set() if ext is None else ext.paths
         """Files that hold what is not synced, extension files among them."""
@@ -250,6 +252,7 @@ class ConsumeQueueWriter:
                 self._file_system.zero(path, position, self._file_size_bytes - position)
                 self.paths.add(path)
         self.queue.list_files()
+        self.cut_count += 1
         self.end = min(self.end, end)
         self.holes = [(begin, min(stop, end)) for begin, stop in self.holes if begin < end]
         self.synced_end = min(self.synced_end, end)

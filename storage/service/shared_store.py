@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -16,6 +16,8 @@ from storage.put.deleted_topic import delete_queues, delete_topic
 from storage.put.settings import PutSettings
 from storage.service.look_ups import LookUps
 from storage.settings.load import StoreConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE
 from storage.tables.master_copies import place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
@@ -137,13 +139,22 @@ class SharedStore(ABC):
     def take_over(self, name: str, text: str) -> None:
         """What the master's config/NAME says, in place of what was known, in memory too. Raises StateFileError, OSError."""
         if name == TOPICS_FILE:
-            self._writer.replace_topics(TopicTable.load(text, name))
+            table = TopicTable.load(text, name)
+            self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
+            self._writer.replace_topics(table)
         elif name == GROUPS_FILE:
             self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
         elif name == TIMER_CHECKPOINT_FILE:
             self._writer.file_system.replace(place_of_copy(self._store.root, name), text.encode())
         else:
             self._store.save_state(name, text)
+
+    def _forget_offsets(self, topics: Set[str]) -> None:
+        """Of topics that the master has deleted: one of the same name begins anew, and an offset of a group is never lowered."""
+        with self._store.tables_lock:
+            known = self.state(OFFSETS_FILE, ConsumerOffsets.load) if topics else None
+            if known is not None and (kept := known.without_topics(topics, now_ms=self._writer.clock())) is not known:
+                self._store.save_state(OFFSETS_FILE, kept.to_text())
 
     @property
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:

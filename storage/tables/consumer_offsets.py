@@ -8,12 +8,12 @@ Java: ConsumerOffsetManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from storage.format import fastjson
-from storage.names import validate_group, validate_topic
+from storage.names import is_system_group, validate_group, validate_topic
 from storage.tables.data_version import DataVersion
 from storage.tables.document import integer, number_of, parse_document, section
 
@@ -87,6 +87,18 @@ class ConsumerOffsets:
         # groupTopicMap only repeats the table's keys, and Java does not read it: left in, it would be stale.
         kept = {key: value for key, value in self.document.items() if key != _DERIVED}
         return ConsumerOffsets(version, changed, {**kept, "dataVersion": version.to_document(), _TABLE: entries})
+
+    def without_topics(self, topics: Collection[str], *, now_ms: int) -> ConsumerOffsets:
+        """The table without the offsets that groups have in these topics, but for a broker's own groups. Itself if nothing changes."""
+        gone = [key for key in self.offsets if key[0] in topics and not is_system_group(key[1])]
+        if not gone:
+            return self
+        offsets, entries = dict(self.offsets), dict(self.document.get(_TABLE) or {})
+        for topic, group in gone:
+            del offsets[topic, group], entries[topic + _SEPARATOR + group]
+        version = self.version.raised(now_ms)
+        kept = {key: value for key, value in self.document.items() if key != _DERIVED}
+        return ConsumerOffsets(version, offsets, {**kept, "dataVersion": version.to_document(), _TABLE: entries})
 
     def lowered(self, end_of: Callable[[str, int], int | None], *, now_ms: int) -> ConsumerOffsets:
         """The table without an offset behind its queue's end, as `end_of` (topic, queue id) says; None = nobody knows, so it stays.

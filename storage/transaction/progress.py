@@ -42,14 +42,15 @@ def save_progress(store: MessageStore, progress: TransactionProgress, *, now_ms:
 
     Nothing is written where nothing changes, nor for a queue of which nothing is known and nothing was dealt with.
     """
-    known, table = read_progress(store), _consumer_offsets(store)
-    offsets = {}
-    for topic, old, new in zip((HALF_TOPIC, OP_TOPIC), known, progress, strict=True):
-        if new > old or table.get(topic, GROUP, QUEUE_ID) is not None:
-            offsets[topic, QUEUE_ID] = max(old, new)
-    changed = table.with_offsets(GROUP, offsets, now_ms=now_ms)
-    if changed is not table:
-        store.save_state(OFFSETS_FILE, changed.to_text())
+    with store.tables_lock:  # a broker saves its groups' offsets into the same file
+        known, table = read_progress(store), _consumer_offsets(store)
+        offsets = {}
+        for topic, old, new in zip((HALF_TOPIC, OP_TOPIC), known, progress, strict=True):
+            if new > old or table.get(topic, GROUP, QUEUE_ID) is not None:
+                offsets[topic, QUEUE_ID] = max(old, new)
+        changed = table.with_offsets(GROUP, offsets, now_ms=now_ms)
+        if changed is not table:
+            store.save_state(OFFSETS_FILE, changed.to_text())
 
 
 def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
+from storage.transaction.progress import TransactionProgress, save_progress
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store
 from tests.broker.static_topic import TOPIC as STATIC
@@ -68,6 +70,39 @@ def test_offsets_are_on_the_disk_after_the_interval_and_after_a_restart(tmp_path
         assert (answer.code, answer.ext_fields) == (0, {"offset": "8"})
 
 
+def test_offsets_that_could_not_be_written_are_written_by_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
+
+        def full(name: str, text: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.parts.service.store, "save_state", full)
+            with pytest.raises(OSError, match="No space"):
+                broker.save_offsets()
+        broker.save_offsets()
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
+def test_offsets_are_on_the_disk_after_the_interval_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Java's turns go by a clock that nobody sets."""
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        peers.pause(10)
+        clock.now_ms -= 3_600_000
+        assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
+        for _ in range(6):
+            peers.pause(1)
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
 def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
@@ -79,6 +114,40 @@ def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> N
         found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
         assert found.get("HALF", "CID_RMQ_SYS_TRANS", 0) == 5
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
+def test_what_the_brokers_own_groups_have_in_the_file_is_told_to_slaves(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers, store = BrokerPeers(broker, clock), broker.parts.service.store
+        assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
+        own = ConsumerOffsets().with_offsets("CID_RMQ_SYS_TRANS", {("HALF", 0): 5}, now_ms=1)
+        store.save_state(FILE_NAME, own.to_text())
+        told = ConsumerOffsets.load(bytes(peers.ask("slave", 43).body).decode())
+        assert told.get("HALF", "CID_RMQ_SYS_TRANS", 0) == 5
+        assert told.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+
+
+def test_a_check_of_transactions_leaves_the_offsets_that_are_saved_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, with_offsets = FakeClock(), ConsumerOffsets.with_offsets
+    with running(tmp_path / "store", clock) as broker:
+        BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
+        saving = threading.Thread(target=broker.save_offsets)
+
+        def while_others_save(table: ConsumerOffsets, *given: Any, **more: Any) -> ConsumerOffsets:
+            saving.start()
+            saving.join(0.5)  # it waits for the check, or is done
+            return with_offsets(table, *given, **more)
+
+        monkeypatch.setattr(ConsumerOffsets, "with_offsets", while_others_save)
+        with broker.parts.service.exclusive() as store:
+            save_progress(store, TransactionProgress(5, 6), now_ms=clock())
+        saving.join()
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
+        assert found.get("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS", 0) == 5
 
 
 def test_operators_are_told_what_was_put_and_pulled_by_day(tmp_path: Path) -> None:

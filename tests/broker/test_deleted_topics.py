@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage import open_store
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock
@@ -72,3 +74,25 @@ def test_queues_without_an_entry_are_cleaned_on_demand(tmp_path: Path) -> None:
         broker.parts.service.store.writer.remove_topic("Left")
         assert peers.ask("admin", 316).code == 0
         assert sorted(path.name for path in (root / "consumequeue").iterdir()) == ["Kept"]
+
+
+def test_an_offset_that_a_consumer_stores_while_its_topic_is_deleted_is_none_of_the_next_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's entry goes first, and what was stored until then goes behind it."""
+    clock, group = FakeClock(), "TOOLS_CONSUMER"
+    queue = {"topic": "Gone", "queueId": 0, "consumerGroup": group}
+    with running(tmp_path / "store", clock) as broker:
+        peers, service = BrokerPeers(broker, clock), broker.parts.service
+        for _ in range(5):
+            peers.ask("p", 310, *sent("Gone"))
+        delete = service.delete_topic
+
+        def delete_late(topic: str) -> None:
+            assert peers.ask("c", 15, queue | {"commitOffset": 5}).code == 0
+            delete(topic)
+
+        monkeypatch.setattr(service, "delete_topic", delete_late)
+        assert peers.ask("admin", 215, {"topic": "Gone"}).code == 0
+        peers.ask("p", 310, *sent("Gone", b"new"))
+        assert peers.ask("c", 14, queue).ext_fields == {"offset": "0"}

@@ -124,3 +124,17 @@ def test_arrivals_are_noted_by_queue_and_taken_once() -> None:
     for _ in range(1_000):
         arrivals.note(NAME, codes(1))
     assert arrivals.take() == {NAME: None}  # any message may be wanted
+
+
+def test_a_pull_is_answered_in_time_also_when_the_clock_was_set_back_before() -> None:
+    """Java looks by a clock that nobody sets."""
+    pulls, hour_ms = HeldPulls(), 3_600_000
+
+    def nothing_new(topic: str, queue_id: int) -> int:
+        return 5
+
+    assert pulls.look(hour_ms, nothing_new) == []
+    pull = held(at_ms=1_000, timeout_ms=15_000)
+    pulls.hold(NAME, pull)
+    woken = [found for now_ms in range(1_000, 30_000, 100) for found in pulls.look(now_ms, nothing_new)]
+    assert woken == [pull]

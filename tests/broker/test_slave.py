@@ -21,8 +21,10 @@ from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encod
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
 TOPIC = "T"
@@ -112,6 +114,26 @@ def test_of_copied_offsets_the_greater_one_counts(tmp_path: Path) -> None:
         broker.parts.service.take_over("consumerOffset.json", ConsumerOffsets.load(text).to_text())
         broker.heed_copy("consumerOffset.json")
         assert [broker.parts.offsets.offset("G", TOPIC, queue) for queue in (0, 1)] == [5, 9]
+
+
+def test_of_a_topic_that_the_master_has_deleted_no_offset_stays(tmp_path: Path) -> None:
+    """One of the same name would be read from there on once this slave is the master: Java's slave takes the master's offsets whole."""
+    with slave(tmp_path / "store") as broker:
+        parts, service = broker.parts, broker.parts.service
+        for topic in (TOPIC, "U"):
+            parts.offsets.commit("G", topic, 0, 100, 1_000)
+        broker.save_offsets()
+        known = service.settings.topics
+        service.take_over(TOPICS_FILE, known.without_topic(TOPIC, now_ms=1_000).to_text())
+        broker.heed_copy(TOPICS_FILE)
+        found = service.state(OFFSETS_FILE, ConsumerOffsets.load)
+        assert found is not None
+        assert [found.get(topic, "G", 0) for topic in (TOPIC, "U")] == [None, 100]
+        service.take_over(TOPICS_FILE, known.to_text())
+        broker.heed_copy(TOPICS_FILE)
+        service.take_over(OFFSETS_FILE, ConsumerOffsets.load('{"offsetTable":{"T@G":{0:3}}}').to_text())
+        broker.heed_copy(OFFSETS_FILE)
+        assert [parts.offsets.offset("G", topic, 0) for topic in (TOPIC, "U")] == [3, 100]
 
 
 def test_what_slaves_copy_beside_the_log_is_answered(tmp_path: Path) -> None:

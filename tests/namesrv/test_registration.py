@@ -20,6 +20,7 @@ from spark_mq.remoting.route_bodies import (
     TopicConfigData,
     TopicConfigTable,
     TopicQueueMappingInfo,
+    TopicRouteData,
 )
 from spark_mq.remoting.route_headers import (
     BrokerAddressRequest,
@@ -100,6 +101,26 @@ def test_topics_that_are_not_registered_any_more_stay_unless_the_setting_says_ot
         asked.register(topics=("T", "V"), version=2)
         assert (asked.route("U") is not None) is stays
         assert asked.route("V") is not None
+
+
+def test_a_topic_that_an_operator_has_registered_goes_with_an_equal_registration_if_the_setting_says_so() -> None:
+    asked = Asked(deleteTopicWithBrokerRegistration="true")
+    asked.register()
+    asked.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "X"}, operators_topic())
+    assert asked.route("X") is not None
+    asked.register()
+    assert asked.route("X") is None
+
+
+def test_a_slave_that_has_the_lowest_id_now_brings_its_topics_with_an_equal_registration() -> None:
+    """What it said before, as one slave of several, did not count."""
+    asked = Asked()
+    asked.register(0, enable_acting_master=True)
+    asked.register(1, enable_acting_master=True, topics=("T", "U", "W"))
+    assert asked.route("W") is None
+    asked.leave(0)
+    asked.register(1, enable_acting_master=True, topics=("T", "U", "W"))
+    assert asked.perm("W") == 4
 
 
 def test_an_address_has_one_id() -> None:
@@ -236,6 +257,8 @@ def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_w
         lambda asked: asked.register(0, version=2, perm=4),
         lambda asked: asked.register(1, enable_acting_master=True),
         lambda asked: asked.register(1, broker_address="h:0"),
+        lambda asked: asked.register(2, enable_acting_master=True, topics=("T", "W")),
+        lambda asked: asked.register(3, enable_acting_master=False, broker_address="h:1"),
         lambda asked: asked.register(0, broker_address="h:x", state=1),
         lambda asked: asked.register(0, fields={"__ZONE_NAME": "z"}),
         lambda asked: asked.register(0, enable_acting_master=True, topics=("T", "V")),
@@ -244,6 +267,9 @@ def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_w
         lambda asked: asked.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "U", "clusterName": CLUSTER}),
         lambda asked: asked.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}),
         lambda asked: (asked.server.close_channel("b"), asked.settle()),
+        lambda asked: asked.leave(1),
+        lambda asked: asked.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "X"}, operators_topic()),
+        lambda asked: asked.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"deleteTopicWithBrokerRegistration=true"),
     )
     chance = random.Random(7)
     for _ in range(150):
@@ -256,6 +282,10 @@ def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_w
                 for live in thorough.server.state.tables.live.values():
                     live.sign = b"none is like it"
                 assert shown(quick) == shown(thorough)
+
+
+def operators_topic() -> TopicRouteData:
+    return TopicRouteData(queue_datas=(QueueData(broker_name="b", read_queue_count=1, write_queue_count=1, perm=6),))
 
 
 def vars_of(answer: object) -> object:

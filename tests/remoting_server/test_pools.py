@@ -201,3 +201,27 @@ def test_while_a_request_runs_in_a_thread_all_do(busy: tuple[threading.Event, th
     assert done.wait(LIMIT_SECONDS)
     pool.close()
     assert threads != [threading.get_ident()]
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_pool_is_busy_until_what_it_has_taken_is_answered(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    """A server that ends hangs up when no pool is busy any more."""
+    pool = RequestPool(PoolSettings("Send", 10, 1, together=together), lambda: None)
+    done, taken, seen = threading.Event(), pool._taken, []
+
+    def look() -> object:
+        found = taken()
+        if not done.is_set():
+            seen.append(pool.is_busy)
+        return found
+
+    monkeypatch.setattr(pool, "_taken", look)
+    in_a_loop(lambda: assert_taken(pool.submit(lambda: pool.afterwards(done.set), refuse)))
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert seen
+    assert all(seen)
+
+
+def assert_taken(is_taken: bool) -> None:
+    assert is_taken

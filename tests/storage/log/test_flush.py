@@ -158,3 +158,9 @@ def test_what_is_worth_a_flush(done: int, until: int, least_pages: int, worth: b
 def test_a_put_that_holds_the_log_for_long_makes_it_busy(held_ms: int | None, busy: bool) -> None:
     """DefaultMessageStore.isOSPageCacheBusy: diff < 10000000 && diff > osPageCacheBusyTimeOutMills."""
     assert is_page_cache_busy(None if held_ms is None else NOW_MS - held_ms, NOW_MS, 1_000) == busy
+
+
+def test_a_clock_that_was_set_back_makes_a_turn_thorough() -> None:
+    """Else little messages in a pool could not be read until the clock was where it had been. In Java they cannot."""
+    assert POOL_RULE.turn(3_600_000, 1_000) == (0, 1_000)
+    assert POOL_RULE.turn(1_000, 1_100) == (4, 1_000)

@@ -11,7 +11,10 @@ import pytest
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
 from storage.get_result import GetStatus
+from storage.ha.events import Received
+from storage.ha.followed_log import FollowedLog
 from storage.log.dispatch import QueueEntries
+from storage.put.deleted_topic import delete_topic
 from storage.service.put_service import PutService
 from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
@@ -146,3 +149,38 @@ def test_what_is_announced_can_be_read_at_once(service: PutService) -> None:
     with service.listening(look), service.exclusive() as store:
         put(store, COUNT, 3)
     assert seen == [(GetStatus.FOUND, 1)] * 3
+
+
+def test_a_replica_serves_a_topic_that_its_master_deleted_and_made_again_from_its_first_message(tmp_path: Path) -> None:
+    """Also where it began amid the old one, whose first offsets it never had."""
+    with open_store(tmp_path / "master", config=config(), read_only=False, create=True) as master:
+        put(master, 0)
+        start, middle = master.log.files[1].start, master.log_end
+        delete_topic(master.writer, "T")
+        put(master, 100, count=COUNT + 5)
+        log = {place: bytes(path.read_bytes()) for place, path in log_files(tmp_path / "master")}
+        end = master.log_end
+    with PutService(
+        open_store(tmp_path / "replica", config=config(), read_only=False, create=True, holder="follower"),
+        starts_duties=False,
+    ) as service:
+        followed, served = FollowedLog(service), ServedStore(service.store)
+        followed.begin_at(start)
+
+        def receive(begin: int, stop: int) -> None:
+            for place, content in log.items():
+                at, behind = max(begin, place), min(stop, place + len(content))
+                if at < behind:
+                    followed.take(Received(at, content[at - place : behind - place], None))
+            followed.settle()
+
+        receive(start, middle)
+        assert served.minimum("T", 0) > 0
+        receive(middle, end)
+        assert served.minimum("T", 0) == 0
+        assert [message.body for message in read_all(served)] == [b"%d" % number * 20 for number in range(100, 165)]
+
+
+def log_files(root: Path) -> list[tuple[int, Path]]:
+    """By their starts."""
+    return [(int(path.name), path) for path in sorted((root / "commitlog").iterdir())]
