@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.rules.acks import is_in_sync
+from storage.settings.nouns import ReplicationConfig
 
 UNPROVEN = -1
 """What a replica has acknowledged that did not say yet where it stands."""
-DEFAULT_MAX_GAP_BYTES = 268_435_456
-"""Java: haMaxGapNotInSync."""
+_DEFAULT_MAX_GAP_BYTES = ReplicationConfig().ha_max_gap_not_in_sync
 
 
 class Replica(NamedTuple):
@@ -52,7 +52,7 @@ Snapshot = tuple[Replica, ...]
 class Replicas:
     """The replicas of one master. All methods may be called by any thread; one thread at a time tells of changes."""
 
-    def __init__(self, max_gap_bytes: int = DEFAULT_MAX_GAP_BYTES) -> None:
+    def __init__(self, max_gap_bytes: int = _DEFAULT_MAX_GAP_BYTES) -> None:
         self.max_gap_bytes = max_gap_bytes
         self._connections: dict[int, Replica] = {}
         self._snapshot: Snapshot = ()
