@@ -22,6 +22,13 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 BROKER_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+MASTER_ID = 0
+"""Of the processes that share a broker's name the one that takes messages. Java: MixAll.MASTER_ID."""
+BUILT_IN_GROUPS = (
+    *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+    *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS"),
+)
+"""Groups that every broker has, in its file or not. Java: SubscriptionGroupManager.init."""
 
 SYSTEM_TOPICS = frozenset(
     {

@@ -50,9 +50,9 @@ ROOMS = {
     "remoting": "words format",
     "access": "words rules remoting",
     "client": "words format messages rules remoting",
-    "remoting_server": "words settings rules remoting",
-    "namesrv": "words files settings tables rules remoting access client remoting_server",
-    "controller": "words files settings rules remoting client remoting_server namesrv",
+    "remoting_server": "words files settings rules remoting access client",
+    "namesrv": "words files tables rules remoting client remoting_server",
+    "controller": "words files rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
     "broker_server": "words format files settings tables messages put batch delay rules facade service ha hand_over broker "
@@ -68,7 +68,7 @@ ROOMS = {
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
 HALLS = {
-    "storage": {"words": "errors names put_status epoch_times nearest_name failpoints compiler", "facade": ""},
+    "storage": {"words": "errors names put_status epoch_times nearest_name settling failpoints compiler", "facade": ""},
     "spark_mq": {
         "conditions": "conditions store_conditions client_conditions option_table worker_errors",
         "spark_mq": "",

@@ -5,14 +5,13 @@ Java: AdminBrokerProcessor (25, 26, 28, 45, 223, 307, 309, 906, 907), Broker2Cli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import is_barred, settings_text, told_settings
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.request_table import Pool
 from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.remoting import (
     BodyError,
@@ -39,8 +38,6 @@ from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
 _CALL_MS, _STATUS_MS = 10_000, 5_000
-PoolLoad = Callable[[Pool], tuple[int, int]]
-"""How many requests wait for a pool, and for how many ms the first of them."""
 
 
 class AdminHandlers:

@@ -30,7 +30,7 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.progress_handlers import ProgressHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.replica_handlers import ReplicaHandlers
-from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
@@ -53,7 +53,6 @@ from storage.transaction.check import CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
-_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 EXPIRY_LOOK_MS = 10_000
 """How often silent clients are looked for. Java: ClientHousekeepingService."""
 FILTERS_SAVED_MS = 10_000
@@ -97,35 +96,12 @@ class Broker:
         self._resources.enter_context(service.mapping(self._maps_of))
 
     def _handler_table(self) -> Mapping[int, Handler]:
-        code, parts, messages, pull = RequestCode, self.parts, self._messages, self._pulls.pull
-        clients, offsets = ClientHandlers(parts), OffsetHandlers(parts)
+        parts = self.parts
         return {
-            code.SEND_MESSAGE: messages.send,
-            code.SEND_MESSAGE_V2: messages.send,
-            code.SEND_BATCH_MESSAGE: messages.send,
-            code.SEND_REPLY_MESSAGE: messages.reply,
-            code.SEND_REPLY_MESSAGE_V2: messages.reply,
-            code.RECALL_MESSAGE: messages.recall,
-            code.CONSUMER_SEND_MSG_BACK: messages.send_back,
-            code.END_TRANSACTION: messages.end_transaction,
-            code.RESUME_CHECK_HALF_MESSAGE: messages.resume_check,
-            code.QUERY_MESSAGE: messages.query,
-            code.VIEW_MESSAGE_BY_ID: messages.view,
-            code.PULL_MESSAGE: pull,
-            code.LITE_PULL_MESSAGE: pull,
-            code.HEART_BEAT: clients.heartbeat,
-            code.UNREGISTER_CLIENT: clients.unregister,
-            code.CHECK_CLIENT_CONFIG: clients.check_client,
-            code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
-            code.LOCK_BATCH_MQ: clients.lock,
-            code.UNLOCK_BATCH_MQ: clients.unlock,
-            code.QUERY_CONSUMER_OFFSET: offsets.query,
-            code.UPDATE_CONSUMER_OFFSET: offsets.update,
-            code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
-            code.GET_MAX_OFFSET: offsets.maximum,
-            code.GET_MIN_OFFSET: offsets.minimum,
-            code.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
-            code.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset,
+            **self._messages.table(),
+            **dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), self._pulls.pull),
+            **ClientHandlers(parts).table(),
+            **OffsetHandlers(parts).table(),
             **TopicHandlers(parts).table(),
             **GroupHandlers(parts).table(),
             **ProgressHandlers(parts).table(),
@@ -149,7 +125,7 @@ class Broker:
 
         So whoever begins several sends before it asks for an answer makes them one append.
         """
-        if command.code not in _SENDS:
+        if command.code not in SENDS:
             return self.answer(connection, command, now_ms)
         begun: list[Pending[RemotingCommand]] = []
 

@@ -5,13 +5,15 @@ Java: ClientManageProcessor, ConsumerManageProcessor.getConsumerListByGroup, Adm
 
 from __future__ import annotations
 
-from spark_mq.broker.asked import NO_FIELDS, Asked
+from collections.abc import Mapping
+
+from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.producer_table import KnownClient
 from spark_mq.broker.pull_filters import SQL92, is_tag_type
 from spark_mq.broker.sql92 import compile_expression
 from spark_mq.broker.sql92_tokens import SqlError
-from spark_mq.remoting import RemotingCommand, read_body
+from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.client_bodies import (
     CheckClientBody,
     ConsumerData,
@@ -34,6 +36,18 @@ class ClientHandlers:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.HEART_BEAT: self.heartbeat,
+            code.UNREGISTER_CLIENT: self.unregister,
+            code.CHECK_CLIENT_CONFIG: self.check_client,
+            code.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            code.LOCK_BATCH_MQ: self.lock,
+            code.UNLOCK_BATCH_MQ: self.unlock,
+        }
 
     def heartbeat(self, asked: Asked) -> RemotingCommand:
         """34. A group that cannot be made is passed over, and the answer is the same."""

@@ -5,9 +5,10 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked
+from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
@@ -15,6 +16,7 @@ from spark_mq.broker.named_messages import message_in, place_of_id
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.put_response import SendResponse
 from spark_mq.broker.recall import read_recall_handle, recall_properties
+from spark_mq.broker.request_table import SENDS
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest, broker_properties
@@ -42,6 +44,21 @@ class MessageHandlers:
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_slave=parts.is_slave)
             parts.heed_settings.append(handler.configure)
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            **dict.fromkeys(SENDS, self.send),
+            code.SEND_REPLY_MESSAGE: self.reply,
+            code.SEND_REPLY_MESSAGE_V2: self.reply,
+            code.RECALL_MESSAGE: self.recall,
+            code.CONSUMER_SEND_MSG_BACK: self.send_back,
+            code.END_TRANSACTION: self.end_transaction,
+            code.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+            code.QUERY_MESSAGE: self.query,
+            code.VIEW_MESSAGE_BY_ID: self.view,
+        }
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Whether messages are taken."""

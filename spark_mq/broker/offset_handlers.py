@@ -5,9 +5,9 @@ Of a static topic the leader's physical queue is meant. Departure: what an earli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from spark_mq.broker.asked import NO_FIELDS, Asked
+from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
@@ -32,6 +32,19 @@ class OffsetHandlers:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.QUERY_CONSUMER_OFFSET: self.query,
+            code.UPDATE_CONSUMER_OFFSET: self.update,
+            code.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            code.GET_MAX_OFFSET: self.maximum,
+            code.GET_MIN_OFFSET: self.minimum,
+            code.GET_EARLIEST_MSG_STORETIME: self.earliest,
+            code.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+        }
 
     # Of groups
 

@@ -29,6 +29,7 @@ from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
 from storage.format.record import host_text
 from storage.messages.retries import find_group
+from storage.names import BUILT_IN_GROUPS
 from storage.rules.auto_topics import known_topics
 from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
@@ -46,22 +47,9 @@ from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import TopicConfig
 
-BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
-    name: SubscriptionGroupConfig(name)
-    for name in (
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_RMQ_SYS_TRANS",
-    )
+_BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
+    name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
 }
-"""Groups that every broker has, in its file or not. Java: SubscriptionGroupManager.init."""
-
-
 _LESS_OF_SLAVE = 10
 """Of accessMessageInMemoryMaxRatio, percent. Java: MessageStoreConfig.getAccessMessageInMemoryMaxRatio of a slave."""
 
@@ -234,7 +222,7 @@ class BrokerParts:
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
         """The file's entries over the built-in ones."""
         own = cast("dict[str, SubscriptionGroupConfig]", self.service.groups)
-        return ChainMap(own, cast("dict[str, SubscriptionGroupConfig]", BUILT_IN_GROUPS))
+        return ChainMap(own, cast("dict[str, SubscriptionGroupConfig]", _BUILT_IN_GROUPS))
 
     def find_group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, made and saved where the broker may make it. Raises OSError."""

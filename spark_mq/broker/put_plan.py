@@ -26,6 +26,7 @@ from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
 from storage.errors import PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
+from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
 from storage.messages.delays import TIMER_TOPIC, Congestion, delay_level, route_delayed
 from storage.messages.few_messages import EncodedMessage
@@ -38,8 +39,6 @@ from storage.rules.put_guards import BrokerState, check_before_put, check_inner_
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.tables.topics import TopicConfig
-
-_V6_HOST_SIZE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +191,7 @@ def _parts(
     message: InnerMessage, body_size: Numbers, properties_size: Numbers, rules: PutRules
 ) -> tuple[int, Numbers, Numbers, int]:
     """Bytes of topic, properties and body, and how many hosts are IPv6."""
-    v6_hosts = (len(message.born_host or rules.host) == _V6_HOST_SIZE) + (len(rules.host) == _V6_HOST_SIZE)
+    v6_hosts = (len(message.born_host or rules.host) == V6_HOST_SIZE) + (len(rules.host) == V6_HOST_SIZE)
     properties_size = properties_size + (CRC_SIZE if rules.config.commit_log.appends_crc else 0)
     return len(message.topic.encode()), properties_size, body_size, v6_hosts
 

@@ -72,6 +72,8 @@ def _cluster(*actions: Action) -> Need:
     return Need(ResourceType.CLUSTER, None, actions)
 
 
+SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+"""Whose messages become one append (`Broker.begin`), and which are refused while the log takes none."""
 _PULL = (_topic(Action.SUB), _group(Action.SUB))
 _C, _P, _A = RequestCode, Pool, Action
 _CHANGES_OF_ACCESS = (
@@ -80,9 +82,7 @@ _CHANGES_OF_ACCESS = (
 )
 _LOOKS_AT_ACCESS = (_C.AUTH_GET_USER, _C.AUTH_LIST_USER, _C.AUTH_GET_ACL, _C.AUTH_LIST_ACL)
 _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
-    _C.SEND_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
-    _C.SEND_MESSAGE_V2: (_P.SEND, (_topic(_A.PUB),)),
-    _C.SEND_BATCH_MESSAGE: (_P.SEND, (_topic(_A.PUB),)),
+    **dict.fromkeys(SENDS, (_P.SEND, (_topic(_A.PUB),))),
     _C.CONSUMER_SEND_MSG_BACK: (_P.SEND, (_group(_A.SUB, field="group"), _topic(_A.SUB, field=MESSAGE))),
     _C.SEND_REPLY_MESSAGE: (_P.REPLY, (_topic(_A.PUB),)),
     _C.SEND_REPLY_MESSAGE_V2: (_P.REPLY, (_topic(_A.PUB),)),

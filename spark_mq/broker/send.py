@@ -59,6 +59,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
+from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.messages.delays import REAL_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage, encode_properties
@@ -93,8 +94,8 @@ def disk_use_of(store: HandlerStore) -> DiskUse:
 
 def unique_keys() -> Callable[[], str]:
     """Keys as long as a Java client's, no two alike. Java: MessageClientIDSetter.createUniqID."""
-    prefix = (os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)).hex().upper()
-    ranks = itertools.count(secrets.randbelow(1 << 16))
+    prefix = new_prefix(os.getpid(), secrets.token_bytes).hex().upper()
+    ranks = itertools.count(secrets.randbelow(FIRST_RANKS))
     return lambda: f"{prefix}{next(ranks):012X}"
 
 

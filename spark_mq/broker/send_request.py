@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_mq.broker.retry import CURRENT_VERSION
-from storage.format.record import host_text
+from storage.format.record import V4_HOST_SIZE, V6_HOST_SIZE, host_text
 from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.rules.message_check import TopicWish
 from storage.settings.nouns import SendConfig
@@ -63,7 +63,7 @@ class SendRequest:
         )
         if not are_small or not 0 <= self.born_time_ms < 1 << 62:
             self._check_numbers()
-        if self.born_host is not None and len(self.born_host) not in (8, 20):
+        if self.born_host is not None and len(self.born_host) not in (V4_HOST_SIZE, V6_HOST_SIZE):
             raise ValueError(f"born_host has {len(self.born_host)} bytes; an address and its port have 8, or 20")
 
     def _check_numbers(self) -> None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from spark_mq.broker.request_table import SENDS
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting_server.pools import RequestPool, busy_remark
 from storage.service.put_service import PutService
 
-REJECTED_CODES = frozenset(
-    {
-        *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-    }
-)
+REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
 """Answered REJECTREQUEST, unread."""
 
 

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from spark_mq.broker_server.registration import MASTER_ID
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.calls import read_answer_body
 from spark_mq.client.errors import ClientError
@@ -26,6 +25,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, make_request, write_header
 from spark_mq.remoting.route_bodies import BrokerMemberGroupAnswer
 from spark_mq.remoting.route_headers import BrokerGroupRequest, BrokerHeartbeatRequest
+from storage.names import MASTER_ID
 from storage.service.put_service import PutService
 from storage.tables.master_copies import KEPT_BY_SLAVES
 

@@ -24,9 +24,9 @@ from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_
 from spark_mq.remoting.route_bodies import KvTable, RegisterBrokerBody, TopicConfigData, TopicConfigTable
 from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerAnswer, RegisterBrokerRequest
 from storage.errors import StorageError
+from storage.names import MASTER_ID
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
-MASTER_ID = 0
 _READ_AND_WRITE = PERM_READ | PERM_WRITE
 _PERIOD_LEAST_MS, _PERIOD_MOST_MS = 10_000, 60_000
 _CRC_BITS = 0x7FFFFFFF

@@ -14,6 +14,7 @@ from storage.format.epoch import EpochEntry
 from storage.format.record import host_text
 from storage.format.replication import Dialect
 from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import epoch_end
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
@@ -21,8 +22,6 @@ from storage.ha.timing import Timing
 from storage.put.settings import host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks
-
-_NO_END = 2**63 - 1
 
 
 def ha_port(configuration: Configuration) -> int:
@@ -102,10 +101,9 @@ def epochs_told(
     entries: Sequence[EpochEntry], cluster: str, broker_name: str | None, broker_id: int, end: int
 ) -> EpochEntryCache:
     """What request 1007 says of the epochs of a log that ends there; the last one has no end."""
-    ends = [*(entry.start_offset for entry in entries[1:]), _NO_END]
     told = tuple(
-        EpochEntryBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=behind)
-        for entry, behind in zip(entries, ends, strict=False)
+        EpochEntryBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=epoch_end(entries, entry.epoch))
+        for entry in entries
     )
     return EpochEntryCache(
         cluster_name=cluster, broker_name=broker_name, broker_id=broker_id, epochs=told, max_offset=end

@@ -25,6 +25,7 @@ from spark_mq.remoting_server.settings import (
     setting_texts,
 )
 from storage.errors import ConfigurationError
+from storage.names import MASTER_ID
 from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
 from storage.settings.load import StoreConfig, parse_config
@@ -231,7 +232,7 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
         if not process.addresses and not process.ha_master_address:
             rule = "it is missing: a slave finds its master by its name servers, or by haMasterAddress"
             raise ConfigurationError(file, None, "namesrvAddr", rule)
-    elif process.broker_id != 0:
+    elif process.broker_id != MASTER_ID:
         raise ConfigurationError(file, None, "brokerId", "a master has 0; brokerRole=SLAVE makes it a slave")
     found = Configuration(
         store,

@@ -27,6 +27,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
 from spark_mq.remoting.message_headers import ViewMessageRequest
 from storage.errors import StorageError
+from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -37,7 +38,6 @@ from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 PERIOD_S = 60.0
-_MASTER_ID = 0
 _CODES: Mapping[str, int] = {
     TOPICS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,
     GROUPS_FILE: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -180,7 +180,7 @@ class MasterByName(Master):
         try:
             with Admin(self._settings) as admin:
                 known = admin.cluster_info().broker_address_table.get(self._broker_name)
-            address = None if known is None else known.broker_addresses.get(_MASTER_ID)
+            address = None if known is None else known.broker_addresses.get(MASTER_ID)
             ha_address = None if address is None else self._ha_address(address)
             return None if address is None or ha_address is None else MasterPlace(address, ha_address)
         except ClientError as error:

@@ -15,7 +15,7 @@ from spark_mq.cli.output import print_json, print_table, time_text
 from spark_mq.client.async_admin import AsyncAdmin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
-from spark_mq.client.routes import MASTER_ID
+from storage.names import MASTER_ID
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 from spark_mq.cli.app import app
 from spark_mq.cli.processes import PrintsAll, PrintsImportant, Shown, configuration_from, serve
 from spark_mq.controller.server import RunningController
-from spark_mq.controller.settings import IMPORTANT, configuration_of, read_configuration
+from spark_mq.controller.settings import IMPORTANT, Configuration
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +26,7 @@ def controller(
     It is a single node. It listens on 127.0.0.1:9877 unless the file says otherwise (bindAddress, controllerDLegerPeers), and keeps its
     decisions in ~/DledgerController (controllerStorePath). SIGTERM and Ctrl-C end it.
     """
-    configuration = configuration_from(config_file, "mqcontroller", configuration_of, read_configuration)
+    configuration = configuration_from(config_file, "mqcontroller", Configuration.of, Configuration.read)
     if Shown(prints_all, prints_important).tell(configuration.texts(), IMPORTANT, configuration.warnings):
         return
     serve(lambda: RunningController.start(configuration), _words, verbose=verbose)

@@ -15,23 +15,11 @@ from spark_mq.cli.output import print_json, print_table, say
 from spark_mq.client.errors import ResponseError
 from spark_mq.remoting.admin_bodies import ConsumerConnection
 from spark_mq.remoting.client_bodies import ConsumeType
-from storage.names import is_system_group
+from storage.names import BUILT_IN_GROUPS, is_system_group
 from storage.nearest_name import nearest
 from storage.rules.response_codes import ResponseCode
 
 _TYPES: dict[str | None, str] = {ConsumeType.CONSUME_PASSIVELY: "push", ConsumeType.CONSUME_ACTIVELY: "pull"}
-_OF_EVERY_BROKER = frozenset(
-    {
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_PULL",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "TOOLS_CONSUMER",
-    }
-)
-"""Java: SubscriptionGroupManager.init."""
 
 
 @app.command()
@@ -71,7 +59,7 @@ def groups(
 
 
 def _is_rocketmqs(group: str) -> bool:
-    return group in _OF_EVERY_BROKER or is_system_group(group)
+    return group in BUILT_IN_GROUPS or is_system_group(group)
 
 
 async def _connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:

@@ -9,7 +9,7 @@ import typer
 from spark_mq.cli.app import app
 from spark_mq.cli.processes import PrintsAll, PrintsImportant, PrintsWatermarks, Shown, configuration_from, serve
 from spark_mq.namesrv.server import RunningNameServer
-from spark_mq.namesrv.settings import IMPORTANT, configuration_of, read_configuration
+from spark_mq.namesrv.settings import IMPORTANT, Configuration
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +30,7 @@ def namesrv(
     It listens on 127.0.0.1:9876 unless the file says otherwise (bindAddress, listenPort), and keeps the operators' texts in
     ~/namesrv/kvConfig.json (kvConfigPath). SIGTERM and Ctrl-C end it.
     """
-    configuration = configuration_from(config_file, "mqnamesrv", configuration_of, read_configuration)
+    configuration = configuration_from(config_file, "mqnamesrv", Configuration.of, Configuration.read)
     if Shown(prints_all, prints_important).tell(configuration.texts(), IMPORTANT, configuration.warnings):
         return
     serve(lambda: RunningNameServer.start(configuration), _words, verbose=verbose, watermarks=prints_watermarks)

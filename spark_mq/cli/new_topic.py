@@ -12,11 +12,10 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.output import print_json, say
 from spark_mq.client import Admin, ClientSettings, NewTopic, TopicRouteNotFoundError
 from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.routes import MASTER_ID
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
-from storage.names import validate_user_topic
+from storage.names import MASTER_ID, validate_user_topic
 from storage.rows.rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 from storage.tables.broker_names import broker_names

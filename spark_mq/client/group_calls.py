@@ -8,7 +8,6 @@ from spark_mq.client.broker_calls import ask_all, masters, one_of_each
 from spark_mq.client.calls import make_call, read_answer_body
 from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.routes import MASTER_ID
 from spark_mq.client.topic_calls import TopicCalls
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import (
@@ -31,7 +30,7 @@ from spark_mq.remoting.consumer_headers import (
     ResetOffsetRequest,
 )
 from spark_mq.remoting.route_bodies import TopicList
-from storage.names import dead_letter_topic, retry_topic, validate_group
+from storage.names import MASTER_ID, dead_letter_topic, retry_topic, validate_group
 from storage.rules.response_codes import ResponseCode
 
 _RUNNING_INFO_MS = 10_000  # so long the broker waits for the client

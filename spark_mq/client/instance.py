@@ -35,12 +35,12 @@ from spark_mq.client.kept_routes import KeptRoute, KeptRoutes
 from spark_mq.client.member import Kind, Member
 from spark_mq.client.name_servers import NameServers
 from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.routes import DEFAULT_TOPIC, MASTER_ID, TopicRoute, default_route, subscribe_address
+from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.consumer_headers import UnregisterClientRequest
-from storage.names import RETRY_PREFIX
+from storage.names import MASTER_ID, RETRY_PREFIX
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _FIRST_HEARTBEAT_MS = 1_000

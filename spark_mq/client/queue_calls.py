@@ -13,7 +13,6 @@ from spark_mq.client.errors import request_text, response_error
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.pull_calls import pull_command, pull_result
 from spark_mq.client.pulls import Pull, PullResult
-from spark_mq.client.routes import MASTER_ID
 from spark_mq.remoting import Header, MessageQueue, RequestCode
 from spark_mq.remoting.consumer_headers import (
     MaxOffsetRequest,
@@ -24,6 +23,7 @@ from spark_mq.remoting.consumer_headers import (
     TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
+from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 
 H = TypeVar("H", bound=Header)

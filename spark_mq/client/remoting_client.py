@@ -138,14 +138,11 @@ class RemotingClient:
         transport = await self._usable(address, waiter)
         transport.send_oneway(self._made_ready(command))
 
-    def disconnect(self, address: str, reason: str) -> None:
-        """Close the connection to the address, if there is one; who waits there gets a BrokerUnreachableError."""
-        transport = self._open.get(address)
-        if transport is not None:
-            transport.close(BrokerUnreachableError(address, reason))
-
     def disconnect_if_mute(self, address: str) -> None:
-        """The same, if a request has timed out there and nothing at all has come since it was sent."""
+        """Close the connection to the address if a request has timed out there and nothing at all has come since it was sent.
+
+        Who waits there gets a BrokerUnreachableError.
+        """
         transport = self._open.get(address)
         if transport is not None and transport.is_mute:
             transport.close(BrokerUnreachableError(address, "nothing came over the connection"))

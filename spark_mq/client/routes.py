@@ -15,8 +15,8 @@ from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundE
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
+from storage.names import MASTER_ID
 
-MASTER_ID = 0
 READABLE = 4
 WRITABLE = 2
 DEFAULT_TOPIC = "TBW102"

@@ -36,11 +36,12 @@ from spark_mq.client.latency_faults import LatencyFaults
 from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.producer_settings import ProducerSettings
 from spark_mq.client.queue_turns import QueueTurns
-from spark_mq.client.routes import MASTER_ID, TopicRoute, vip_address
+from spark_mq.client.routes import TopicRoute, vip_address
 from spark_mq.client.send_requests import SendRequests, send_code
 from spark_mq.client.send_results import SendResult, read_send_answer
 from spark_mq.client.send_retries import SendStatus, goes_again, is_network_failure
 from spark_mq.remoting import MessageQueue, RemotingCommand
+from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 
 T = TypeVar("T")

@@ -14,6 +14,6 @@
     journal.py             the decisions on disk, and what a crash leaves of them
     server.py              the server around it, which alone has sockets and a clock
 
-Imports the remoting rooms, the client, who may administer a name server, and of `storage` what reads settings and writes small files.
+Imports the remoting rooms, the client, and of `storage` what writes small files.
 Begin with `controller.py`. Java: the module controller. A single node: no Raft.
 """

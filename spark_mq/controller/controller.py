@@ -9,7 +9,7 @@ answer says so. A request that cannot be read, or that is refused, is answered w
 threads at once.
 
 Java: ControllerManager, ControllerRequestProcessor, DLedgerController. Departures: what operators change is answered to this host
-alone, and to others where it is signed (`namesrv/access.py`).
+alone, and to others where it is signed (`remoting_server/administration.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from spark_mq.controller.registration import apply_broker_id, next_broker_id, re
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.controller.sync_state import alter_sync_state_set, replica_info, sync_state_data
-from spark_mq.namesrv.access import check_may_administer
 from spark_mq.remoting import (
     REQUEST_HEADERS,
     RemotingCommand,
@@ -42,9 +41,10 @@ from spark_mq.remoting import (
 from spark_mq.remoting.body_fields import read_texts
 from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
 from spark_mq.remoting.controller_headers import ControllerMetadataAnswer, MasterAnswer, RoleChangedRequest
+from spark_mq.remoting_server.administration import changed_settings, check_may_administer
+from spark_mq.remoting_server.peer import Caller
 from spark_mq.remoting_server.refusals import answered, not_supported
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.settings.java_properties import parse_properties
+from storage.rules.response_codes import ResponseCode
 
 REQUEST_POOL = "Controller"
 """The queue of requests, as watermarks name it."""
@@ -53,13 +53,6 @@ ADMIN_CODES = frozenset(
 )
 """What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
 _LOG = logging.getLogger(__name__)
-
-
-class Caller(NamedTuple):
-    """Who asks: the connection, which equals nothing but itself, and the peer's IP address."""
-
-    channel: Hashable
-    host: str
 
 
 class RoleNotice(NamedTuple):
@@ -201,14 +194,9 @@ class Controller:
             peers=f"{settings.self_id}:{self.address};",
         )
 
-    def update_settings(self, texts: Mapping[str, str]) -> None:
+    def update_settings(self, request: RemotingCommand) -> None:
         """Raises RequestRefusedError, ConfigurationError and OSError; nothing has changed then."""
-        if any(map(self.configuration.controller.is_fixed, texts)):
-            raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        if texts:
-            changed = self.configuration.updated(texts)
-            self._save_settings(changed.file_text())
-            self.configuration = changed
+        self.configuration = changed_settings(self.configuration, request, self._save_settings)
 
 
 _Handler: TypeAlias = Callable[[Controller, _Ask], RemotingCommand]
@@ -295,7 +283,7 @@ def _heartbeat(controller: Controller, ask: _Ask) -> RemotingCommand:
 
 def _update_settings(controller: Controller, ask: _Ask) -> RemotingCommand:
     """1009."""
-    controller.update_settings({found.key: found.value for found in parse_properties(bytes(ask.request.body))})
+    controller.update_settings(ask.request)
     return _done(controller, ask, Decided())
 
 

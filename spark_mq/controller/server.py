@@ -18,15 +18,16 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import spawn
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
-from spark_mq.controller.controller import REQUEST_POOL, Caller, Controller
+from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
-from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.administration import save_settings
+from spark_mq.remoting_server.notices import tell_broker
+from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
@@ -79,7 +80,7 @@ class RunningController:
             configuration,
             state=journal.state,
             keep=journal.append,
-            save_settings=partial(_save_settings, configuration.controller.config_store_path),
+            save_settings=partial(save_settings, configuration.controller.config_store_path),
         )
         """What it knows; for the loop's thread."""
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
@@ -180,7 +181,7 @@ class RunningController:
                 before = self._told.get(address)
                 if before is not None and before.epoch < epoch:
                     before.future.cancel()
-                self._told[address] = _Told(epoch, spawn(_tell_one(self._client, address, command)))
+                self._told[address] = _Told(epoch, spawn(tell_broker(self._client, address, command, _NOTICE_MS)))
         for address in [address for address, told in self._told.items() if told.future.done()]:
             del self._told[address]
 
@@ -190,13 +191,6 @@ class _Told(NamedTuple):
 
     epoch: int
     future: concurrent.futures.Future[None]
-
-
-async def _tell_one(client: RemotingClient, address: str, command: RemotingCommand) -> None:
-    try:
-        await client.invoke_oneway(address, command, _NOTICE_MS)
-    except ClientError as error:
-        _LOG.warning("broker %s was not told: %s", address, error.describe())
 
 
 def _locked_journal(directory: str, opened: ExitStack) -> Journal:
@@ -211,11 +205,3 @@ def _locked_journal(directory: str, opened: ExitStack) -> Journal:
             None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
         ) from None
     return open_journal(directory, files)
-
-
-def _save_settings(path: str, text: str) -> None:
-    files = LocalFileSystem()
-    before = files.read_file(path)
-    if before:
-        files.replace(f"{path}.bak", before)
-    files.replace(path, text.encode("ascii"))

@@ -10,21 +10,19 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
-from spark_mq.client.settings import Credentials
-from spark_mq.namesrv.access import administrator_of
+from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.peer import is_this_host
 from spark_mq.remoting_server.settings import (
-    ConfigurationTexts,
+    NETTY_NAMES,
     ServerSettings,
     TlsServerSettings,
     read_settings,
     require,
     setting,
-    texts_of_file,
     unfollowed_names,
 )
 from storage.errors import ConfigurationError
@@ -47,19 +45,11 @@ NOT_FOLLOWED = {
             *("metricGrpcExporterTimeOutInMills", "metricGrpcExporterIntervalInMills"),
             *("metricLoggingExporterIntervalInMills", "metricsPromExporterPort", "metricsPromExporterHost"),
             *("metricsLabel", "metricsInDelta"),
-            *("serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads"),
-            *("serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverPooledByteBufAllocatorEnable"),
-            *("serverNettyWorkerGroupEnable", "useEpollNativeSelector", "tls.test.mode.enable"),
+            *NETTY_NAMES,
         )
     ),
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
-_FIXED = frozenset(
-    {
-        *("configBlackList", "configStorePath", "rocketmqHome", "controllerStorePath", "controllerType"),
-        *("controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "initAuthenticationUser"),
-    }
-)
 _PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:;\[\]/]+):(?P<port>[0-9]{1,5})")
 
 
@@ -81,8 +71,15 @@ def _in_home(*names: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class ControllerSettings(AdministeredSettings):
     """What the controller itself does."""
+
+    fixed_names: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("controllerStorePath", "controllerType"),
+            *("controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId"),
+        }
+    )
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     config_store_path: str = setting(
@@ -104,20 +101,13 @@ class ControllerSettings:
     """Whether, where nobody in sync is alive, another broker may become master: acknowledged messages may be lost."""
     notifies_brokers: bool = setting("notifyBrokerRoleChanged", True, "boolean")
     """Whether brokers are told of a new master at once; they ask each five seconds in any case."""
-    config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
-    """Names, between semicolons, that no request may change."""
-    admin_user: str | None = setting("initAuthenticationUser", None, "String", is_secret=True)
-    """`{"username":"…","password":"…"}`: who may change things from another host, by a signature. Java: AuthConfig, for brokers."""
 
     def __post_init__(self) -> None:
         for name in ("request_queue_capacity", "broker_scan_interval_ms", "master_scan_interval_ms"):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
         for name in ("group", "self_id", "store_path"):
             require(self, name, "it must not be empty", is_kept=bool(getattr(self, name)))
-        try:
-            administrator_of(self.admin_user)
-        except ValueError as rule:
-            raise ConfigurationError(None, None, "initAuthenticationUser", str(rule)) from None
+        _ = self.administrator
         own = self.own_peer
         is_this = own is None or own.peer_id == self.self_id
         require(self, "self_id", "no peer of controllerDLegerPeers has that id", is_kept=is_this)
@@ -136,59 +126,33 @@ class ControllerSettings:
         require(self, "peers", "a port is 1 to 65535", is_kept=0 < port < 65_536)
         return Peer(found["id"], found["host"], port)
 
-    @property
-    def administrator(self) -> Credentials | None:
-        """Who may change things from another host; None = nobody."""
-        return administrator_of(self.admin_user)
-
-    def is_fixed(self, java_name: str) -> bool:
-        """Whether no request may change the setting: what names files, secrets, addresses and TLS, and the black list."""
-        return java_name in self.config_black_list.split(";") or java_name in _FIXED or java_name.startswith("tls.")
-
 
 @dataclass(frozen=True, slots=True)
-class Configuration(ConfigurationTexts):
+class Configuration(AdministeredConfiguration):
     """All settings of a controller process."""
 
-    controller: ControllerSettings = field(default_factory=ControllerSettings)
     server: ServerSettings = field(default_factory=lambda: ServerSettings(listen_port=DEFAULT_PORT))
-    tls: TlsServerSettings = field(default_factory=TlsServerSettings)
-    warnings: tuple[str, ...] = ()
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
 
     @property
-    def parts(self) -> tuple[Any, ...]:
-        return self.controller, self.server, self.tls
+    def own(self) -> ControllerSettings:
+        return self.controller
 
-    def updated(self, texts: Mapping[str, str]) -> Configuration:
-        """With other values of settings that can change while it runs; unknown names are left alone, as in Java.
-
-        Those of the listener hold from the next start on. Raises ConfigurationError for a text that is no value.
-        """
-        changed = configuration_of(self.changed_texts(texts))
-        kept = replace(changed.controller, admin_user=self.controller.admin_user)
-        return Configuration(kept, changed.server, self.tls, self.warnings)
-
-
-def read_configuration(content: bytes, file: str, given: Mapping[str, str] | None = None) -> Configuration:
-    """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
-    return configuration_of(texts_of_file(content, file, given), file)
-
-
-def configuration_of(texts: Mapping[str, str], file: str | None = None) -> Configuration:
-    """What texts by Java name make; names that nobody knows are warned about. Raises ConfigurationError."""
-    classes = (ControllerSettings, ServerSettings, TlsServerSettings)
-    notes = unfollowed_names(classes, texts, NOT_FOLLOWED, "controller", file)
-    controller = read_settings(ControllerSettings, texts, file)
-    own = controller.own_peer
-    port = DEFAULT_PORT if own is None else own.port
-    server = read_settings(ServerSettings, {"listenPort": str(port), **texts}, file)
-    if own is None and _is_every_address(server.bind_address):
-        rule = f"it is needed where bindAddress is {server.bind_address}: brokers are told this address"
-        raise ConfigurationError(file, None, "controllerDLegerPeers", rule)
-    if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
-        where = f"brokers are told {own.address}, and it listens on {server.bind_address} alone"
-        notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
-    return Configuration(controller, server, read_settings(TlsServerSettings, texts, file), notes)
+    @classmethod
+    def of(cls, texts: Mapping[str, str], file: str | None = None) -> Self:
+        classes = (ControllerSettings, ServerSettings, TlsServerSettings)
+        notes = unfollowed_names(classes, texts, NOT_FOLLOWED, "controller", file)
+        controller = read_settings(ControllerSettings, texts, file)
+        own = controller.own_peer
+        port = DEFAULT_PORT if own is None else own.port
+        server = read_settings(ServerSettings, {"listenPort": str(port), **texts}, file)
+        if own is None and _is_every_address(server.bind_address):
+            rule = f"it is needed where bindAddress is {server.bind_address}: brokers are told this address"
+            raise ConfigurationError(file, None, "controllerDLegerPeers", rule)
+        if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
+            where = f"brokers are told {own.address}, and it listens on {server.bind_address} alone"
+            notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
+        return cls(server, read_settings(TlsServerSettings, texts, file), notes, controller)
 
 
 def _is_another_host(host: str) -> bool:

@@ -8,11 +8,9 @@
     kv_config.py           texts by namespace and key, and their file
     limits.py              how much of it all is taken
     settings.py            what the configuration file says
-    access.py              who may change things by an operator's word
     …_requests.py          handlers, by who asks; `state.py` is what they share
     name_server.py         request code → handler; no sockets
     server.py              the server around it, which alone has sockets and a clock
 
-Imports the remoting rooms, the client's signatures, and of `storage` what reads settings and keeps small files. Begin with
-`name_server.py`. Java: the module namesrv.
+Imports the remoting rooms, the client, and of `storage` what keeps small files. Begin with `name_server.py`. Java: the module namesrv.
 """

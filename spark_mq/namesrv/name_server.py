@@ -8,20 +8,19 @@ A request that cannot be read, or that is refused, is answered with the reason; 
 those of one moment are one batch, as in Java. Not for several threads at once.
 
 Java: NamesrvController, BatchUnregistrationService. Departures: what operators change is answered to this host alone, and to others
-where it is signed (`access.py`). A text or a setting that cannot be written to its file is not taken, and the answer says so.
+where it is signed (`remoting_server/administration.py`). A text or a setting that cannot be written to its file is not taken, and the
+answer says so.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple
 
-from spark_mq.namesrv.access import ADMIN_CODES, check_may_administer
 from spark_mq.namesrv.broker_requests import BROKER_REQUESTS
 from spark_mq.namesrv.departure import Expired, departure_of, expired, registered_over, unregister
 from spark_mq.namesrv.kv_config import KvConfig
-from spark_mq.namesrv.operator_requests import OPERATOR_REQUESTS
+from spark_mq.namesrv.operator_requests import ADMIN_CODES, OPERATOR_REQUESTS
 from spark_mq.namesrv.route_requests import ROUTE_REQUESTS
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.state import Ask, Handler, State
@@ -31,6 +30,8 @@ from spark_mq.remoting import (
     RemotingCommand,
     read_header,
 )
+from spark_mq.remoting_server.administration import check_may_administer
+from spark_mq.remoting_server.peer import Caller
 from spark_mq.remoting_server.refusals import answered, not_supported
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
@@ -39,13 +40,6 @@ CLIENT_POOL = "Client"
 DEFAULT_POOL = "Default"
 """The queues of requests, as Java's watermarks name them: of those for routes, and of all others."""
 _LOG = logging.getLogger(__name__)
-
-
-class Caller(NamedTuple):
-    """Who asks: the connection, which equals nothing but itself, and the peer's IP address."""
-
-    channel: Hashable
-    host: str
 
 
 class NameServer:

@@ -14,8 +14,22 @@ from spark_mq.remoting.route_headers import (
     KvConfigAnswer,
     WipeWritePermissionAnswer,
 )
+from spark_mq.remoting_server.administration import changed_settings
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.settings.java_properties import parse_properties
+
+ADMIN_CODES = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+    }
+)
+"""What operators ask for: refused to other hosts unless it is signed."""
 
 
 def delete_topic(state: State, ask: Ask) -> RemotingCommand:
@@ -87,13 +101,7 @@ def _keep_texts(state: State, changed: KvConfig) -> None:
 
 def update_settings(state: State, ask: Ask) -> RemotingCommand:
     """318."""
-    texts = {found.key: found.value for found in parse_properties(bytes(ask.request.body))}
-    if any(map(state.configuration.name_server.is_fixed, texts)):
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-    if texts:
-        changed = state.configuration.updated(texts)
-        state.save_settings(changed.file_text())
-        state.configuration = changed
+    state.configuration = changed_settings(state.configuration, ask.request, state.save_settings)
     return ask.answer()
 
 

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from spark_mq.namesrv.limits import DEFAULT_ROUTE_LIMITS, RouteLimits, check_registration
 from spark_mq.namesrv.tables import (
     DEFAULT_TIMEOUT_MS,
-    MASTER_ID,
     BrokerAddress,
     BrokerGroup,
     LiveBroker,
@@ -39,6 +38,7 @@ from spark_mq.remoting.route_bodies import (
     TopicQueueMappingInfo,
 )
 from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from storage.names import MASTER_ID
 from storage.tables.topics import PERM_WRITE
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_mq.namesrv.tables import MASTER_ID, BrokerAddress, BrokerGroup, RouteTables
+from spark_mq.namesrv.tables import BrokerAddress, BrokerGroup, RouteTables
 from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
-from storage.names import BROKER_MEMBER_TOPIC_PREFIX
+from storage.names import BROKER_MEMBER_TOPIC_PREFIX, MASTER_ID
 from storage.tables.topics import PERM_WRITE
 
 

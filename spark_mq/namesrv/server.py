@@ -15,16 +15,17 @@ import logging
 import time
 from functools import partial
 
-from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import spawn
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
-from spark_mq.namesrv.name_server import CLIENT_POOL, DEFAULT_POOL, Caller, NameServer
+from spark_mq.namesrv.name_server import CLIENT_POOL, DEFAULT_POOL, NameServer
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.tables import MinBrokerIdNotice
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.administration import save_settings
+from spark_mq.remoting_server.notices import tell_broker
+from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
@@ -48,7 +49,7 @@ class RunningNameServer:
             started_ms=_now_ms(),
             kv_config=kv_config,
             save_texts=partial(_save_texts, settings.kv_config_path),
-            save_settings=partial(_save_settings, settings.config_store_path),
+            save_settings=partial(save_settings, settings.config_store_path),
         )
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
         self._is_settling = False
@@ -140,26 +141,11 @@ class RunningNameServer:
         _LOG.info("%s has the lowest id now: telling %s", header.min_broker_address, ", ".join(notice.addresses))
         command = make_request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, write_header(header))
         for address in notice.addresses:
-            spawn(_tell_one(self._client, address, command))
-
-
-async def _tell_one(client: RemotingClient, address: str, command: RemotingCommand) -> None:
-    try:
-        await client.invoke_oneway(address, command, _NOTICE_MS)
-    except ClientError as error:
-        _LOG.warning("broker %s was not told: %s", address, error.describe())
+            spawn(tell_broker(self._client, address, command, _NOTICE_MS))
 
 
 def _save_texts(path: str, text: str) -> None:
     write_with_backup(path, text)
-
-
-def _save_settings(path: str, text: str) -> None:
-    files = LocalFileSystem()
-    before = files.read_file(path)
-    if before:
-        files.replace(f"{path}.bak", before)
-    files.replace(path, text.encode("ascii"))
 
 
 def _now_ms() -> int:

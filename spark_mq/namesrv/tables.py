@@ -24,9 +24,9 @@ from spark_mq.remoting.route_bodies import (
     QueueData,
     TopicQueueMappingInfo,
 )
+from storage.names import MASTER_ID
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
-MASTER_ID = 0
 DEFAULT_TIMEOUT_MS = 120_000
 """How long a broker may be silent that does not say how long."""
 

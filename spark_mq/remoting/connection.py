@@ -86,11 +86,6 @@ class Connection(Generic[T]):
         """How much of an unfinished frame has come."""
         return self._reader.pending_bytes
 
-    @property
-    def closed_because(self) -> str | None:
-        """Why it is closed, None while it is open."""
-        return self._closed_because
-
     def send_request(self, request: RemotingCommand, waiter: T) -> SentRequest:
         """Gives the request the next free number and remembers who waits. Its own `opaque` does not count.
 

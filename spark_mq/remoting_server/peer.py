@@ -9,10 +9,10 @@ import asyncio
 import ipaddress
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.codes import LanguageCode
@@ -29,6 +29,13 @@ def is_this_host(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+class Caller(NamedTuple):
+    """Who asks, for who knows no sockets: the connection, which equals nothing but itself, and the peer's IP address."""
+
+    channel: Hashable
+    host: str
 
 
 class Line(Protocol):

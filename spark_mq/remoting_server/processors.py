@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
-from spark_mq.remoting_server.unsettled import Settling
+from storage.settling import Settling
 
 
 class Later(NamedTuple):

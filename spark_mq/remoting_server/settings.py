@@ -15,6 +15,12 @@ from storage.nearest_name import advice
 from storage.settings.java_properties import parse_properties
 from storage.settings.java_values import java_value
 
+NETTY_NAMES = (
+    *("serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads"),
+    *("serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverPooledByteBufAllocatorEnable"),
+    *("serverNettyWorkerGroupEnable", "useEpollNativeSelector", "tls.test.mode.enable"),
+)
+"""Java's names of a listener that do nothing here."""
 _C = TypeVar("_C")
 
 

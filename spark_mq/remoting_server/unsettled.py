@@ -9,18 +9,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
 
 from spark_mq.remoting_server.peer import Outbox
+from storage.settling import Settling
 
 _LOOK_SECONDS = 0.01
 _LOG = logging.getLogger(__name__)
-
-Settling: TypeAlias = Callable[[Callable[[], None]], float | None]
-"""Says for how many seconds, at most, something is to be waited for, None = for nothing; else makes the call once that is over.
-
-Then it is asked again: something else may be left.
-"""
 
 
 class _Held:

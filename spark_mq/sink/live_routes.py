@@ -17,11 +17,12 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.routes import DEFAULT_TOPIC, MASTER_ID
+from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
+from storage.names import MASTER_ID
 
 _POLL_S = 0.5
 

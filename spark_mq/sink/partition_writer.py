@@ -27,13 +27,13 @@ from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_dige
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
+from storage.format.record import V4_HOST_SIZE
 from storage.put.settings import DEFAULT_STORE_HOST, PutSettings, parse_host, put_settings, refuse_before_start
 from storage.settings.load import StoreConfig, load_config
 
 _REJECTIONS_SHOWN = 5
 _MAX_PARTITIONS = 1 << 16  # a unique key has two bytes for it
-_SHORT_HOST = 8  # bytes; the records of a segment are all born at hosts of one kind
-_LONG_HOST_SUFFIX = "-v6"
+_LONG_HOST_SUFFIX = "-v6"  # the records of a segment are all born at hosts of one kind
 _COMMITS_SUFFIX = "-commits"
 
 
@@ -160,7 +160,7 @@ class _PartitionWriter:
         self._destinations.update(dict.fromkeys(encoded.destinations))
         self._unresolved.update(encoded.unresolved)
         for block in encoded.blocks:
-            self._segment("" if block.columns.host_size == _SHORT_HOST else _LONG_HOST_SUFFIX).append(block)
+            self._segment("" if block.columns.host_size == V4_HOST_SIZE else _LONG_HOST_SUFFIX).append(block)
         if encoded.commits is not None:
             self._segment(_COMMITS_SUFFIX).append(encoded.commits)
 

@@ -25,8 +25,6 @@ from storage.format.timer import (
     is_unit,
 )
 
-_UNIT_WITH_FILLER = UNIT_SIZE + FILLER_SIZE
-
 
 class UnitRun(NamedTuple):
     """Units of one file that follow each other."""

@@ -50,10 +50,6 @@ class TimerWheel:
         found = found[(found["tick"] % WHEEL_SLOTS == rows) & (found["last_position"] != NO_POSITION)]
         return found[np.argsort(found["tick"])]
 
-    def count_from(self, start_tick: int) -> int:
-        """How many messages wait from a tick on. Java: getAllNum."""
-        return int(self.waiting(start_tick, ALL_TICKS)["count"].sum())
-
     # Changing it
 
     def enter(self, ticks: np.ndarray, positions: np.ndarray, changes: np.ndarray) -> np.ndarray:

@@ -105,13 +105,6 @@ def index_key_hash(key: str) -> int:
     return 0 if value == 1 << 31 else value
 
 
-def index_key_hashes(keys: pa.Array) -> np.ndarray:
-    """`index_key_hash` of every element, `int32`."""
-    hashes = np.abs(string_hashes(keys).astype(np.int64))
-    hashes[hashes == 1 << 31] = 0
-    return hashes.astype(np.int32)
-
-
 def body_crc(body: bytes | memoryview | np.ndarray) -> int:
     """CRC-32 of a stored body as a record holds it: the top bit cleared. Java: UtilAll.crc32."""
     return isal_zlib.crc32(body) & CRC_MASK

@@ -34,6 +34,8 @@ MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
 BLANK_SIZE = 8  # at least so much remains for the filler at a file's end
 BLANK = struct.Struct(">iI")
+V4_HOST_SIZE, V6_HOST_SIZE = 8, 20
+"""Bytes of a host: its address, and 4 of port."""
 
 
 def _header(born_host_size: int, store_host_size: int) -> np.dtype:
@@ -59,7 +61,11 @@ def _header(born_host_size: int, store_host_size: int) -> np.dtype:
 
 
 HEADERS: dict[int, np.dtype] = {
-    flags: _header(20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8) for flags in (0, 16, 32, 48)
+    flags: _header(
+        V6_HOST_SIZE if flags & BORN_HOST_V6 else V4_HOST_SIZE,
+        V6_HOST_SIZE if flags & STORE_HOST_V6 else V4_HOST_SIZE,
+    )
+    for flags in (0, 16, 32, 48)
 }
 HEADER_STRUCTS = {flags: struct_of(layout) for flags, layout in HEADERS.items()}
 HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6

@@ -39,6 +39,7 @@ from storage.format.record import (
     HOST_FLAGS,
     MAGIC_V1,
     MAGIC_V2,
+    V4_HOST_SIZE,
     host_text,
 )
 from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
@@ -347,11 +348,11 @@ class Records:
             return self.decoded.message_ids
         offsets = self.column("commitlog_offset").astype(">i8").view(np.uint8).reshape(-1, 8)
         hosts = _byte_rows(self.column("store_host"))
-        if hosts.shape[1] == 8:
+        if hosts.shape[1] == V4_HOST_SIZE:
             return hex_strings(np.hstack((hosts, offsets)))
         assert self._host_flags is not None
         is_v6 = self._host_flags & STORE_HOST_V6 != 0
-        v4 = hex_strings(np.hstack((hosts[~is_v6, :8], offsets[~is_v6])))
+        v4 = hex_strings(np.hstack((hosts[~is_v6, :V4_HOST_SIZE], offsets[~is_v6])))
         v6 = hex_strings(np.hstack((hosts[is_v6], offsets[is_v6])))
         order = np.empty(len(self), np.int64)
         order[~is_v6] = np.arange(len(v4))

@@ -24,15 +24,15 @@ from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, s
 from storage.format.layout import struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
-from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
+from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_STRUCT = struct_of(_PLACE)
 _PLACE_POSITION = 20
-_STORE_TIME_POSITIONS = {8: 56, 20: 68}  # by the size of the born host
+_STORE_TIME_POSITIONS = {V4_HOST_SIZE: 56, V6_HOST_SIZE: 68}  # by the size of the born host
 _HALF_POSITION = 76
-_V6_LONGER = 12
+_V6_LONGER = V6_HOST_SIZE - V4_HOST_SIZE
 _FLAGS = np.dtype(">i4")
 _V1_TOPIC_LIMIT = 127
 DUE_IN = 1 << 62
@@ -89,7 +89,7 @@ class BlockColumns(NamedTuple):
     tags_codes: np.ndarray  # int64
     key_counts: np.ndarray  # int32
     key_hashes: np.ndarray  # int32
-    host_size: int = 8
+    host_size: int = V4_HOST_SIZE
     """Bytes of a record's born host, which decides where its store time stands."""
     is_queued: bool = True
     """Whether the records enter consume queues; else their queue offset is 0."""
@@ -142,7 +142,9 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     """The records of these messages, stored at `host`: 4 or 16 bytes of address and 4 of port."""
     count = len(messages.queue_codes)
     born_size = len(host) if messages.born_hosts is None else messages.born_hosts.itemsize
-    host_flags = (BORN_HOST_V6 if born_size == 20 else 0) | (STORE_HOST_V6 if len(host) == 20 else 0)
+    host_flags = (BORN_HOST_V6 if born_size == V6_HOST_SIZE else 0) | (
+        STORE_HOST_V6 if len(host) == V6_HOST_SIZE else 0
+    )
     layout = HEADERS[host_flags]
     topics = [topic.encode() for topic, _ in messages.queues]
     names = [encoded_name(topic) for topic in topics]

@@ -8,6 +8,8 @@ put together to be hashed. Java: MessageClientIDSetter, IndexService.buildKey, S
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -17,14 +19,23 @@ from storage.format.texts import bytes_and_offsets
 
 PREFIX_BYTES = 10
 RANK_BYTES = 6
+FIRST_RANKS = 1 << 16
+"""Whoever begins to write begins with one of so many ranks, at random."""
 UNIQUE_KEY_LENGTH = 2 * (PREFIX_BYTES + RANK_BYTES)
 RANK_DIGITS = 2 * RANK_BYTES
+_PROCESS_BYTES = 4
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _PAIRS = np.stack((np.repeat(_DIGITS, 16), np.tile(_DIGITS, 16)), axis=1).copy().view(np.uint16)[:, 0]
 _RANK_LENGTH = 2 * RANK_BYTES
 _RANK_POWERS = np.array([pow(31, _RANK_LENGTH - 1 - i, 1 << 32) for i in range(_RANK_LENGTH)], np.uint32)
 _POWER_OF_RANK = np.uint32(pow(31, _RANK_LENGTH, 1 << 32))
 _POWER_OF_PREFIX = np.uint32(pow(31, 2 * PREFIX_BYTES, 1 << 32))
+
+
+def new_prefix(process_id: int, random_bytes: Callable[[int], bytes]) -> bytes:
+    """The prefix of who begins to write: the process, and as many random bytes as it lacks."""
+    process = process_id.to_bytes(_PROCESS_BYTES, "big")
+    return process + random_bytes(PREFIX_BYTES - _PROCESS_BYTES)
 
 
 class UniqueKeys:

@@ -26,7 +26,7 @@ from storage.errors import StorageError
 from storage.format.replication import Dialect
 from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
 from storage.ha.log_reader import LogReader
-from storage.ha.master_session import MasterSession, Outgoing, off_a_boundary, where_to_start
+from storage.ha.master_session import DEFAULT_BATCH_BYTES, MasterSession, Outgoing, off_a_boundary, where_to_start
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.timing import Timing
 
@@ -54,7 +54,7 @@ class ListenerSettings:
     """0 = any that is free."""
     dialect: Dialect = Dialect.DEFAULT
     timing: Timing = field(default_factory=Timing)
-    batch_bytes: int = 32_768
+    batch_bytes: int = DEFAULT_BATCH_BYTES
     """haTransferBatchSize."""
     knows: Callable[[int], bool] = lambda broker_id: True
     """Whether a controller lists a broker id; asked of who is no learner."""

@@ -31,7 +31,9 @@ from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionE
 from storage.ha.incoming import Incoming
 from storage.ha.replicas import UNPROVEN
 from storage.ha.timing import Silence, Timing
+from storage.settings.nouns import ReplicationConfig
 
+DEFAULT_BATCH_BYTES = ReplicationConfig().ha_transfer_batch_size
 MOST_SENT_BYTES = MOST_BODY_BYTES - 64
 """In one frame: with either header it fits into the buffer of Java's slave."""
 NOT_ASKED = -1
@@ -80,7 +82,9 @@ class Outgoing(NamedTuple):
 class MasterSession:
     """One connection. `acknowledged` and `sent` are places in the log; UNPROVEN until the slave has begun."""
 
-    def __init__(self, dialect: Dialect, now_ms: int, timing: Timing | None = None, batch_bytes: int = 32_768) -> None:
+    def __init__(
+        self, dialect: Dialect, now_ms: int, timing: Timing | None = None, batch_bytes: int = DEFAULT_BATCH_BYTES
+    ) -> None:
         """`batch_bytes` is haTransferBatchSize: a frame has more only where one record does."""
         self._dialect = dialect
         self._batch_bytes = batch_bytes

@@ -1,7 +1,7 @@
 """Which replicas a master has at present, and how far each of them has acknowledged. Java: HAConnection, DefaultHAService.
 
     listener's thread:     connected ─▶ acknowledged* ─▶ gone
-    whoever answers puts:  snapshot() · holders(end) · listen(callback) · wait(condition)
+    whoever answers puts:  snapshot() · listen(callback)
 
 A replica counts once, however many connections it has: its newest connection that has proven where it stands speaks for it.
 Departure: Java counts connections, and one that never said anything is in sync while the log is short.
@@ -10,16 +10,15 @@ Departure: Java counts connections, and one that never said anything is in sync 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.rules.acks import is_in_sync
+from storage.settings.nouns import ReplicationConfig
 
 UNPROVEN = -1
 """What a replica has acknowledged that did not say yet where it stands."""
-DEFAULT_MAX_GAP_BYTES = 268_435_456
-"""Java: haMaxGapNotInSync."""
+_DEFAULT_MAX_GAP_BYTES = ReplicationConfig().ha_max_gap_not_in_sync
 
 
 class Replica(NamedTuple):
@@ -36,10 +35,6 @@ class Replica(NamedTuple):
     is_learner: bool = False
     """It follows, and is never in sync. Java: asyncLearner."""
 
-    def holds(self, end: int) -> bool:
-        """Whether it has acknowledged all bytes before this place of the log."""
-        return self.acknowledged >= end
-
     def is_in_sync(self, end: int, max_gap_bytes: int) -> bool:
         """Whether it counts as a copy, of a log that ends there."""
         return not self.is_learner and is_in_sync(self.acknowledged, end, max_gap_bytes)
@@ -52,11 +47,11 @@ Snapshot = tuple[Replica, ...]
 class Replicas:
     """The replicas of one master. All methods may be called by any thread; one thread at a time tells of changes."""
 
-    def __init__(self, max_gap_bytes: int = DEFAULT_MAX_GAP_BYTES) -> None:
+    def __init__(self, max_gap_bytes: int = _DEFAULT_MAX_GAP_BYTES) -> None:
         self.max_gap_bytes = max_gap_bytes
         self._connections: dict[int, Replica] = {}
         self._snapshot: Snapshot = ()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._callbacks: list[Callable[[Snapshot], None]] = []
 
     # The listener's side
@@ -74,13 +69,12 @@ class Replicas:
         self._change(connection, None)
 
     def _change(self, connection: int, replica: Replica | None) -> None:
-        with self._changed:
+        with self._lock:
             if replica is None:
                 self._connections.pop(connection, None)
             else:
                 self._connections[connection] = replica
             self._snapshot = snapshot = _each_once(self._connections)
-            self._changed.notify_all()
             callbacks = tuple(self._callbacks)
         for callback in callbacks:
             callback(snapshot)
@@ -91,30 +85,15 @@ class Replicas:
         """The replicas of this moment; takes no lock."""
         return self._snapshot
 
-    def holders(self, end: int) -> int:
-        """How many replicas, the master not counted, hold all bytes before this place of the log."""
-        return sum(replica.holds(end) for replica in self._snapshot)
-
     def listen(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
         """Call back after each change, in the thread that tells of it, with no lock held; it must not block. Returns how to end it."""
-        with self._changed:
+        with self._lock:
             self._callbacks.append(callback)
         return lambda: self._forget(callback)
 
     def _forget(self, callback: Callable[[Snapshot], None]) -> None:
-        with self._changed:
+        with self._lock:
             self._callbacks.remove(callback)
-
-    def wait(self, condition: Callable[[Snapshot], bool], timeout_seconds: float) -> bool:
-        """Wait until the condition holds of a snapshot; whether it did before the time was over."""
-        deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            while not condition(self._snapshot):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-            return True
 
 
 def _each_once(connections: dict[int, Replica]) -> Snapshot:

@@ -276,16 +276,6 @@ class CommitLogWriter:
         self._reserved_from, self._reserved_end = start, end
         return True
 
-    def sync(self) -> None:
-        """Everything written so far onto the disk."""
-        sync = self.begin_sync()
-        try:
-            sync.run()
-        except BaseException:
-            self.end_sync(sync, is_done=False)
-            raise
-        self.end_sync(sync, is_done=True)
-
     def begin_sync(self) -> LogSync:
         """A sync of everything written so far, to be ended by `end_sync`."""
         writer = self._writer if self._writer is not None and self._writer.path in self._unsynced else None

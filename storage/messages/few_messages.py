@@ -22,13 +22,11 @@ from storage.format.few_records import join_records
 from storage.format.java_hash import hashes_of
 from storage.format.message_keys import few_message_keys
 from storage.format.properties import decode_properties
-from storage.format.record import HOST_FLAGS
+from storage.format.record import HOST_FLAGS, V4_HOST_SIZE
 from storage.format.record_block import BlockColumns, RecordBlock
 from storage.format.sys_flag import TRANSACTION_MASK
 from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties, hosts_of
 from storage.messages.sizes import Limits, Sizes, is_within
-
-_V4_HOST_SIZE = 8
 
 
 class EncodedMessage(NamedTuple):
@@ -102,7 +100,7 @@ def columns_of(messages: Sequence[EncodedMessage]) -> InnerMessages:
 
 def few_block(messages: Sequence[EncodedMessage], host: bytes, limits: Limits) -> RecordBlock | None:
     """The records of these messages in a store at `host`; None where columns are to make them, or to say what is wrong."""
-    if len(host) != _V4_HOST_SIZE or not all(map(_is_ordinary, messages)) or not _fit(messages, limits):
+    if len(host) != V4_HOST_SIZE or not all(map(_is_ordinary, messages)) or not _fit(messages, limits):
         return None
     codes: dict[tuple[str, int], int] = {}
     queue_codes = [codes.setdefault((message.topic, message.queue_id), len(codes)) for message in messages]
@@ -124,7 +122,7 @@ def few_block(messages: Sequence[EncodedMessage], host: bytes, limits: Limits) -
 
 
 def _is_ordinary(message: EncodedMessage) -> bool:
-    is_v4 = message.born_host is None or len(message.born_host) == _V4_HOST_SIZE
+    is_v4 = message.born_host is None or len(message.born_host) == V4_HOST_SIZE
     is_simple = not message.sys_flag & TRANSACTION_MASK and message.topic != SCHEDULE_TOPIC
     return is_v4 and is_simple and message.topic.isascii()
 

@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 
 from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.property_encoding import with_crc_room
-from storage.format.record import HOST_FLAGS, Message
+from storage.format.record import HOST_FLAGS, V4_HOST_SIZE, V6_HOST_SIZE, Message
 from storage.format.record_batch import Records
 from storage.format.record_block import DUE_IN, OutgoingMessages
 from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, has_queue_entry
 from storage.log.dispatch import DispatchBatch, index_keys, tags_codes
 from storage.messages.sizes import Limits, Sizes, refuse_any_excess
 
-_V4_HOST_SIZE, _V6_HOST_SIZE = 8, 20
 _QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED) if has_queue_entry(flag)]
 
 
@@ -155,19 +154,19 @@ class InnerMessages(NamedTuple):
         """With hosts as wide as any."""
         if self.born_hosts is None:
             return self
-        is_wide = self.born_hosts.itemsize == _V6_HOST_SIZE
+        is_wide = self.born_hosts.itemsize == V6_HOST_SIZE
         v6 = np.full(self.row_count, is_wide) if self.born_v6 is None else self.born_v6
         rows = np.ascontiguousarray(self.born_hosts).view(np.uint8).reshape(self.row_count, -1)
-        wide = np.zeros((self.row_count, _V6_HOST_SIZE), np.uint8)
+        wide = np.zeros((self.row_count, V6_HOST_SIZE), np.uint8)
         wide[:, : rows.shape[1]] = rows
-        return self._replace(born_hosts=wide.view(f"V{_V6_HOST_SIZE}")[:, 0], born_v6=v6)
+        return self._replace(born_hosts=wide.view(f"V{V6_HOST_SIZE}")[:, 0], born_v6=v6)
 
     def message(self, row: int) -> InnerMessage:
         """One of them."""
         host = None
         if self.born_hosts is not None:
-            is_v6 = self.born_hosts.itemsize == _V6_HOST_SIZE if self.born_v6 is None else self.born_v6[row]
-            host = bytes(self.born_hosts[row])[: _V6_HOST_SIZE if is_v6 else _V4_HOST_SIZE]
+            is_v6 = self.born_hosts.itemsize == V6_HOST_SIZE if self.born_v6 is None else self.born_v6[row]
+            host = bytes(self.born_hosts[row])[: V6_HOST_SIZE if is_v6 else V4_HOST_SIZE]
         return InnerMessage(
             topic=self.topics[row].as_py(),
             queue_id=int(self.queue_ids[row]),
@@ -232,7 +231,7 @@ def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
         np.asarray(pc.binary_length(column).to_numpy(), np.int64)
         for column in (messages.topics, messages.properties, messages.bodies)
     )
-    is_v6 = host_size == _V6_HOST_SIZE
+    is_v6 = host_size == V6_HOST_SIZE
     born_v6 = is_v6 if messages.born_v6 is None else messages.born_v6
     return Sizes.of(topics, properties, bodies, np.asarray(born_v6, np.int64) + is_v6)
 
@@ -295,10 +294,10 @@ def _runs(messages: InnerMessages) -> Iterator[InnerMessages]:
 
 def _narrow(hosts: np.ndarray) -> np.ndarray:
     """IPv4 hosts in their 8 bytes."""
-    if hosts.itemsize == 8:
+    if hosts.itemsize == V4_HOST_SIZE:
         return hosts
     rows = np.ascontiguousarray(hosts).view(np.uint8).reshape(len(hosts), hosts.itemsize)
-    return np.ascontiguousarray(rows[:, :8]).view("V8")[:, 0]
+    return np.ascontiguousarray(rows[:, :V4_HOST_SIZE]).view(f"V{V4_HOST_SIZE}")[:, 0]
 
 
 def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -308,8 +307,8 @@ def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarr
     if any(host is None for host in hosts):
         raise ValueError("either every message of a put says where it was born, or none")
     sizes = {len(host) for host in hosts if host is not None}
-    if not sizes <= {8, 20}:
+    if not sizes <= {V4_HOST_SIZE, V6_HOST_SIZE}:
         raise ValueError(f"a host has 8 or 20 bytes, not {sorted(sizes)}")
     width = max(sizes)
     padded = b"".join((host or b"").ljust(width, b"\0") for host in hosts)
-    return np.frombuffer(padded, f"V{width}"), np.array([len(host or b"") == 20 for host in hosts])
+    return np.frombuffer(padded, f"V{width}"), np.array([len(host or b"") == V6_HOST_SIZE for host in hosts])

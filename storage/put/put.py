@@ -19,6 +19,7 @@ from storage.errors import RowIllegalError
 from storage.format.message_id import encode_offset_message_id, hex_strings
 from storage.format.properties import decode_property_maps
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
+from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.log.placement import Placement
 from storage.messages.few_messages import EncodedMessage, columns_of, few_block
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
@@ -95,8 +96,8 @@ class Putter:
             refuse_before_start(self._writer.root, settings, self._writer.clock())
             wanted = message_rules(settings, options)
             if self._rows is None or wanted != self._rules:
-                prefix = os.getpid().to_bytes(4, "big") + secrets.token_bytes(6)
-                self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(1 << 16))
+                prefix = new_prefix(os.getpid(), secrets.token_bytes)
+                self._rules, self._rows = wanted, MessageRows(wanted, prefix, secrets.randbelow(FIRST_RANKS))
             prepared = self._rows.prepare(batch, self._writer.clock())
         return _RowPut(settings, prepared)
 

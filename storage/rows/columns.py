@@ -19,6 +19,7 @@ from storage.format.compression import compress
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_SIZE
 from storage.format.property_encoding import ROW_MARK, encoded_size, leading_properties
+from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
 from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
@@ -47,7 +48,6 @@ COLUMNS = (
 
 UNIQUE_KEY_LIMIT = 255
 _NOT_GIVEN = -1
-_V6_HOST_SIZE = 20
 _COLUMN_OF = {"topic": "topic", "properties": "properties", "body": "body", "record": "body"}
 assert len(SCHEDULE_TOPIC) == len(TIMER_TOPIC)  # where rows wait
 
@@ -344,7 +344,7 @@ def _check_sizes(
         is_timed = columns.delays.waits < 0
     if columns.transactions is not None:  # a half and its commit
         topic_sizes = np.maximum(topic_sizes, len(HALF_TOPIC))
-    v6_hosts = 2 * (rules.host_size == _V6_HOST_SIZE)
+    v6_hosts = 2 * (rules.host_size == V6_HOST_SIZE)
     sizes = Sizes.of(topic_sizes, property_sizes, sizes_of(columns.bodies), v6_hosts, is_timed)
     for excess in excesses(sizes, Limits(rules.max_message_size, rules.log_file_size), is_timed):
         over = np.asarray(excess.over)

@@ -21,6 +21,7 @@ from storage.errors import NameIllegalError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME
 from storage.format.property_encoding import MapEntries, encode_columns
+from storage.format.record import V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
 from storage.messages.delays import (
@@ -265,10 +266,10 @@ def _hosts(column: pa.Array | None, rejections: Rejections) -> tuple[np.ndarray 
             hosts.append(host_of_text(text.decode(errors="replace")))
         except ValueError as error:
             rejections.add(np.flatnonzero(codes == code), "born_host", str(error))
-            hosts.append(bytes(8))
+            hosts.append(bytes(V4_HOST_SIZE))
     width = max(map(len, hosts))
     table = np.frombuffer(b"".join(host.ljust(width, b"\0") for host in hosts), f"V{width}")
-    return table[codes], np.array([len(host) == 20 for host in hosts])[codes]
+    return table[codes], np.array([len(host) == V6_HOST_SIZE for host in hosts])[codes]
 
 
 def host_of_text(text: str) -> bytes:

@@ -14,6 +14,7 @@ from storage.errors import NameIllegalError
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
 from storage.format.property_encoding import leading_properties
+from storage.format.record import V4_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS
 from storage.messages.delays import Congestion
 from storage.messages.half_messages import PREPARED
@@ -123,7 +124,7 @@ class MessageRules:
     """Bytes of a body as stored."""
     log_file_size: int = 1024 * 1024 * 1024
     """Bytes; a record and the filler behind it must fit into one file."""
-    host_size: int = 8
+    host_size: int = V4_HOST_SIZE
     """Bytes of the store's address and port: 8, or 20 for IPv6."""
     appends_crc: bool = False
     """Whether records end in a sum over themselves, for which their properties need room."""

@@ -42,7 +42,7 @@ class Promise(NamedTuple):
         return status
 
     def when_settled(self, call: Callable[[], None], flush_timeout_ms: int, slave_timeout_ms: int) -> float | None:
-        """The first thing that `outcome` would wait for now: as `pending.Settling`."""
+        """The first thing that `outcome` would wait for now: as `Settling`."""
         copied = None if self.copies is None else self.copies.done
         for future, timeout_ms in ((self.flush, flush_timeout_ms), (copied, slave_timeout_ms)):
             left_ms = self._left_ms(timeout_ms)

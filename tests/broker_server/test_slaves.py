@@ -14,6 +14,7 @@ from spark_mq.remoting.admin_bodies import HaRuntimeInfo
 from storage.ha.following import open_following
 from storage.ha.timing import Timing
 from tests.support.java_broker import free_ports
+from tests.support.replicas import await_holder
 
 SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=20000\nhaSendHeartbeatInterval=200\n"
 PATIENCE = 30
@@ -50,7 +51,7 @@ def test_a_broker_serves_its_log_and_says_how_far_its_slaves_are(tmp_path: Path)
         replica = str(tmp_path / "replica")
         with open_following(replica, address, config=str(conf), timing=Timing(200)) as following:
             assert following.follower.wait(lambda status: status.end == end, PATIENCE)
-            assert running.replication.replicas.wait(lambda known: any(one.holds(end) for one in known), PATIENCE)
+            assert await_holder(running.replication.replicas, end, PATIENCE)
             told = asked(f"127.0.0.1:{port}", RequestCode.GET_BROKER_HA_STATUS, settings)
         delays = asked(f"127.0.0.1:{port}", RequestCode.GET_ALL_DELAY_OFFSET, settings)
         return read_body(HaRuntimeInfo, told.body), bytes(delays.body).decode()

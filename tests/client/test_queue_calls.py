@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from spark_mq.client.errors import BrokerUnreachableError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.pulls import Pull, PullStatus
@@ -68,4 +69,4 @@ def test_a_broker_that_does_not_know_lite_pulls_is_asked_so_once_a_connection(cl
 
 
 async def _hang_up(instance: ClientInstance, address: str) -> None:
-    instance.remoting.disconnect(address, "the test says so")
+    instance.remoting._open[address].close(BrokerUnreachableError(address, "the test says so"))

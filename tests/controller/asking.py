@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from spark_mq.controller.controller import Caller, Controller, RoleNotice
+from spark_mq.controller.controller import Controller, RoleNotice
 from spark_mq.controller.events import Event
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.remoting import (
     Header,
@@ -31,6 +31,7 @@ from spark_mq.remoting.controller_headers import (
     RegisterToControllerRequest,
 )
 from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting_server.peer import Caller
 
 CLUSTER = "C"
 NAME = "b"
@@ -48,7 +49,7 @@ class Asked:
         self.events: list[Event] = []
         self.saved: list[str] = []
         self.controller = Controller(
-            configuration_of(settings), state=state, keep=self._keep, save_settings=self.saved.append
+            Configuration.of(settings), state=state, keep=self._keep, save_settings=self.saved.append
         )
         self.controller.address = "127.0.0.1:9877"
         self.now_ms = 1_000

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from spark_mq.controller.controller import Caller, Controller
+from spark_mq.controller.controller import Controller
 from spark_mq.controller.events import Event, WholeState
 from spark_mq.controller.records import encode_record, read_records
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, make_request, read_body, read_header
 from spark_mq.remoting import write_body as written
@@ -43,6 +43,7 @@ from spark_mq.remoting.controller_headers import (
     ReplicaInfoRequest,
 )
 from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting_server.peer import Caller
 from tests.controller.simulated_broker import Broker
 
 NAME, CLUSTER = "b", "C"
@@ -104,7 +105,7 @@ class Simulation:
         for record in found.records:
             for event in record.events:
                 state.apply(event)
-        controller = Controller(configuration_of({}), state=state, keep=self._keep)
+        controller = Controller(Configuration.of({}), state=state, keep=self._keep)
         controller.address = "127.0.0.1:9877"
         return controller
 

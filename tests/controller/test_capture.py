@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from spark_mq.controller.controller import Caller, Controller
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.controller import Controller
+from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, write_body, write_header
+from spark_mq.remoting_server.peer import Caller
 from tests.support.controller_capture import said_frames
 
 KILLED = (36_138, 37_606, 56_172)
@@ -15,7 +16,7 @@ SCAN_MS = 5_000
 def test_a_captured_life_is_answered_as_apaches_controller_answered_it() -> None:
     frames = said_frames()
     answers = {(one.target, one.command.opaque): one.command for one in frames if one.command.is_response}
-    controller = Controller(configuration_of({"controllerDLegerGroup": "g1"}))
+    controller = Controller(Configuration.of({"controllerDLegerGroup": "g1"}))
     controller.address = "127.0.0.1:39877"
     killed = list(KILLED)
     compared: list[int] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_mq.controller.controller import Caller
 from spark_mq.controller.events import ApplyBrokerId, CleanBrokerData, ElectMaster
 from spark_mq.remoting import RequestCode, make_request, read_body, read_header
 from spark_mq.remoting.body_fields import write_texts
@@ -15,6 +14,7 @@ from spark_mq.remoting.controller_headers import (
     ReplicaInfoAnswer,
     ReplicaInfoRequest,
 )
+from spark_mq.remoting_server.peer import Caller
 from tests.controller.asking import (
     CLUSTER,
     NAME,

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from spark_mq.cli import app
 from spark_mq.controller.journal import FILE_NAME
 from spark_mq.controller.server import PatientClock
-from spark_mq.controller.settings import configuration_of, read_configuration
+from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import FrameReader, Header, RemotingCommand, encode_frame, make_request, read_body, read_header
 from spark_mq.remoting import write_header as as_fields
 from spark_mq.remoting.controller_bodies import SyncStateSet
@@ -114,7 +114,7 @@ def test_a_master_is_gone_with_its_connection_and_the_others_hear_of_the_next(tm
             slave.enter()
             master.elect()
             (first,) = second.until(1008)
-            controller.running.controller.configuration = configuration_of({"enableElectUncleanMaster": "true"})
+            controller.running.controller.configuration = Configuration.of({"enableElectUncleanMaster": "true"})
             master.sock.close()
             until(lambda: _master(controller) == (2, 2), "the other one is master")
             _, told = second.until(1008, 2)
@@ -206,7 +206,7 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
         b"controllerDLegerGroup = group1\ncontrollerDLegerPeers = n0-127.0.0.1:9878\ncontrollerDLegerSelfId = n0\n"
         b"mappedFileSize=1048576\ncontrollerstorepath=/x\ncontrollerType=DLedger\nisProcessReadEvent=true\n"
     )
-    found = read_configuration(text, "/etc/controller.conf")
+    found = Configuration.read(text, "/etc/controller.conf")
     assert (found.server.listen_port, found.server.bind_address) == (9_878, "127.0.0.1")
     assert found.controller.group == "group1"
     assert found.controller.config_store_path == "/etc/controller.conf"
@@ -219,11 +219,11 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
 
 def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
     named = {"controllerDLegerPeers": "n0-10.0.0.5:9877"}
-    assert configuration_of(named).warnings == (
+    assert Configuration.of(named).warnings == (
         "configuration: bindAddress: brokers are told 10.0.0.5:9877, and it listens on 127.0.0.1 alone",
     )
-    assert configuration_of({**named, "bindAddress": "0.0.0.0"}).warnings == ()
-    assert configuration_of({"controllerDLegerPeers": "n0-127.0.0.1:9877"}).warnings == ()
+    assert Configuration.of({**named, "bindAddress": "0.0.0.0"}).warnings == ()
+    assert Configuration.of({"controllerDLegerPeers": "n0-127.0.0.1:9877"}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
 )
 def test_settings_that_cannot_be_followed_are_refused(text: str, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^controller\.conf: ") as caught:
-        read_configuration(text.encode(), "controller.conf")
+        Configuration.read(text.encode(), "controller.conf")
     assert rule in str(caught.value)
 
 

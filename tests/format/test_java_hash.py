@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format.java_hash import body_crc, index_key_hash, index_key_hashes, string_hash, string_hashes
+from storage.format.java_hash import body_crc, index_key_hash, string_hash, string_hashes
+from storage.format.unique_key import index_hashes
 from tests.support.fixture_stores import Fixture, golden_lines
 
 HASHES = {
@@ -49,7 +51,7 @@ def test_all_at_once_they_are_the_same(texts: list[str]) -> None:
 def test_the_index_takes_the_absolute_value_and_zero_where_java_has_none() -> None:
     expected = {text: 0 if value == -(2**31) else abs(value) for text, value in HASHES.items()}
     assert {text: index_key_hash(text) for text in HASHES} == expected
-    assert index_key_hashes(pa.array(list(HASHES))).tolist() == list(expected.values())
+    assert index_hashes(string_hashes(pa.array(list(HASHES))).view(np.uint32)).tolist() == list(expected.values())
 
 
 @pytest.mark.parametrize("name", ["clean", "ext"])
@@ -70,7 +72,7 @@ def test_many_have_the_hashes_of_each_one(texts: list[str | None], data: st.Data
     expected = [string_hash(text or "") for text in texts]
     assert string_hashes(array).tolist() == expected
     assert string_hashes(array[start:]).tolist() == expected[start:]
-    assert index_key_hashes(array).tolist() == [index_key_hash(text or "") for text in texts]
+    assert index_hashes(string_hashes(array).view(np.uint32)).tolist() == [index_key_hash(text or "") for text in texts]
 
 
 @given(st.lists(st.none() | st.text(st.characters(max_codepoint=127), max_size=40)), st.data())

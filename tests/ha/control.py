@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spark_mq.client.errors import BrokerUnreachableError, RequestTimeoutError
-from spark_mq.controller.controller import Caller, Controller
+from spark_mq.controller.controller import Controller
 from spark_mq.controller.journal import open_journal
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import Group
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.controller_headers import ElectMasterRequest
+from spark_mq.remoting_server.peer import Caller
 from tests.ha.fibers import Waiters
 from tests.ha.network import World
 from tests.ha.node import Died, MortalDisk
@@ -93,7 +94,7 @@ class Control:
             self.is_up = True
             self._run += 1
             journal = open_journal(str(self.root), self.files, rewritten_at_bytes=2_000)
-            configuration = configuration_of({"controllerStorePath": str(self.root)})
+            configuration = Configuration.of({"controllerStorePath": str(self.root)})
             self.controller = Controller(configuration, state=journal.state, keep=journal.append)
             self.controller.address = ADDRESS
             self._begun_ms, self._frozen_ms = self.world.now_ms, 0

@@ -259,7 +259,11 @@ def judge_outcome(put: Put, status: PutStatus, nodes: Iterable[Node], *, is_sync
         return
     listener = put.node.listener
     assert listener is not None
-    require(listener.replicas.holders(put.waits_to) < put.copies - 1, 19, f"{put.waits_to} has its copies, and is late")
+    require(
+        holders(listener.replicas.snapshot(), put.waits_to) < put.copies - 1,
+        19,
+        f"{put.waits_to} has its copies, and is late",
+    )
     queues = entries_of(put.node)
     for topic, queue_id, offset, place in put.places:
         entries = queues.get((topic, queue_id), np.empty(0, ENTRY))

@@ -17,6 +17,7 @@ from storage.settings.nouns import StoreModeConfig
 from tests.ha.network import LineEnd, World, patched
 from tests.ha.node import Node
 from tests.ha.simulation import quiet
+from tests.support.replicas import holders
 
 
 class Peer:
@@ -136,18 +137,18 @@ def test_a_false_acknowledgement_ends_the_connection_and_counts_nothing(scene: S
     scene.go_on()
     line.sendall(encode_from_slave(Dialect.DEFAULT, Report(end)))
     scene.go_on()
-    assert scene.listener.replicas.holders(end) == 1  # it was sent all that
+    assert holders(scene.listener.replicas.snapshot(), end) == 1  # it was sent all that
     line.sendall(encode_from_slave(Dialect.DEFAULT, Report(word)))
     scene.go_on()
     assert line.has_ended
-    assert scene.listener.replicas.holders(0) == 0
+    assert holders(scene.listener.replicas.snapshot(), 0) == 0
 
 
 def test_two_connections_of_one_host_count_once(scene: Scene) -> None:
     end = scene.master.held_end
     lines = [scene.connect(1, end), scene.connect(1, end)]
     scene.go_on()
-    assert scene.listener.replicas.holders(end) == 1
+    assert holders(scene.listener.replicas.snapshot(), end) == 1
     lines[1].close()
     scene.go_on()
-    assert scene.listener.replicas.holders(end) == 1
+    assert holders(scene.listener.replicas.snapshot(), end) == 1

@@ -36,6 +36,7 @@ from tests.ha.network import World, patched
 from tests.ha.node import Died, Node
 from tests.ha.simulation import quiet
 from tests.sink.test_sink_tasks import options_of
+from tests.support.replicas import holders
 from tests.support.reproducible import reproducible
 from tests.support.stage_rows import BatchRows, stage
 
@@ -146,8 +147,8 @@ class Pair:
 
         def copies(root: str, needed: int, end: int | None, timeout_ms: int) -> int:
             def count() -> int:
-                found = 1 if master.listener is None else master.listener.replicas
-                return found if isinstance(found, int) else 1 + found.holders(end or 0)
+                known = () if master.listener is None else master.listener.replicas.snapshot()
+                return 1 + holders(known, end or 0)
 
             self.until(lambda: not self.are_up or count() >= needed, timeout_ms)
             if not master.is_up:

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from spark_mq.namesrv.name_server import Caller, NameServer
-from spark_mq.namesrv.settings import configuration_of
+from spark_mq.namesrv.name_server import NameServer
+from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import (
     Header,
     RemotingCommand,
@@ -26,6 +26,7 @@ from spark_mq.remoting.route_bodies import (
     TopicRouteData,
 )
 from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerRequest, RouteRequest
+from spark_mq.remoting_server.peer import Caller
 
 START_MS = 1_700_000_000_000
 CLUSTER = "C"
@@ -37,7 +38,7 @@ class Asked:
     def __init__(self, kept: dict[str, str] | None = None, **settings: str) -> None:
         self.kept = {} if kept is None else kept
         self.server = NameServer(
-            configuration_of(settings),
+            Configuration.of(settings),
             started_ms=START_MS,
             save_texts=lambda text: self.kept.update(texts=text),
             save_settings=lambda text: self.kept.update(settings=text),

@@ -9,11 +9,12 @@ import pytest
 
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
-from spark_mq.namesrv.access import ADMIN_CODES, is_this_host
 from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
-from spark_mq.namesrv.name_server import HANDLERS, Caller, NameServer
+from spark_mq.namesrv.name_server import HANDLERS, NameServer
+from spark_mq.namesrv.operator_requests import ADMIN_CODES
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, RequestCode, decode_frame, make_request
+from spark_mq.remoting_server.peer import Caller, is_this_host
 from storage.errors import StateFileError
 from storage.format.fastjson import parse_sent
 from tests.namesrv.asking import START_MS, Asked

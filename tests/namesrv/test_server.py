@@ -20,7 +20,7 @@ from spark_mq.cli import app
 from spark_mq.client.admin import Admin
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.tls_mismatch import PROBE_CODE
-from spark_mq.namesrv.settings import read_configuration
+from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, write_body, write_header
 from spark_mq.remoting.admin_headers import MinBrokerIdRequest
 from spark_mq.remoting.header_fields import read_header
@@ -137,7 +137,7 @@ def test_changed_settings_are_written_so_that_they_are_read_again(tmp_path: Path
         assert broker.ask(make_request(318, None, b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70")).code == 0
     content = (tmp_path / "namesrv.properties").read_bytes()
     assert {"kvConfigPath": odd}.items() <= {each.key: each.value for each in parse_properties(content)}.items()
-    again = read_configuration(content, "namesrv.properties").name_server
+    again = Configuration.read(content, "namesrv.properties").name_server
     assert (again.order_message_enable, again.scan_interval_ms, again.kv_config_path) == (True, 70, odd)
 
 
@@ -158,7 +158,7 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
     text = (
         b"listenPort=1234\nserverWorkerThreads=4\nlistenport=7\nbindAddress = 0.0.0.0 \nnotifyMinBrokerIdChanged=TRUE\n"
     )
-    found = read_configuration(text, "/etc/namesrv.conf")
+    found = Configuration.read(text, "/etc/namesrv.conf")
     assert (found.server.listen_port, found.server.bind_address) == (1_234, "0.0.0.0")
     assert found.name_server.notifies_min_id
     assert found.name_server.config_store_path == "/etc/namesrv.conf"
@@ -182,7 +182,7 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
 )
 def test_settings_that_cannot_be_followed_are_refused(text: str, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^namesrv\.conf: ") as caught:
-        read_configuration(text.encode(), "namesrv.conf")
+        Configuration.read(text.encode(), "namesrv.conf")
     assert rule in str(caught.value)
 
 

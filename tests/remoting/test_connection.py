@@ -97,7 +97,6 @@ def test_closing_hands_back_all_who_wait_and_ends_both_directions() -> None:
         ours.send_request(make_request(310), waiter)
     assert ours.close("the peer has closed it") == ["a", "b", "c"]
     assert ours.close("again") == []
-    assert ours.closed_because == "the peer has closed it"
     assert ours.feed(answer_to(0)) == []
     for send in (lambda: ours.send_request(make_request(1), "d"), lambda: ours.send_oneway(make_request(1))):
         with pytest.raises(ConnectionClosedError, match="the peer has closed it"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_mq.controller.server import RunningController
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import Group
 from tests.support.own_loop import on_own_loop
 
@@ -30,7 +30,7 @@ class OurController:
 @contextmanager
 def our_controller(home: Path, **settings: str) -> Iterator[OurController]:
     """`settings` by Java's names. It is closed with the context, and may be started again on the same `home`."""
-    configuration = configuration_of(
+    configuration = Configuration.of(
         {
             "listenPort": "0",
             "controllerStorePath": str(home / "controller"),

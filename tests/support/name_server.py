@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_mq.namesrv.server import RunningNameServer
-from spark_mq.namesrv.settings import configuration_of
+from spark_mq.namesrv.settings import Configuration
 from tests.support.own_loop import on_own_loop
 
 
@@ -31,7 +31,7 @@ class OurNameServer:
 def our_name_server(home: Path, **settings: str) -> Iterator[OurNameServer]:
     """`settings` by Java's names; a dot in a name is written as two underscores. It is closed with the context."""
     texts = {name.replace("__", "."): text for name, text in settings.items()}
-    configuration = configuration_of(
+    configuration = Configuration.of(
         {
             "listenPort": "0",
             "kvConfigPath": str(home / "kvConfig.json"),

@@ -32,7 +32,7 @@ from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.producer_settings import ProducerSettings
 from spark_mq.client.pulls import Pull, PullResult, pulled_messages
 from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.routes import MASTER_ID, TopicRoute, default_route, subscribe_address, vip_address
+from spark_mq.client.routes import TopicRoute, default_route, subscribe_address, vip_address
 from spark_mq.client.send_results import read_send_answer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import subscription
@@ -46,6 +46,7 @@ from spark_mq.remoting.message_headers import CheckTransactionStateRequest
 from storage.errors import StorageError
 from storage.format.record import encode_record
 from storage.messages.half_messages import TransactionState
+from storage.names import MASTER_ID
 from tests.support.message_builder import make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS

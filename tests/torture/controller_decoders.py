@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_mq.controller.controller import HANDLERS, Caller, Controller
+from spark_mq.controller.controller import HANDLERS, Controller
 from spark_mq.controller.events import WholeState, decode_event, encode_event
 from spark_mq.controller.journal import FILE_NAME, open_journal
 from spark_mq.controller.limits import DEFAULT_LIMITS
 from spark_mq.controller.records import encode_record, read_records
-from spark_mq.controller.settings import configuration_of
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import BodyError, RequestCode, write_body
 from spark_mq.remoting.body_fields import write_texts
 from spark_mq.remoting.controller_bodies import SyncStateSet
+from spark_mq.remoting_server.peer import Caller
 from storage.errors import StateFileError
 from tests.controller.asking import NAME, in_sync
 from tests.torture.decoders import JSON_BOMBS, Decoder
@@ -75,7 +76,7 @@ def _read_requests(content: bytes, directory: Path) -> bool:
         sequence += 1
         kept += encode_record(sequence, events)  # type: ignore[arg-type]
 
-    controller = Controller(configuration_of({}), state=state, keep=keep)
+    controller = Controller(Configuration.of({}), state=state, keep=keep)
     are_fine = []
     for number, command in enumerate(commands_of(content)):
         before = state.groups.get(NAME)

@@ -31,8 +31,8 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
 from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
-from spark_mq.namesrv.name_server import HANDLERS, Caller, NameServer
-from spark_mq.namesrv.settings import configuration_of
+from spark_mq.namesrv.name_server import HANDLERS, NameServer
+from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import (
     MessageQueue,
     RemotingCommand,
@@ -45,6 +45,7 @@ from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client
 from spark_mq.remoting import route_bodies as route
 from spark_mq.remoting.registration_body import write_compressed
+from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
 from storage.rules.response_codes import RequestRefusedError
@@ -144,7 +145,7 @@ _SQL = "n NOT BETWEEN 1.5 AND 9 OR n > 3 AND TAGS IN ('red', 'blue') OR KEYS CON
 
 def _read_at_name_server(content: bytes, directory: Path) -> bool:
     """Each request is answered, and what is answered is a frame; routes can be asked for whatever was told before."""
-    server = NameServer(configuration_of({}), started_ms=_NOW_MS)
+    server = NameServer(Configuration.of({}), started_ms=_NOW_MS)
     caller = Caller("channel", "127.0.0.1")
     are_fine = []
     for number, command in enumerate(commands_of(content)):

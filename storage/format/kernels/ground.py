@@ -79,11 +79,9 @@ def _loader(kind: Any, *, swap: bool = False, signed: bool = False) -> Any:
 
 
 u8 = _loader(I8)
-be_u16 = _loader(I16, swap=True)
 be_i32 = _loader(I32, swap=True, signed=True)
 be_u32 = _loader(I32, swap=True)
 be_i64 = _loader(I64, swap=True, signed=True)
-le_u16 = _loader(I16)
 le_u32 = _loader(I32)
 le_i64 = _loader(I64, signed=True)
 
@@ -106,8 +104,6 @@ def _storer(kind: Any, *, swap: bool = False) -> Any:
 
 
 put_u8 = _storer(I8)
-put_le16 = _storer(I16)
-put_le32 = _storer(I32)
 put_le64 = _storer(I64)
 put_be16 = _storer(I16, swap=True)
 put_be32 = _storer(I32, swap=True)

@@ -12,6 +12,7 @@ from storage import open_store
 from storage.ha.follower import FollowerStatus, MasterAsks
 from storage.ha.following import Following, open_following
 from tests.storage.ha.test_replicating import PATIENCE, QUICK, TINY, Master
+from tests.support.replicas import holders
 
 
 def put(root: Path, *bodies: bytes) -> int:
@@ -72,7 +73,7 @@ def test_records_of_equal_sizes_are_told_apart(master: Master, tmp_path: Path) -
     with following(tmp_path / "slave", master) as slave:
         assert slave.follower.wait(is_told, PATIENCE), slave.follower.status
         assert slave.follower.status.end == end
-        assert master.listener.replicas.holders(1) == 0
+        assert holders(master.listener.replicas.snapshot(), 1) == 0
 
 
 def test_what_was_copied_is_gone_on_with(master: Master, tmp_path: Path) -> None:

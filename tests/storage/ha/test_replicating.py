@@ -41,6 +41,7 @@ from storage.log.checkpoint import read_checkpoint
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.format.test_replication import captured, values_of
+from tests.support.replicas import await_holder, holders
 
 PATIENCE = 30.0
 QUICK = Timing(heartbeat_ms=200, housekeeping_ms=5_000)
@@ -142,7 +143,7 @@ def test_a_replica_has_the_masters_bytes_queues_and_keys(master: Master, tmp_pat
             master.put(7, topic=f"topic-{number % 2}", seed=number)
             until(replica, master.end)
         end = master.end
-        await_that(lambda: master.listener.replicas.holders(end) == 1, "it is acknowledged")
+        await_that(lambda: holders(master.listener.replicas.snapshot(), end) == 1, "it is acknowledged")
         assert [each.is_in_sync(end, 100) for each in master.listener.replicas.snapshot()] == [True]
         with open_store(tmp_path / "replica", config=TINY) as reader:  # read while it follows
             assert reader.get("orders", queue_id=0, offset=0, max_count=3).messages
@@ -234,7 +235,7 @@ def test_a_slave_that_cannot_go_on_is_hung_up_on_and_named(master: Master, offse
     with asking(master.address, offset) as connection:
         assert connection.recv(100) == b""
     assert reason in master.listener.refusals[-1].reason
-    assert master.listener.replicas.holders(0) == 0
+    assert holders(master.listener.replicas.snapshot(), 0) == 0
 
 
 def test_a_slave_of_an_expired_place_is_told_so(master: Master, tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_any_eight_bytes_are_no_acknowledgement(master: Master) -> None:
         while connection.recv(4096):
             pass
     assert "acknowledges" in master.listener.refusals[-1].reason
-    assert master.listener.replicas.holders(1) == 0
+    assert holders(master.listener.replicas.snapshot(), 1) == 0
 
 
 def test_a_silent_stranger_is_hung_up_on_and_never_in_sync(tmp_path: Path) -> None:
@@ -454,7 +455,7 @@ def test_a_new_follower_that_knows_where_the_log_begins_asks_for_all_of_it(
 
 def test_a_new_follower_of_an_empty_master_is_in_sync_with_it(master: Master, tmp_path: Path) -> None:
     with following(tmp_path / "replica", master.address, asks=MasterAsks(lambda: (-1, 0))) as replica:
-        assert master.listener.replicas.wait(lambda known: any(one.holds(0) for one in known), PATIENCE)
+        assert await_holder(master.listener.replicas, 0, PATIENCE)
         assert replica.follower.status.trouble is None
         master.put(20)
         until(replica, master.end)

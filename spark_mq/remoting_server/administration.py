@@ -1,0 +1,136 @@
+"""What operators may do to a server that keeps no users: who they are, and the settings that they change while it runs.
+
+A name server or a controller of Apache's knows no access control. Here this host may administer it, and who signs as its
+administrator. The signature is that of ACL 2.0: tools that have a key put it on all their requests.
+
+Java: NamesrvController, ControllerManager, Configuration (their `updateConfig`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar
+
+from spark_mq.access.authentication import authenticate
+from spark_mq.access.rules import name_and_secret
+from spark_mq.access.users import User, UserTable, UserType
+from spark_mq.client.settings import Credentials
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting_server.peer import is_this_host
+from spark_mq.remoting_server.settings import (
+    ConfigurationTexts,
+    ServerSettings,
+    TlsServerSettings,
+    setting,
+    texts_of_file,
+)
+from storage.errors import ConfigurationError
+from storage.files.local_file_system import LocalFileSystem
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.settings.java_properties import parse_properties
+
+_ADMIN_USER = "initAuthenticationUser"
+_FIXED = frozenset({"configBlackList", "configStorePath", "rocketmqHome", _ADMIN_USER})
+
+_C = TypeVar("_C", bound="AdministeredConfiguration")
+
+
+def check_may_administer(request: RemotingCommand, host: str, administrator: Credentials | None) -> None:
+    """Raises RequestRefusedError unless it comes from this host, or is signed by the administrator."""
+    if is_this_host(host):
+        return
+    if administrator is None:
+        remark = f"request {request.code} is answered to this host alone: {_ADMIN_USER} is not set"
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+    user = User(administrator.access_key, administrator.secret_key, UserType.SUPER)
+    authenticate(UserTable({user.name: user}), request)
+
+
+@dataclass(frozen=True, slots=True)
+class AdministeredSettings:
+    """Of the settings of a server's own: who may change them, and which of them nobody may."""
+
+    fixed_names: ClassVar[frozenset[str]] = frozenset()
+    """Names of the server's own that no request may change."""
+
+    config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
+    """Names, between semicolons, that no request may change."""
+    admin_user: str | None = setting(_ADMIN_USER, None, "String", is_secret=True)
+    """`{"username":"…","password":"…"}`: who may change things from another host, by a signature. Java: AuthConfig, for brokers."""
+
+    @property
+    def administrator(self) -> Credentials | None:
+        """Who may change things from another host; None = nobody. Raises ConfigurationError."""
+        try:
+            found = name_and_secret(self.admin_user, "username", "password")
+        except ValueError as rule:
+            raise ConfigurationError(None, None, _ADMIN_USER, str(rule)) from None
+        return None if found is None else Credentials(*found)
+
+    def is_fixed(self, java_name: str) -> bool:
+        """Whether no request may change the setting: what names files, secrets, addresses and TLS, and the black list."""
+        is_own = java_name in _FIXED or java_name in self.fixed_names
+        return is_own or java_name in self.config_black_list.split(";") or java_name.startswith("tls.")
+
+
+@dataclass(frozen=True, slots=True)
+class AdministeredConfiguration(ConfigurationTexts):
+    """All settings of such a server's process."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    tls: TlsServerSettings = field(default_factory=TlsServerSettings)
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    @abstractmethod
+    def of(cls, texts: Mapping[str, str], file: str | None = None) -> Self:
+        """What texts by Java name make; names that nobody knows are warned about. Raises ConfigurationError."""
+
+    @property
+    @abstractmethod
+    def own(self) -> AdministeredSettings:
+        """What the server itself does."""
+
+    @classmethod
+    def read(cls, content: bytes, file: str, given: Mapping[str, str] | None = None) -> Self:
+        """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
+        return cls.of(texts_of_file(content, file, given), file)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        return self.own, self.server, self.tls
+
+    def updated(self, texts: Mapping[str, str]) -> Self:
+        """With other values of settings that can change while it runs; unknown names are left alone, as in Java.
+
+        Those of the listener hold from the next start on. Raises ConfigurationError for a text that is no value.
+        """
+        admin_user = self.own.admin_user
+        kept = {} if admin_user is None else {_ADMIN_USER: admin_user}
+        return replace(self.of({**self.changed_texts(texts), **kept}), tls=self.tls, warnings=self.warnings)
+
+
+def changed_settings(configuration: _C, request: RemotingCommand, save: Callable[[str], None]) -> _C:
+    """The configuration that a request's properties make, and that is saved. `save` takes the file's text.
+
+    Raises RequestRefusedError, ConfigurationError and OSError; nothing has changed then.
+    """
+    texts = {found.key: found.value for found in parse_properties(bytes(request.body))}
+    if any(map(configuration.own.is_fixed, texts)):
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    if not texts:
+        return configuration
+    changed = configuration.updated(texts)
+    save(changed.file_text())
+    return changed
+
+
+def save_settings(path: str, text: str) -> None:
+    """Replaces the file of settings durably; what was there is kept as `path`.bak."""
+    files = LocalFileSystem()
+    before = files.read_file(path)
+    if before:
+        files.replace(f"{path}.bak", before)
+    files.replace(path, text.encode("ascii"))
