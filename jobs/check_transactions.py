@@ -113,7 +113,7 @@ def load_checker(text: str) -> Checker:
     try:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
-        raise OptionError("--checker", f"there is no module {error.name}") from error
+        raise OptionError("--checker", f"there is no module {error.name} in this directory or on PYTHONPATH") from error
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -29,6 +29,12 @@ _CONDITIONS: dict[type[errors.ClientError], tuple[str, str | None]] = {
 }
 
 
+_TLS_HINT = (
+    "Set tls=true exactly where the server speaks TLS (tls.server.mode). A self-signed certificate needs tlsCaFile, "
+    "or tlsVerify=false where that risk is taken"
+)
+
+
 def cluster_condition_names() -> set[str]:
     """Every condition that an error of the client can have."""
     return {condition for condition, _ in _CONDITIONS.values()}
@@ -41,5 +47,9 @@ def from_client_error(error: DescribedError) -> SparkMqError:
     for base in type(error).__mro__:
         if base in _CONDITIONS:
             condition, cure = _CONDITIONS[base]
-            return ClusterConditionError(condition, error.describe(), *(line for line in (error.hint, cure) if line))
+            if isinstance(error, errors.TlsError):
+                hint: str | None = _TLS_HINT
+            else:
+                hint = error.cure() if isinstance(error, errors.ResponseError) else error.hint
+            return ClusterConditionError(condition, error.describe(), *(line for line in (hint, cure) if line))
     raise TypeError(f"{type(error).__name__} is no error of the client")

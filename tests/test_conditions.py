@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_mq import store_conditions
+from spark_mq.client.errors import ResponseError, TlsError
+from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import (
     AvailableNowError,
     CheckpointOfAnotherQueryError,
@@ -119,3 +121,14 @@ def test_a_rule_that_several_rows_break_is_said_once() -> None:
         "rows 2, 7, column topic: it is blank",
         "and 4 more rows of the same Arrow batch",
     ]
+
+
+def test_hints_of_a_cluster_name_sparks_options_and_the_likely_mistake() -> None:
+    text = str(from_client_error(TlsError("a:9876", "it may not speak TLS")))
+    assert "tlsCaFile" in text
+    assert "tlsVerify=false" in text
+    assert "ca_file" not in text
+    text = str(from_client_error(ResponseError(3, None, "a:10911", "GET_BROKER_CLUSTER_INFO (106)")))
+    assert "is a name server there?" in text
+    text = str(from_client_error(ResponseError(1, None, "a:10911", "CHECK_CLIENT_CONFIG (46)")))
+    assert "enablePropertyFilter=true" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -70,7 +71,8 @@ def serve_slaves(
         )
     except OSError as error:
         reader.close()
-        raise ListenError(host, port, f"{error.strerror or error} (haListenPort)") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ListenError(host, port, f"{reason} (haListenPort)") from error
     service.log_grew = listener.wake
     listener.replicas.listen(partial(tell, service.acks))
     listener.start()

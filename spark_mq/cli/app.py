@@ -26,7 +26,6 @@ from storage.files.os_errors import from_os_error
 from storage.files.remote import only_for_reading, plain_path
 from storage.place.store_signs import no_store
 from storage.recovery.creation import is_empty_place
-from storage.rules.response_codes import ResponseCode
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
@@ -80,9 +79,6 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
-_NOT_SUPPORTED = (
-    "is a name server there? a broker answers so to what only name servers know, and an older server to a newer request"
-)
 _TLS_HINT = (
     "use --tls exactly where the server speaks TLS (tls.server.mode); a self-signed certificate needs --tls-ca-file, or "
     "--tls-no-verify where that risk is taken"
@@ -94,8 +90,8 @@ def _describe(error: Exception) -> tuple[str, str | None]:
     match error:
         case CommandError():
             return error.text, error.hint
-        case ResponseError(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-            return error.describe(), _NOT_SUPPORTED
+        case ResponseError():
+            return error.describe(), error.cure()
         case TlsError():
             return error.describe(), _TLS_HINT
         case ClientError() | StorageError():

@@ -41,7 +41,9 @@ def file_content(path: str, hint: str) -> bytes:
     return content
 
 
-PrintsAll = Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print all settings and end.")]
+PrintsAll = Annotated[
+    bool, typer.Option("-p", "--printConfigItem", help="Print the process's settings and those of the file, and end.")
+]
 PrintsImportant = Annotated[
     bool, typer.Option("-m", "--printImportantConfig", help="Print the important settings and end.")
 ]

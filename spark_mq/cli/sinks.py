@@ -57,7 +57,7 @@ def sink_status(
         size = sum(file.size_bytes for file in removed)
         say(f"{len(removed)} staged file(s) of {size:,} bytes removed")
     now_ms = current_time_ms()
-    print_status(status, now_ms=now_ms)
+    print_status(status, now_ms=now_ms, has_batches=bool(notes))
     _print_batches(notes, now_ms)
 
 
@@ -114,10 +114,10 @@ def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
         return read_sink_status(root, ledger, notes, offsets, LocalFileSystem())
 
 
-def print_status(status: SinkStatus, *, now_ms: int) -> None:
-    """As tables; what there is nothing of is left out."""
+def print_status(status: SinkStatus, *, now_ms: int, has_batches: bool = False) -> None:
+    """As tables; what there is nothing of is left out. `has_batches`: a table of batches follows, writes without a name among them."""
     if not status.sinks and not status.intents:
-        say("no sink has written here")
+        say("no sink with a name has written here" if has_batches else "no sink has written here")
     if status.sinks:
         print_table(("sink", "query", "last batch"), [_shown(sink) for sink in status.sinks])
     for sink in status.sinks:

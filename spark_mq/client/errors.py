@@ -226,6 +226,11 @@ class MalformedResponseError(ClientError):
         return f"{self.address}: the answer to {self.what} cannot be read: {self.reason}"
 
 
+_NOT_SUPPORTED = (
+    "is a name server there? a broker answers so to what only name servers know, and an older server to a newer request"
+)
+
+
 class ResponseError(ClientError):
     """A server's answer with another code than those the caller expects. `what` names the request."""
 
@@ -246,6 +251,14 @@ class ResponseError(ClientError):
     def retriable(self) -> bool:  # type: ignore[override]
         """Whether the code says that the server refuses for a while only."""
         return self.code in RETRIABLE_CODES
+
+    def cure(self) -> str:
+        """What to do about this code as the answer to this request; the class's hint where nothing more is known."""
+        if self.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return _NOT_SUPPORTED
+        if self.code == ResponseCode.SYSTEM_ERROR and self.what.startswith("CHECK_CLIENT_CONFIG"):
+            return "enablePropertyFilter=true in the broker's broker.conf lets it filter by SQL92"
+        return self.hint
 
     def describe(self) -> str:
         of_topic = "" if self.topic is None else f" topic {self.topic}"

@@ -358,7 +358,17 @@ def check_send_back(options: ReturnOptions) -> None:
                 raise OptionError(option, "has no meaning with sendBack=true: messages go back as they were consumed")
 
 
-_TABLE = OptionTable(SinkOptions, {})
+_OF_CLUSTERS = "belongs to nameServer, and a store is written (path)"
+_NOT_FOR_STORES = dict.fromkeys(
+    (
+        *("namespace", "accessKey", "secretKey", "securityToken"),
+        *("tls", "tlsVerify", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsServerName"),
+        *("guarantee", "stagingPath", "acks", "sendTimeout", "retryTimeout", "fenceTimeout", "batchBytes"),
+    ),
+    _OF_CLUSTERS,
+)
+
+_TABLE = OptionTable(SinkOptions, _NOT_FOR_STORES)
 
 
 def sink_option_rows() -> list[OptionRow]:

@@ -129,7 +129,7 @@ class ClusterQuestions:
             except ClientError as error:
                 if not error.retriable and not tries and address == self._name_servers[-1]:
                     raise
-                tries.append((address, error.describe()))
+                tries.append((address, error.describe().removeprefix(f"{address}: ")))
                 continue
             self._name_servers.remove(address)
             self._name_servers.insert(0, address)

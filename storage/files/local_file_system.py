@@ -335,9 +335,9 @@ def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder
             if holder == "sink" and is_held_by_own_broker(descriptor):
                 raise StoreServedError(path, "it takes batches", lock_holder(descriptor))
             now = time.monotonic()
-            if now >= start + timeout_ms / 1_000 or (
-                holder in ("job", "broker", "follower") and is_held_by_broker(descriptor)
-            ):
+            if holder in ("job", "broker", "follower") and is_held_by_broker(descriptor):
+                raise StoreLockedError(path, int((now - start) * 1_000), lock_holder(descriptor))
+            if now >= start + timeout_ms / 1_000:
                 raise StoreLockedError(path, timeout_ms, lock_holder(descriptor))
             if turn is not None:
                 turn.queue_up()

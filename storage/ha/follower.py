@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _SETTLED_BYTES = 4 << 20
 """Checked and dispatched together at most, before they are acknowledged."""
+_NO_MASTER = "no name server or controller knows a master: does it run, and is the broker's name right?"
+
 MasterAddress = Callable[[], str | None]
 """Where the master's listener is now, host:port; None = nobody knows. Asked before each try to connect."""
 
@@ -118,7 +120,7 @@ class Follower:
     def _tell(self, status: FollowerStatus) -> None:
         with self._changed:
             if status.trouble != self.status.trouble and status.trouble is not None:
-                _LOG.warning("following %s: %s", status.master, status.trouble)
+                _LOG.warning("following %s: %s", status.master or "no master", status.trouble)
             self.status = status
             self._changed.notify_all()
 
@@ -139,7 +141,13 @@ class Follower:
         self.agrees = False
         address = self._address()
         if address is None:
-            self._tell(replace(self.status, master=None, trouble="nobody says where the master is"))
+            self._tell(
+                replace(
+                    self.status,
+                    master=None,
+                    trouble=_NO_MASTER,
+                )
+            )
             return
         end = self._log.cut_torn_end()
         if self._switching is not None:

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from spark_mq.client.errors import ResponseError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
 from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from tests.support.planned_server import (
@@ -151,6 +152,12 @@ def test_a_broker_in_place_of_a_name_server_is_told_apart() -> None:
         text = refused(["topics"], server.address)
     assert text[0].startswith(f"error: {server.address} answered 3 (REQUEST_CODE_NOT_SUPPORTED)")
     assert text[1].startswith("hint: is a name server there?")
+
+
+def test_a_broker_that_does_not_filter_by_sql_is_told_with_its_setting() -> None:
+    error = ResponseError(1, "The broker does not support …", "a:10911", "CHECK_CLIENT_CONFIG (46)", "orders", "g")
+    assert "enablePropertyFilter=true" in error.cure()
+    assert ResponseError(1, None, "a:10911", "SEND_MESSAGE_V2 (310)").cure() == ResponseError.hint
 
 
 def test_what_is_no_frame_is_told_with_its_port() -> None:

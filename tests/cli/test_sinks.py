@@ -16,12 +16,14 @@ from spark_mq.cli import app
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.intent import Intent, intent_directory, save_intent
-from storage.batch.ledger import Batch
+from storage.batch.ledger import UNNAMED_PREFIX, Batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, list_segments, staged_directory
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig
+from storage.tables.batch_notes import BatchNote, add_batch_note
+from storage.tables.put_statistics import TopicSum
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition
 
@@ -121,6 +123,16 @@ def test_the_last_batch_of_each_sink_is_told_and_nothing_is_touched(root: Path) 
     before = files_of(root)
     assert "query-c" in run("sink-status", root)
     assert files_of(root) == before
+
+
+def test_a_write_without_a_name_does_not_make_the_command_deny_its_batch(root: Path) -> None:
+    with open_store(root, read_only=False, create=True):
+        pass
+    done = BatchNote("", 0, 1_700_000_000_000, 2, 0, 1, {"orders": TopicSum(2, 400)})
+    add_batch_note(FILES, str(root), f"{UNNAMED_PREFIX}7752", done)
+    text = run("sink-status", root)
+    assert "no sink with a name has written here" in text
+    assert "last batches" in text
 
 
 def test_under_sync_flush_nothing_is_kept(root: Path) -> None:

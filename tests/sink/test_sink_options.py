@@ -9,6 +9,7 @@ import pytest
 
 from spark_mq.conditions import OptionError, SparkMqError, UnknownOptionError
 from spark_mq.option_table import Mode
+from spark_mq.sink.live_options import live_sink_option_rows
 from spark_mq.sink.options import SinkOptions, sink_option_rows
 
 
@@ -171,6 +172,15 @@ def test_unknown_names_are_refused_with_the_nearest_known_one(name: str, nearest
     with pytest.raises(UnknownOptionError) as caught:
         parse(**{name: "1"})
     assert caught.value.nearest == nearest
+
+
+def test_what_only_a_cluster_has_is_refused_by_name_of_a_store() -> None:
+    of_stores = {row.name for row in sink_option_rows()}
+    of_clusters = [row.name for row in live_sink_option_rows() if row.name not in of_stores | {"nameServer"}]
+    assert len(of_clusters) == 18
+    for name in of_clusters:
+        with pytest.raises(OptionError, match=f"option {name}: belongs to nameServer, and a store is written"):
+            parse(**{name: "1"})
 
 
 def test_options_of_the_other_kind_of_write_are_refused() -> None:

@@ -31,7 +31,7 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epoch_file import load_epochs
-from storage.ha.follower import FollowerStatus, MasterAsks
+from storage.ha.follower import FollowerStatus, MasterAddress, MasterAsks
 from storage.ha.following import Following, open_following, promote
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
@@ -86,7 +86,7 @@ class Master:
         self.service.close()
 
 
-def following(root: Path, address: str, *, config: StoreConfig = TINY, **options: object) -> Following:
+def following(root: Path, address: str | MasterAddress, *, config: StoreConfig = TINY, **options: object) -> Following:
     return open_following(str(root), address, config=config, timing=QUICK, reconnect_ms=50, **options)  # type: ignore[arg-type]
 
 
@@ -290,6 +290,12 @@ def test_bytes_that_have_expired_are_never_taken_from_another_file(master: Maste
     with pytest.raises(OffsetOutOfRangeError):
         reader.view(8_000, 500)  # the end of a file
     assert len(reader.view(4_096, 4_096)) == 4_096
+
+
+def test_a_follower_without_a_master_says_what_to_look_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with following(tmp_path / "replica", lambda: None) as replica:
+        assert replica.follower.wait(lambda status: status.trouble is not None, 10)
+    assert "following no master: no name server or controller knows" in caplog.text
 
 
 def test_a_log_that_was_cut_below_what_a_slave_was_sent_goes_on_to_nobody_there(master: Master, tmp_path: Path) -> None:
