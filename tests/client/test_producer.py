@@ -196,6 +196,24 @@ def test_it_is_sent_once_more_where_the_producer_wants_ok(cluster: PlannedCluste
         assert producer.send(MESSAGE).status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
+def test_what_goes_once_more_for_want_of_an_ok_goes_to_another_broker(cluster: PlannedCluster) -> None:
+    """Java: DefaultMQProducerImpl.sendDefaultImpl (lastBrokerName), setRetryAnotherBrokerWhenNotStoreOK."""
+    order: list[str] = []
+
+    def less_safely(broker: PlannedBroker, peer: Peer, command: RemotingCommand) -> None:
+        order.append(broker.name)
+        peer.send(broker.stored(command, 10))
+
+    for broker in cluster.brokers.values():
+        broker.plan = less_safely
+    with opened(cluster, retries_unless_ok=True, retries=1) as producer:
+        for _ in range(8):
+            producer.send(MESSAGE)
+    pairs = list(zip(order[::2], order[1::2], strict=True))
+    assert len(pairs) == 8
+    assert not [pair for pair in pairs if pair[0] == pair[1]]
+
+
 @pytest.mark.parametrize(
     ("plan", "error"),
     [
