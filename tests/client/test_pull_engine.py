@@ -62,6 +62,26 @@ def test_what_was_given_is_consumed_when_the_program_comes_back_and_stored_when_
     play(story())
 
 
+def test_a_clock_that_was_set_back_does_not_keep_what_is_consumed_from_being_stored() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        cluster.put("T", 5)
+        back_ms = 0
+        brokers = cluster.join("c1", lambda: None)
+        engine = PullEngine(brokers, RemoteOffsetStore(brokers), FIRST, lambda: clock_ms() - back_ms)
+        await engine.start()
+        engine.assign([queue()])
+        taken = await engine.take([], 3, 1_000)
+        back_ms = 3_600_000
+        await asyncio.sleep(6)
+        await engine.take(taken, 3, 0)
+        await asyncio.sleep(6)
+        assert cluster.offsets[queue()] == 3
+        await engine.close()
+
+    play(story())
+
+
 def test_without_auto_commit_only_a_commit_stores() -> None:
     async def story() -> None:
         cluster = FakeCluster(T=1)
