@@ -274,7 +274,7 @@ class _AtWork(ConsumerMember):
             self.engine.subscriptions.pop(topic, None)
         else:
             await self.calls.check(wanted)
-            self.engine.subscriptions[topic] = wanted
+            self.engine.subscriptions[topic] = wanted.in_place_of(self.engine.subscriptions.get(topic))
         await self._instance.send_heartbeat()
         self.engine.rebalance_soon()
 
