@@ -245,7 +245,10 @@ def test_a_message_that_the_broker_does_not_hold_any_more_is_an_invalid_row(tmp_
 def test_rows_put_aside_that_a_full_disk_does_not_take_leave_no_file_and_hide_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    close = pq.ParquetWriter.close
+
     def full(writer: pq.ParquetWriter) -> None:
+        close(writer)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def frames() -> Iterator[pa.RecordBatch]:
