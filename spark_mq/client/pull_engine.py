@@ -204,6 +204,9 @@ class PullEngine:
                 with contextlib.suppress(TimeoutError):  # a rebalance gives up queues that are not pulled for long
                     await asyncio.wait_for(read.resumed.wait(), REBALANCE_INTERVAL_MS / 1000)
                 continue
+            if queue in self.rebalancer.table and queue.topic not in self.subscriptions:
+                await asyncio.sleep(FULL_MS / 1000)  # unsubscribed: the next rebalance gives it up
+                continue
             limits = self._settings.flow_limits()
             if self._buffered > self._settings.buffer_limit or read.process_queue.is_full(limits):
                 await asyncio.sleep(FULL_MS / 1000)

@@ -328,3 +328,28 @@ def test_lite_pulls_carry_the_subscription_and_no_offset() -> None:
         assert (pull.sys_flag(at_master=True), pull.subscription.expression, pull.suspend_ms) == (22, "A", 20_000)
 
     play(story())
+
+
+def test_nothing_more_comes_of_a_topic_that_is_subscribed_to_no_more() -> None:
+    """Above all nothing that was never subscribed to, in the second before the next rebalance gives the queues up."""
+
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        engine = await engine_of(cluster)
+        engine.subscriptions["T"] = subscription("T", "A", 1)
+        engine.rebalance_soon()
+        cluster.put("T", 1, TAGS="A")
+        taken = await engine.take([], 9, 500)
+        assert offsets_of(taken) == [0]
+        del engine.subscriptions["T"]
+        engine.rebalance_soon()
+        for _ in range(3):
+            cluster.put("T", 1, TAGS="B")
+            await asyncio.sleep(0.1)
+        assert await engine.take(taken, 9, 0) == []
+        await asyncio.sleep(5)
+        assert engine.assignment() == []
+        assert cluster.offsets.get(queue()) == 1
+        await engine.close()
+
+    play(story())
