@@ -74,7 +74,9 @@ class DeadLetterWriter:
     def discard(self) -> None:
         """Give up what was written."""
         if self._writer is not None:
-            with suppress(OSError, pa.ArrowException):  # it writes the file's end, which a full disk does not take either
+            with suppress(
+                OSError, pa.ArrowException
+            ):  # it writes the file's end, which a full disk does not take either
                 self._writer.close()
             self._writer = None
         with suppress(FileNotFoundError):

@@ -19,7 +19,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.listeners import ConsumeStatus
-from spark_mq.client.message import MessageExt
+from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
@@ -65,6 +65,15 @@ def test_a_start_without_a_name_server_says_so_and_can_be_tried_again() -> None:
         puller.subscribe("T")
 
 
+def test_a_pull_consumer_whose_subscription_has_failed_may_still_assign() -> None:
+    with PullConsumer(NOBODY, "g") as puller:
+        for _ in range(2):
+            with pytest.raises(NameServerUnreachableError):
+                puller.subscribe("T")
+            with pytest.raises(NameServerUnreachableError):
+                puller.assign([MessageQueue("T", "b", 0)])
+
+
 @pytest.mark.parametrize("module", [push_consumer, pull_consumer], ids=["push", "pull"])
 def test_brokers_take_another_subscription_of_a_topic_also_where_the_clock_was_set_back(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +83,9 @@ def test_brokers_take_another_subscription_of_a_topic_also_where_the_clock_was_s
     monkeypatch.setattr(module, "current_time_ms", lambda: now_ms)
     with planned_cluster("b-0") as cluster:
         consumer: PushConsumer | PullConsumer = (
-            PushConsumer(cluster.settings, "g", listen) if module is push_consumer else PullConsumer(cluster.settings, "g")
+            PushConsumer(cluster.settings, "g", listen)
+            if module is push_consumer
+            else PullConsumer(cluster.settings, "g")
         )
         with consumer:
             consumer.subscribe("T", "A")
