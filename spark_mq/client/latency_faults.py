@@ -3,7 +3,8 @@
     a try took at least   0   50  100   550   1,800   3,000    5,000   15,000 ms
     left out for          0    0    0  2,000   5,000   6,000   10,000   30,000 ms      a failed try counts as 10,000
 
-Java: MQFaultStrategy, LatencyFaultToleranceImpl. Owned by one thread. Not supported: the detector (startDetectorEnable, off by
+Java: MQFaultStrategy, LatencyFaultToleranceImpl, by the machine's clock: one that is set back makes its bans longer. Owned by one
+thread. Not supported: the detector (startDetectorEnable, off by
 default), which looks whether a broker that could not be reached is there again.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from storage.epoch_times import current_time_ms
+from storage.epoch_times import steady_time_ms
 
 FAILED_COUNTS_AS_MS = 10_000
 _BANS_MS = (
@@ -33,7 +34,7 @@ class _Fault:
 class LatencyFaults:
     """What the tries so far say of each broker, by name."""
 
-    def __init__(self, clock: Callable[[], int] = current_time_ms) -> None:
+    def __init__(self, clock: Callable[[], int] = steady_time_ms) -> None:
         self._clock = clock
         self._faults: dict[str, _Fault] = {}
 

@@ -273,7 +273,11 @@ class Producer:
     async def _begin(self, topics: Sequence[str]) -> None:
         for topic in topics:
             await self._sender.queues(topic)
-        await self._instance.add_member(self._member)
+        try:
+            await self._instance.add_member(self._member)
+        except BaseException:  # broken off: the client, which others may share, would keep the group
+            await self._instance.remove_member(self._member)
+            raise
 
     async def _end(self, reason: ClientClosedError, timeout_ms: int) -> None:
         await self._member.close(timeout_ms)

@@ -269,29 +269,35 @@ class _AtWork(ConsumerMember):
 
     async def subscribe(self, topic: str, wanted: Any) -> None:
         """Subscribe, or with None unsubscribe."""
-        self._go("subscribe")
+        self._refuse_other_than("subscribe")
         if wanted is None:
             self.engine.subscriptions.pop(topic, None)
         else:
             await self.calls.check(wanted)
-            self.engine.subscriptions[topic] = wanted
+            self._go("subscribe")
+            self.engine.subscriptions[topic] = wanted.in_place_of(self.engine.subscriptions.get(topic))
         await self._instance.send_heartbeat()
         self.engine.rebalance_soon()
 
     async def assign(self, queues: Collection[MessageQueue], wanted: dict[str, Any]) -> None:
-        self._go("assign")
+        self._refuse_other_than("assign")
         for topic, of_topic in wanted.items():
             await self.calls.check(of_topic)
             await self._instance.route(topic)
+        self._go("assign")
         self.engine.expressions = wanted
         self.engine.assign(queues)
         await self._instance.send_heartbeat()
 
     def _go(self, way: str) -> None:
+        """From here on the consumer has used it: not before the brokers have let it."""
+        self._refuse_other_than(way)
+        self._way = way
+
+    def _refuse_other_than(self, way: str) -> None:
         if self._way not in (None, way):
             rule = f"this consumer has used {self._way}: a consumer subscribes or assigns, not both"
             raise ClientSettingError(way, "called", rule)
-        self._way = way
 
     async def close(self) -> None:
         try:

@@ -34,6 +34,7 @@ from spark_mq.client.rebalance import (
 )
 from spark_mq.client.retry_messages import origin_topic
 from spark_mq.client.subscriptions import Subscription, subscription
+from storage.epoch_times import is_time
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.rules.response_codes import ResponseCode
@@ -89,7 +90,7 @@ class PullEngine:
         self._arrived = asyncio.Event()
         self._woken = asyncio.Event()
         self._duties: list[asyncio.Task[None]] = []
-        self._next_commit_ms = clock_ms() + settings.auto_commit_interval_ms
+        self._committed_ms = clock_ms()  # or would have been, where nothing was consumed
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
         self._is_closed = False
 
@@ -203,6 +204,9 @@ class PullEngine:
                 with contextlib.suppress(TimeoutError):  # a rebalance gives up queues that are not pulled for long
                     await asyncio.wait_for(read.resumed.wait(), REBALANCE_INTERVAL_MS / 1000)
                 continue
+            if queue in self.rebalancer.table and queue.topic not in self.subscriptions:
+                await asyncio.sleep(FULL_MS / 1000)  # unsubscribed: the next rebalance gives it up
+                continue
             limits = self._settings.flow_limits()
             if self._buffered > self._settings.buffer_limit or read.process_queue.is_full(limits):
                 await asyncio.sleep(FULL_MS / 1000)
@@ -274,8 +278,9 @@ class PullEngine:
         `close` ends the waiting, with no messages.
         """
         self.finish(done)
-        if self._settings.auto_commit and self._clock_ms() >= self._next_commit_ms:
-            self._next_commit_ms = self._clock_ms() + self._settings.auto_commit_interval_ms
+        now_ms = self._clock_ms()
+        if self._settings.auto_commit and is_time(now_ms, self._committed_ms, self._settings.auto_commit_interval_ms):
+            self._committed_ms = now_ms
             self._note_all_consumed()
         taken = self._taken(limit)
         if not taken and timeout_ms > 0:

@@ -249,7 +249,7 @@ class _AtWork(ConsumerMember):
 
     async def subscribe(self, wanted: Subscription) -> None:
         await self._calls.check(wanted)
-        self.engine.subscriptions[wanted.topic] = wanted
+        self.engine.subscriptions[wanted.topic] = wanted.in_place_of(self.engine.subscriptions.get(wanted.topic))
         await self.instance.send_heartbeat()
         self.engine.rebalance_soon()
 

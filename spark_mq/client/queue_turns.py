@@ -1,4 +1,4 @@
-"""Whose turn it is among a topic's queues: round robin, without the broker that has just failed and those that are banned.
+"""Whose turn it is among a topic's queues: round robin, without the broker of the try before and those that are banned.
 
 Java: TopicPublishInfo.selectOneMessageQueue, MQFaultStrategy.selectOneMessageQueue. Owned by one thread; Java counts in each
 thread of its own.
@@ -33,18 +33,18 @@ class QueueTurns:
         return None
 
     def choose(
-        self, queues: Sequence[MessageQueue], failed_broker: str | None, faults: LatencyFaults | None
+        self, queues: Sequence[MessageQueue], last_broker: str | None, faults: LatencyFaults | None
     ) -> MessageQueue:
         """The queue of the next try: of an available broker, else of one that was reached, else of any."""
-        if failed_broker is None and faults is None:
+        if last_broker is None and faults is None:
             return self.next(queues)
         if faults is None:
-            found = self.next_of(queues, lambda queue: queue.broker_name != failed_broker)
+            found = self.next_of(queues, lambda queue: queue.broker_name != last_broker)
             return found or self.next(queues)
         for admits in (faults.is_available, faults.is_reachable):
             found = self.next_of(
                 queues,
-                lambda queue, admits=admits: admits(queue.broker_name) and queue.broker_name != failed_broker,  # type: ignore[misc]
+                lambda queue, admits=admits: admits(queue.broker_name) and queue.broker_name != last_broker,  # type: ignore[misc]
             )
             if found is not None:
                 return found

@@ -70,7 +70,18 @@ class Outcome(Protocol):
 class Sending:
     """One send, from its beginning to its end. `queue`: where to, with the topic as brokers know it; None: whose turn it is."""
 
-    __slots__ = ("deadline", "failures", "message", "mode", "outcome", "queue", "stored", "timeout_ms", "tries_left")
+    __slots__ = (
+        "deadline",
+        "failures",
+        "last_broker",
+        "message",
+        "mode",
+        "outcome",
+        "queue",
+        "stored",
+        "timeout_ms",
+        "tries_left",
+    )
 
     def __init__(
         self,
@@ -89,6 +100,8 @@ class Sending:
         self.queue = queue
         self.tries_left = 0
         self.failures: list[tuple[str, ClientError]] = []
+        self.last_broker: str | None = None
+        """The broker of the try before, whether that failed or was stored less safely than the producer wants."""
         self.stored: SendResult | None = None
 
 
@@ -221,8 +234,7 @@ class Sender:
             return
         queue = sending.queue
         if queue is None:
-            failed_broker = sending.failures[-1][0] if sending.failures else None
-            queue = topic.turns.choose(topic.queues, failed_broker, self._faults)
+            queue = topic.turns.choose(topic.queues, sending.last_broker, self._faults)
         address = self._instance.broker_addresses(queue.broker_name).get(MASTER_ID)
         if address is None:
             self._keep(self._with_address(sending, queue))
@@ -258,7 +270,7 @@ class Sender:
         if is_enough or sending.mode is not SendMode.WAITING or not sending.tries_left:
             self._end(sending, result, None)
             return
-        sending.stored = result
+        sending.stored, sending.last_broker = result, broker_name
         sending.tries_left -= 1
         self._next_try(sending)
 
@@ -272,6 +284,7 @@ class Sender:
             is_reachable = not (is_waiting and isinstance(error, ResponseError))  # as in Java, strange as it is
             self._faults.note(queue.broker_name, self._since_ms(begun), has_failed=True, is_reachable=is_reachable)
         sending.failures.append((queue.broker_name, error))
+        sending.last_broker = queue.broker_name
         if is_network_failure(error) or getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST:
             self._refresh(sending.message.topic)
         again = goes_again(error, is_waited_for=is_waiting, retried_codes=self._settings.retried_codes)

@@ -35,8 +35,15 @@ class Subscription:
         return not self.tags or tag in self.tags
 
     def renewed(self, version: int) -> Subscription:
-        """The same with a later version, with which brokers replace what they know."""
-        return replace(self, version=version)
+        """The same with a later version, with which brokers replace what they know; later also where the clock was set back.
+
+        Java takes the clock's time, and its brokers go on with the subscription before.
+        """
+        return replace(self, version=max(version, self.version + 1))
+
+    def in_place_of(self, before: Subscription | None) -> Subscription:
+        """The same with a later version than that of the topic's subscription before, if there was one."""
+        return self if before is None else replace(self, version=before.renewed(self.version).version)
 
     def wire_form(self) -> SubscriptionData:
         """As heartbeats and the answers to 307 hold it."""

@@ -74,7 +74,10 @@ class DeadLetterWriter:
     def discard(self) -> None:
         """Give up what was written."""
         if self._writer is not None:
-            self._writer.close()
+            with suppress(
+                OSError, pa.ArrowException
+            ):  # it writes the file's end, which a full disk does not take either
+                self._writer.close()
             self._writer = None
         with suppress(FileNotFoundError):
             self._file_system.unlink(self._file.staged)

@@ -77,10 +77,10 @@ class StagedWriter:
         head = json.dumps({"queues": list(self._queues), "batches": self._batches}).encode()
         table = len(head).to_bytes(_LENGTH_BYTES, "little") + head + np.concatenate(self._ranks).tobytes()
         self._writer.write(self._position, table)
+        self._writer.sync()  # before it is let go: a full disk may say so only now, and `discard` then takes the file away
+        self._files.sync(self._directory)
         self._writer.close()
         self._writer = None
-        self._files.sync(self._path)
-        self._files.sync(self._directory)
         reach("live-after-staging")
         size = self._position + len(table)
         rows = sum(map(len, self._ranks))

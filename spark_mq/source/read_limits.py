@@ -14,6 +14,7 @@ from typing import Protocol
 
 from spark_mq.conditions import AvailableNowError
 from spark_mq.source.offsets import QueueId
+from storage.epoch_times import is_time
 
 
 class MessageSizes(Protocol):
@@ -56,11 +57,11 @@ def is_delayed(
     """Whether to wait because fewer than `min_offsets` are there and `max_delay_ms` has not passed.
 
     `last_batch_ms` is when this function last said no, None at first: then nothing is held back, as with
-    Kafka's.
+    Kafka's. Neither is it where the clock was set back since: nobody knows how long that is.
     """
     if limits.min_offsets is None or last_batch_ms is None:
         return False
-    if now_ms - last_batch_ms >= limits.max_delay_ms:
+    if is_time(now_ms, last_batch_ms, limits.max_delay_ms):
         return False
     return sum(available[queue] - starts[queue] for queue in available) < limits.min_offsets
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
+from spark_mq.client import pull_consumer, push_consumer
 from spark_mq.client.errors import (
     AccessDeniedError,
     ClientClosedError,
@@ -17,11 +19,12 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.listeners import ConsumeStatus
-from spark_mq.client.message import MessageExt
+from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import RemotingCommand, RequestCode, make_response
+from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body
+from spark_mq.remoting.client_bodies import HeartbeatData
 from storage.errors import NameIllegalError
 from storage.format.record import encode_record
 from storage.rules.response_codes import ResponseCode
@@ -60,6 +63,43 @@ def test_a_start_without_a_name_server_says_so_and_can_be_tried_again() -> None:
             consumer.start()
     with PullConsumer(NOBODY, "g") as puller, pytest.raises(NameServerUnreachableError):
         puller.subscribe("T")
+
+
+def test_a_pull_consumer_whose_subscription_has_failed_may_still_assign() -> None:
+    with PullConsumer(NOBODY, "g") as puller:
+        for _ in range(2):
+            with pytest.raises(NameServerUnreachableError):
+                puller.subscribe("T")
+            with pytest.raises(NameServerUnreachableError):
+                puller.assign([MessageQueue("T", "b", 0)])
+
+
+@pytest.mark.parametrize("module", [push_consumer, pull_consumer], ids=["push", "pull"])
+def test_brokers_take_another_subscription_of_a_topic_also_where_the_clock_was_set_back(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep the one they have unless the new version is greater. Java: ConsumerGroupInfo.updateSubscription."""
+    now_ms = 2_000_000_000_000
+    monkeypatch.setattr(module, "current_time_ms", lambda: now_ms)
+    with planned_cluster("b-0") as cluster:
+        consumer: PushConsumer | PullConsumer = (
+            PushConsumer(cluster.settings, "g", listen)
+            if module is push_consumer
+            else PullConsumer(cluster.settings, "g")
+        )
+        with consumer:
+            consumer.subscribe("T", "A")
+            now_ms -= 3_600_000
+            consumer.subscribe("T", "B")
+        told = [
+            (each.sub_version, each.sub_string)
+            for command in cluster.commands(RequestCode.HEART_BEAT)
+            for data in read_body(HeartbeatData, command.body).consumers
+            for each in data.subscriptions
+            if each.topic == "T"
+        ]
+    assert {text for _, text in told} == {"A", "B"}
+    assert max(told)[1] == "B"
 
 
 def test_a_consumer_that_may_not_consume_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import itertools
 import os
@@ -32,6 +33,7 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import THREAD_NAME, run
+from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
 from spark_mq.client.producer_settings import ProducerSettings
@@ -194,6 +196,24 @@ def test_it_is_sent_once_more_where_the_producer_wants_ok(cluster: PlannedCluste
     cluster.brokers["c"].plan = cluster.brokers["a"].plan
     with opened(cluster, retries_unless_ok=True) as producer:
         assert producer.send(MESSAGE).status is SendStatus.FLUSH_DISK_TIMEOUT
+
+
+def test_what_goes_once_more_for_want_of_an_ok_goes_to_another_broker(cluster: PlannedCluster) -> None:
+    """Java: DefaultMQProducerImpl.sendDefaultImpl (lastBrokerName), setRetryAnotherBrokerWhenNotStoreOK."""
+    order: list[str] = []
+
+    def less_safely(broker: PlannedBroker, peer: Peer, command: RemotingCommand) -> None:
+        order.append(broker.name)
+        peer.send(broker.stored(command, 10))
+
+    for broker in cluster.brokers.values():
+        broker.plan = less_safely
+    with opened(cluster, retries_unless_ok=True, retries=1) as producer:
+        for _ in range(8):
+            producer.send(MESSAGE)
+    pairs = list(zip(order[::2], order[1::2], strict=True))
+    assert len(pairs) == 8
+    assert not [pair for pair in pairs if pair[0] == pair[1]]
 
 
 @pytest.mark.parametrize(
@@ -427,6 +447,23 @@ def test_brokers_that_die_amid_sends_leave_no_future_without_an_end(cluster: Pla
     errors = [error for future in done if (error := future.exception()) is not None]
     assert all(isinstance(error, ClientError) for error in errors)
     assert len(errors) < 200
+
+
+def test_a_producer_whose_beginning_was_broken_off_leaves_its_group_free(
+    cluster: PlannedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(cluster.settings, "another-of-the-client"):
+        with monkeypatch.context() as broken:
+            broken.setattr(ClientInstance, "send_heartbeat", _broken_off)
+            with pytest.raises(concurrent.futures.CancelledError):
+                Producer(cluster.settings, "G")
+        with opened(cluster) as producer:
+            assert producer.send(MESSAGE)
+
+
+async def _broken_off(instance: ClientInstance) -> None:
+    """As Ctrl-C does while the brokers are told: what was begun on the loop is cancelled."""
+    raise asyncio.CancelledError
 
 
 def test_a_group_is_taken_once_and_its_name_is_checked(cluster: PlannedCluster) -> None:

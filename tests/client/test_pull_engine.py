@@ -62,6 +62,26 @@ def test_what_was_given_is_consumed_when_the_program_comes_back_and_stored_when_
     play(story())
 
 
+def test_a_clock_that_was_set_back_does_not_keep_what_is_consumed_from_being_stored() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        cluster.put("T", 5)
+        back_ms = 0
+        brokers = cluster.join("c1", lambda: None)
+        engine = PullEngine(brokers, RemoteOffsetStore(brokers), FIRST, lambda: clock_ms() - back_ms)
+        await engine.start()
+        engine.assign([queue()])
+        taken = await engine.take([], 3, 1_000)
+        back_ms = 3_600_000
+        await asyncio.sleep(6)
+        await engine.take(taken, 3, 0)
+        await asyncio.sleep(6)
+        assert cluster.offsets[queue()] == 3
+        await engine.close()
+
+    play(story())
+
+
 def test_without_auto_commit_only_a_commit_stores() -> None:
     async def story() -> None:
         cluster = FakeCluster(T=1)
@@ -306,5 +326,30 @@ def test_lite_pulls_carry_the_subscription_and_no_offset() -> None:
         await asyncio.sleep(1)
         (pull,) = brokers_of(cluster).pulls
         assert (pull.sys_flag(at_master=True), pull.subscription.expression, pull.suspend_ms) == (22, "A", 20_000)
+
+    play(story())
+
+
+def test_nothing_more_comes_of_a_topic_that_is_subscribed_to_no_more() -> None:
+    """Above all nothing that was never subscribed to, in the second before the next rebalance gives the queues up."""
+
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        engine = await engine_of(cluster)
+        engine.subscriptions["T"] = subscription("T", "A", 1)
+        engine.rebalance_soon()
+        cluster.put("T", 1, TAGS="A")
+        taken = await engine.take([], 9, 500)
+        assert offsets_of(taken) == [0]
+        del engine.subscriptions["T"]
+        engine.rebalance_soon()
+        for _ in range(3):
+            cluster.put("T", 1, TAGS="B")
+            await asyncio.sleep(0.1)
+        assert await engine.take(taken, 9, 0) == []
+        await asyncio.sleep(5)
+        assert engine.assignment() == []
+        assert cluster.offsets.get(queue()) == 1
+        await engine.close()
 
     play(story())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -47,6 +48,18 @@ def test_a_slow_broker_is_left_out_until_its_ban_ends() -> None:
     assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"b", "c"}
     clock.now_ms += 2_000
     assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"a", "b", "c"}
+
+
+def test_a_clock_that_was_set_back_makes_no_ban_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = LatencyFaults()
+    passed_ns = 0
+    started_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: started_ns + passed_ns)
+    monkeypatch.setattr(time, "time_ns", lambda: wall_ns + passed_ns - 3_600 * 10**9 * (passed_ns > 0))
+    faults.note("a", 600)
+    assert not faults.is_available("a")
+    passed_ns = 2 * 10**9
+    assert faults.is_available("a")
 
 
 def test_where_all_are_banned_one_that_was_reached_is_taken_and_then_any() -> None:

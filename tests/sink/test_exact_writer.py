@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -30,3 +33,22 @@ def test_a_refused_row_leaves_nothing_and_is_not_told_of_dead_letters(
     assert "Nothing of the batch was sent" in str(refused.value)
     assert "deadLetterPath" not in str(refused.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_rows_that_a_full_disk_did_not_take_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file system gives blocks away late, a write succeeds and the sync says that there is no room."""
+    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    monkeypatch.setattr(os, "fdatasync", _full)
+    monkeypatch.setattr(os, "fsync", _full)
+    named = {"nameServer": "unused:1", "guarantee": "exactlyOnce", "stagingPath": str(tmp_path), "writeId": "w"}
+    options = LiveSinkOptions.parse({**named, "topic": "T"}, "batch")
+    frame = pa.record_batch({"body": pa.array([b"a"], pa.binary())})
+    with pytest.raises(OSError, match="No space left"):
+        stage_for_brokers(options, InputColumns(("body",)), Batch("sink", "query", 0), 0, 0, iter([frame]))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def _full(descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -238,6 +240,26 @@ def test_a_message_that_the_broker_does_not_hold_any_more_is_an_invalid_row(tmp_
         (b"y", 1, "msg_id"),
         (b"z", 2, "topic"),
     ]
+
+
+def test_rows_put_aside_that_a_full_disk_does_not_take_leave_no_file_and_hide_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = pq.ParquetWriter.close
+
+    def full(writer: pq.ParquetWriter) -> None:
+        close(writer)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def frames() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"topic": ["A"], "msg_id": ["7F0000010001"]})
+        raise ValueError("the rows' source has failed")
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", full)  # which writes the file's end
+    aside = options(**RETURNS, onInvalidRow="deadLetter", deadLetterPath=str(tmp_path))
+    with TakingBroker() as broker, pytest.raises(ValueError, match="the rows' source has failed"):
+        send_over(RoutesTo(broker), aside, InputColumns(("topic", "msg_id")), 3, bytes(8), frames(), BATCH, attempt=11)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_id_that_is_no_place_in_a_log_is_refused_before_anything_is_asked() -> None:

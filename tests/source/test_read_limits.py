@@ -157,6 +157,7 @@ def test_reading_on_reaches_the_end(backlog: list[tuple[int, int]], limit: int) 
         pytest.param(10, 1000, 1500, False, id="enough"),
         pytest.param(11, 1000, 1999, True, id="just before the delay"),
         pytest.param(11, 1000, 2000, False, id="the delay has passed"),
+        pytest.param(11, 1000, 500, False, id="the clock was set back"),
     ],
 )
 def test_a_batch_waits_for_the_minimum_or_the_delay(
