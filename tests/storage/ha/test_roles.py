@@ -137,6 +137,16 @@ def test_only_a_later_term_with_a_master_changes_a_role(present: Term | None, to
     assert (role == Role(1, told)) if is_changed else role is None
 
 
+def test_a_slave_follows_its_master_to_another_address_within_the_term() -> None:
+    """Controller and master were started anew together, and the master is found elsewhere: nobody is elected by that."""
+    slave = Role(2, Term(3, 1, "old:1", frozenset({1, 2}), 4))
+    moved = Term(3, 1, "new:1", frozenset({1, 2}), 4)
+    assert next_role(2, slave, moved) == Role(2, moved)
+    assert next_role(2, Role(2, moved), moved) is None
+    assert next_role(2, slave, moved._replace(epoch=2)) is None, "what is said late does not count"
+    assert next_role(1, Role(1, slave.term), moved) is None, "a master knows where it is"
+
+
 def test_a_master_is_0_to_name_servers_and_a_slave_its_own_id() -> None:
     assert Role(3, Term(1, 3, "h:3")).registered_id == 0
     assert Role(3, Term(1, 2, "h:2")).registered_id == 3
