@@ -102,6 +102,19 @@ def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the
     assert lost_epoch(files, root) is None
 
 
+def test_of_one_epoch_the_smaller_set_is_the_later_one() -> None:
+    """An operator has had the controller forget a broker; what was asked for meanwhile is waited for all the same."""
+    state = SyncState(1, frozenset({1, 2, 3}), 5, 0, BEHIND_MS)
+    state.asks(frozenset({1, 2, 3, 4}))
+    state.holds(frozenset(), 5, 0)
+    assert state.members == {1, 2, 3}, "an answer without a set"
+    state.holds(frozenset({1, 3}), 5, 0)
+    assert state.members == {1, 3}
+    assert 4 in state.union
+    state.holds(frozenset({1, 2, 3}), 5, 0)
+    assert state.members == {1, 3}, "a late answer"
+
+
 def test_a_refused_stranger_is_no_longer_waited_for() -> None:
     state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     wanted = joined(state, replica(9, 10), end=10)
