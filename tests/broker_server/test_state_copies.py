@@ -136,3 +136,15 @@ def test_what_counts_messages_is_asked_for_when_the_logs_agree(tmp_path: Path) -
         follows = True
         copies.settle()
         assert stored(service, OFFSETS_FILE) == SAID[OFFSETS_FILE]["offsetTable"]
+
+
+@pytest.mark.parametrize("table", [{"x": 5}, {"1": {}}, {"1": "many"}])
+def test_levels_that_are_none_are_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, object]
+) -> None:
+    """With them the store would not be opened any more."""
+    monkeypatch.setitem(SAID, DELAYS_FILE, {"offsetTable": table, "dataVersion": {"counter": 2}})
+    with copying(tmp_path / "store") as (service, master, copies):
+        copies.copy()
+        assert stored(service, DELAYS_FILE) is None
+        assert stored(service, OFFSETS_FILE) is not None, "what is right is taken over all the same"
