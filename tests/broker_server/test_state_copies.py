@@ -147,7 +147,7 @@ def test_levels_that_are_none_are_not_taken_over(
 ) -> None:
     """With them the store would not be opened any more."""
     monkeypatch.setitem(SAID, DELAYS_FILE, {"offsetTable": table, "dataVersion": {"counter": 2}})
-    with copying(tmp_path / "store") as (service, master, copies):
+    with copying(tmp_path / "store") as (service, _, copies):
         copies.copy()
         assert stored(service, DELAYS_FILE) is None
         assert stored(service, OFFSETS_FILE) is not None, "what is right is taken over all the same"

@@ -93,5 +93,5 @@ def test_what_is_forbidden_is_read_as_fastjson_reads_it() -> None:
 
 @pytest.mark.parametrize("table", ['{"G":3}', '{"G":{"T":"x"}}', '{"G":{"T":[]}}', "[]"])
 def test_what_is_forbidden_must_be_numbers_by_group_and_topic(table: str) -> None:
-    with pytest.raises(StateFileError, match="forbiddenTable|G|T"):
+    with pytest.raises(StateFileError, match="is expected, found"):
         SubscriptionGroupTable.load(f'{{"forbiddenTable":{table}}}', "groups.json")
