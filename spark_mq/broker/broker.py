@@ -13,6 +13,7 @@ the server's to keep. Java: BrokerController, with the processors that it regist
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -90,6 +91,8 @@ class Broker:
         self._pulls = PullHandler(self.parts)
         self._handlers = self._handler_table()
         self._topics_seen = service.settings.topics
+        self._saving = threading.Lock()
+        """Held while offsets are saved, so that none are written over later ones; before all other locks."""
         self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = clock()
         self._resources = ExitStack()
         self._resources.enter_context(service.listening(self._arrived))
@@ -315,19 +318,20 @@ class Broker:
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
         store, parts = self.parts.service.store, self.parts
-        with (
-            parts.lock
-        ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
-            if not parts.offsets.take_change():
-                return
-            known = parts.offsets.table()
-        try:
-            with store.tables_lock:
-                store.save_state(OFFSETS_FILE, parts.with_own_groups(known).to_text())
-        except OSError:
-            with parts.lock:
-                parts.offsets.note_unsaved()
-            raise
+        with self._saving:
+            with (
+                parts.lock
+            ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
+                if not parts.offsets.take_change():
+                    return
+                known = parts.offsets.table()
+            try:
+                with store.tables_lock:
+                    store.save_state(OFFSETS_FILE, parts.with_own_groups(known).to_text())
+            except OSError:
+                with parts.lock:
+                    parts.offsets.note_unsaved()
+                raise
 
     def save_filters(self) -> None:
         """Groups' expressions onto the disk, if any has changed. Raises OSError."""

@@ -238,8 +238,9 @@ class BrokerParts:
         return self.service.make_group(found)
 
     def change_topic(self, name: str, *, order: bool) -> None:
-        """Whether a topic is ordered. Raises OSError."""
-        self.service.save_topic(replace(self.topics[name], order=order))
+        """Whether a topic is ordered; nothing of one that is deleted meanwhile. Raises StoreNotWritableError, OSError."""
+        if (found := self.topics.get(name)) is not None:
+            self.service.save_topic(replace(found, order=order))
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether an operator has taken the topic from the group (353)."""

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.epoch_times import is_time
+
 SAMPLE_MS = 1_000
 _SPANS = (10, 60, 600)
 """Over how many samples a rate is told."""
@@ -28,7 +30,7 @@ class StoreRates:
     def __init__(self) -> None:
         self._found = self._missed = self._transferred = 0
         self._samples: deque[_Sample] = deque(maxlen=_SPANS[-1] + 1)
-        self._next_ms = 0
+        self._sampled_ms = -SAMPLE_MS
 
     def got(self, messages: int) -> None:
         """Count one get and the messages that it found; 0 = it found none."""
@@ -38,8 +40,10 @@ class StoreRates:
 
     def sample(self, now_ms: int, put: int) -> None:
         """Take the sample if it is due. `put` is how many messages were put since the broker began."""
-        if now_ms >= self._next_ms:
-            self._next_ms = now_ms + SAMPLE_MS
+        if is_time(now_ms, self._sampled_ms, SAMPLE_MS):
+            if now_ms < self._sampled_ms:  # what was sampled by another clock tells no rate
+                self._samples.clear()
+            self._sampled_ms = now_ms
             self._samples.append(_Sample(now_ms, put, self._found, self._missed, self._transferred))
 
     def texts(self) -> dict[str, str]:

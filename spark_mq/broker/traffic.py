@@ -1,6 +1,7 @@
 """What was put and pulled lately: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
 
-Of a span the oldest and the newest sample count. What is put is summed up by `PutStatistics`, what is pulled here.
+Of a span the oldest and the newest sample count; those of before a clock was set back are dropped. What is put is summed up by
+`PutStatistics`, what is pulled here.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import NamedTuple
 
 from spark_mq.broker.store_rates import StoreRates
 from spark_mq.remoting.admin_bodies import BrokerStats, StatsItem
+from storage.epoch_times import is_time
 from storage.names import is_system_topic
 from storage.tables.put_statistics import PutStatistics, Sum
 
 SPANS_MS = (10_000, 600_000, 3_600_000)
 """How far samples are apart: of a minute's, an hour's and a day's rate."""
 _SAMPLES = (7, 7, 25)
+_LONGEST_DAY_MS = 25 * 3_600_000
 _Name = tuple[str, str]
 
 
@@ -55,7 +58,7 @@ class Traffic:
         self._next_morning_ms: int | None = None
         self._behind: dict[tuple[str, str, int], int] = {}
         self._samples: tuple[dict[_Name, deque[_Sample]], ...] = ({}, {}, {})
-        self._next_ms = [0, 0, 0]
+        self._sampled_ms = [-span_ms for span_ms in SPANS_MS]
 
     def pulled(self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, latency_ms: int) -> None:
         """Count one pull that found something."""
@@ -97,10 +100,11 @@ class Traffic:
         return puts._replace(now=self._puts.broker_put_nums_without_system_topic), gets._replace(now=self._got)
 
     def _note_morning(self, now_ms: int) -> None:
-        if self._next_morning_ms is not None and now_ms >= self._next_morning_ms:
+        morning_ms = self._next_morning_ms
+        if morning_ms is not None and now_ms >= morning_ms:
             puts, gets = self.totals
             self._mornings = puts.on_the_next_day(), gets.on_the_next_day()
-        if self._next_morning_ms is None or now_ms >= self._next_morning_ms:
+        if morning_ms is None or not 0 < morning_ms - now_ms <= _LONGEST_DAY_MS:
             self._next_morning_ms = _next_morning_ms(now_ms)
 
     def sample(self, now_ms: int) -> None:
@@ -108,10 +112,13 @@ class Traffic:
         self._note_morning(now_ms)
         self.rates.sample(now_ms, self._puts.broker_put_nums)
         for number, span_ms in enumerate(SPANS_MS):
-            if now_ms < self._next_ms[number]:
+            sampled_ms, samples = self._sampled_ms[number], self._samples[number]
+            if not is_time(now_ms, sampled_ms, span_ms):
                 continue
-            self._next_ms[number] = now_ms + span_ms
-            samples = self._samples[number]
+            self._sampled_ms[number] = now_ms
+            if now_ms < sampled_ms:
+                for of_name in samples.values():
+                    of_name.clear()
             for name, value, times in self._sums():
                 of_name = samples.setdefault(name, deque([_Sample(now_ms - span_ms, 0, 0)], _SAMPLES[number]))
                 of_name.append(_Sample(now_ms, value, times))

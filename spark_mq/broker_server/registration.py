@@ -151,7 +151,10 @@ class Registration:
             self._due.wait(self._period_s)
             self._due.clear()
             if not self._is_closed:
-                self._register()
+                try:
+                    self._register()
+                except Exception:  # whatever it is, the next turn is made
+                    _LOG.exception("name servers are not told; it is tried again")
 
     def _register(self) -> None:
         command = registration(self._parts, self._broker_id, self._epoch)

@@ -27,6 +27,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
 from spark_mq.remoting.message_headers import ViewMessageRequest
 from storage.errors import StorageError
+from storage.ha.following import Following
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
@@ -245,6 +246,10 @@ class StateCopies:
     def start(self) -> None:
         self._thread.start()
 
+    def go_on_with(self, service: PutService) -> None:
+        """The store was opened anew. By any thread."""
+        self._service = service
+
     def end_soon(self, *, copies: bool = True) -> None:
         """It will copy once more where it can, unless told not to, and end."""
         self._copies_at_end = copies
@@ -358,3 +363,11 @@ class StateCopies:
                 self._service.take_over(name, text)
         if text is not None:
             self._copied(name)
+
+
+def copies_of(following: Following, master: Master) -> StateCopies:
+    """Those of a store that follows, not yet started; they go into it as it is open, also when its log was cut."""
+    copies = StateCopies(following.service, master, follows=lambda: following.follower.agrees)
+    following.reopened = copies.go_on_with
+    copies.go_on_with(following.service)  # it may have been cut before it was known whom to tell
+    return copies

@@ -127,6 +127,7 @@ class SyncKeeper:
             self.told(found)
         else:
             with self._lock:
+                self._state.holds(found.members, found.set_epoch, steady_time_ms())
                 self._state.refused(steady_time_ms())
                 self._apply()
 

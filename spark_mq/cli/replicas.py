@@ -12,7 +12,7 @@ import typer
 
 from spark_mq.broker_server.offsets_ahead import lower_offsets
 from spark_mq.broker_server.replication import tell
-from spark_mq.broker_server.state_copies import MasterByName, StateCopies
+from spark_mq.broker_server.state_copies import MasterByName, copies_of
 from spark_mq.cli.app import CommandError, Conf, OneStorePath, app, one_store
 from spark_mq.cli.processes import serve
 from spark_mq.client.settings import ClientSettings
@@ -157,7 +157,7 @@ def follow(
             adopts=adopt,
             identity=identity,
         )
-        copies = StateCopies(following.service, master, follows=lambda: following.follower.agrees)
+        copies = copies_of(following, master)
         copies.start()
 
         def close() -> None:

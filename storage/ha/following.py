@@ -7,6 +7,8 @@ The store is locked, and readable by anybody meanwhile; nobody else writes there
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
@@ -29,6 +31,8 @@ class Following:
         self._config = config
         self.service = service
         self.follower: Follower
+        self.reopened: Callable[[PutService], None] = lambda service: None
+        """Hears of the store that is open from now on, in the follower's thread."""
 
     def switching(self, identity: SlaveHandshake) -> Switching:
         """What a follower of a controller's masters needs of this store."""
@@ -39,6 +43,7 @@ class Following:
         truncate_store(self._root, end, config=self._config, confirm_offset=confirm_offset, holds_back=True)
         store = open_store(self._root, config=self._config, read_only=False, holder="follower", holds_back=True)
         self.service = PutService(store)
+        self.reopened(self.service)
         return self.service
 
     def close(self) -> None:

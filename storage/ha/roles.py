@@ -38,10 +38,17 @@ def next_role(own_id: int, present: Role | None, told: Term) -> Role | None:
     """What the broker becomes by what it was told; None = it stays what it is, fenced where it is nothing yet.
 
     A term without a master changes nothing: a master in it has lost the election already, and acknowledges to nobody that waits for all
-    in sync.
+    in sync. A slave whose master is at another address within the term follows it there; Java's hears of that from name servers.
     """
     if told.master_id is None or told.master_address is None:
         return None
-    if present is not None and told.epoch <= present.term.epoch:
+    if present is not None and told.epoch <= present.term.epoch and not _has_moved(present, told):
         return None
     return Role(own_id, told)
+
+
+def _has_moved(slave: Role, told: Term) -> bool:
+    """Whether the master of a slave's term is at another address; a master knows where it is."""
+    known = slave.term
+    is_same = (told.epoch, told.master_id) == (known.epoch, known.master_id)
+    return is_same and not slave.is_master and told.master_address != known.master_address

@@ -105,7 +105,12 @@ class SyncState:
         self._asked = self._asked | wanted
 
     def holds(self, members: frozenset[int], epoch: int, now_ms: int) -> None:
-        """The controller has said what holds: what was asked of an older set, and comes late, is refused there."""
+        """The controller has said what holds: what was asked of an older set, and comes late, is refused there.
+
+        Of one epoch the smaller set is the later one: an operator has had the controller forget brokers (1011).
+        """
+        if epoch == self.epoch and self.own_id in members:  # an answer without its set says nothing
+            self.members &= members
         if epoch <= self.epoch:
             return
         for broker_id in members - self.members:

@@ -19,6 +19,7 @@ from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.data_version import DataVersion
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_offsets import DelayOffsets
 from storage.tables.document import parse_document, section
 from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
@@ -68,11 +69,16 @@ def copied_delays(answer: str, own: str | None) -> str | None:
 
     Raises StateFileError.
     """
+    DelayOffsets.load(answer, _SOURCE)
     return _merged_text(answer, own, lambda said, _: said)
 
 
 def kept_delays(answer: str, own: str | None) -> str | None:
-    """The text for delayOffset.json of a master that comes back, of what a slave has kept: of each level the greater offset."""
+    """The text for delayOffset.json of a master that comes back, of what a slave has kept: of each level the greater offset.
+
+    Raises StateFileError.
+    """
+    DelayOffsets.load(answer, _SOURCE)
     return _merged_text(answer, own, max)
 
 

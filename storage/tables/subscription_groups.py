@@ -15,7 +15,7 @@ from typing import Any
 from storage.format import fastjson
 from storage.names import retry_topic, validate_group
 from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, java, parse_document, section
+from storage.tables.document import decode_entry, encode_entry, integer, java, parse_document, section
 from storage.tables.topics import TopicTable
 
 FILE_NAME = "subscriptionGroup.json"
@@ -70,6 +70,8 @@ class SubscriptionGroupTable:
         document = parse_document(text, file)
         entries = section(document, _TABLE, file).items()
         groups = {group: decode_entry(SubscriptionGroupConfig, group, entry, file) for group, entry in entries}
+        if forbidden := section(document, _FORBIDDEN, file):
+            document[_FORBIDDEN] = {group: _bits_by_topic(forbidden, group, file) for group in forbidden}
         return cls(DataVersion.from_document(document, file), groups, document)
 
     def to_text(self) -> str:
@@ -119,6 +121,11 @@ class SubscriptionGroupTable:
         version = self.version.raised(now_ms)
         changed = {"dataVersion": version.to_document(), _FORBIDDEN: forbidden, _TABLE: entries}
         return SubscriptionGroupTable(version, groups, {**self.document, **changed})
+
+
+def _bits_by_topic(forbidden: Mapping[str, Any], group: str, file: str | None) -> dict[str, int]:
+    table = section(forbidden, group, file)
+    return {topic: integer(table, topic, 0, file) for topic, bits in table.items() if bits is not None}
 
 
 def ensure_group(

@@ -609,3 +609,39 @@ def test_offsets_are_saved_without_one_lock_within_the_other(tmp_path: Path, mon
         BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
         broker.save_offsets()
         assert found == [True]
+
+
+def test_of_two_saves_of_offsets_at_once_the_later_one_stands_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave saves by itself, and whenever it has taken over topics."""
+    clock, path = FakeClock(), tmp_path / "store" / "config" / FILE_NAME
+    with running(tmp_path / "store", clock) as broker:
+        offsets, store = broker.parts.offsets, broker.parts.service.store
+        others: list[threading.Thread] = []
+
+        def save_more() -> None:
+            offsets.commit("TOOLS_CONSUMER", "TBW102", 0, 2, clock())
+            broker.save_offsets()
+
+        class Overtaken:
+            """The lock of tables: before the first save has it, another one is begun."""
+
+            def __init__(self, lock: Any) -> None:
+                self._lock = lock
+
+            def __enter__(self) -> None:
+                if not others:
+                    others.append(threading.Thread(target=save_more))
+                    others[0].start()
+                    others[0].join(0.5)
+                self._lock.__enter__()
+
+            def __exit__(self, *error: Any) -> None:
+                self._lock.__exit__(*error)
+
+        offsets.commit("TOOLS_CONSUMER", "TBW102", 0, 1, clock())
+        monkeypatch.setattr(store, "tables_lock", Overtaken(store.tables_lock))
+        broker.save_offsets()
+        others[0].join()
+        assert ConsumerOffsets.load(path.read_text()).get("TBW102", "TOOLS_CONSUMER", 0) == 2

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
 from spark_mq.client.errors import ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.replication import SlaveHandshake
+from storage.ha.following import open_following
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.master_copies import DELAYS_FILE
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 SAID = {
     OFFSETS_FILE: {"offsetTable": {"T@G": {"0": 3}}, "dataVersion": {"counter": 1}},
@@ -136,3 +139,30 @@ def test_what_counts_messages_is_asked_for_when_the_logs_agree(tmp_path: Path) -
         follows = True
         copies.settle()
         assert stored(service, OFFSETS_FILE) == SAID[OFFSETS_FILE]["offsetTable"]
+
+
+@pytest.mark.parametrize("table", [{"x": 5}, {"1": {}}, {"1": "many"}])
+def test_levels_that_are_none_are_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, object]
+) -> None:
+    """With them the store would not be opened any more."""
+    monkeypatch.setitem(SAID, DELAYS_FILE, {"offsetTable": table, "dataVersion": {"counter": 2}})
+    with copying(tmp_path / "store") as (service, _, copies):
+        copies.copy()
+        assert stored(service, DELAYS_FILE) is None
+        assert stored(service, OFFSETS_FILE) is not None, "what is right is taken over all the same"
+
+
+def test_a_learner_whose_log_was_cut_goes_on_copying_into_the_store_as_it_is_open_then(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    identity = SlaveHandshake(9, is_learner=True)
+    with open_following(str(root), lambda: None, config=StoreConfig.tiny(), identity=identity) as following:
+        copies = copies_of(following, Told())
+        copies.copy()
+        following.follower.close()
+        following.switching(identity).diverged(0, 0)
+        with pytest.MonkeyPatch.context() as patched:
+            topics = {"topicConfigTable": {"New": {"perm": 6, "topicName": "New"}}, "dataVersion": {"counter": 9}}
+            patched.setitem(SAID, TOPICS_FILE, topics)
+            copies.copy()
+        assert "New" in following.service.settings.topics.topics

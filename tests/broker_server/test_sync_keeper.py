@@ -70,3 +70,31 @@ def test_a_refusal_behind_a_lost_answer_takes_nobody_out_of_the_set_that_the_con
     assert controllers.asked == [frozenset({1, 2})] * 2
     waits = service.acks.in_sync(service.log_end) == 2
     assert waits is decides, "puts wait for whom the controller may elect, and for nobody else"
+
+
+class Cleaned(Deciding):
+    """A controller that an operator has had forget broker 2, which changes no epoch, as in Java."""
+
+    def __init__(self) -> None:
+        super().__init__(decides=False)
+        self.held = ALONE._replace(members=frozenset({1, 2}), set_epoch=2)
+
+    def alter(self, own_id: int, epoch: int, wanted: frozenset[int], set_epoch: int) -> SyncStateSet:
+        self.asked.append(wanted)
+        self.held = self.held._replace(members=frozenset({1}))
+        refused = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+        raise ResponseError(refused, "the set is equal", "127.0.0.1:9", "request 1001")
+
+
+def test_a_broker_that_the_controller_was_told_to_forget_is_waited_for_no_longer(service: PutService) -> None:
+    controllers = Cleaned()
+    replicas = Replicas()
+    replicas.connected(1, Replica("id:2", 2, "127.0.0.1:2", service.log_end))
+    made = SyncKeeper(service, replicas, Role(1, controllers.held), controllers, lambda: None, 15_000)
+    made._look()
+    replicas.gone(1)
+    made._look()
+    assert controllers.asked == [frozenset({1})]
+    assert service.acks.in_sync(service.log_end) == 1, "it is gone, and the controller holds the master alone"
+    made._look()
+    assert controllers.asked == [frozenset({1})], "nothing is left to be asked for"

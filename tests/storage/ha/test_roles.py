@@ -102,6 +102,19 @@ def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the
     assert lost_epoch(files, root) is None
 
 
+def test_of_one_epoch_the_smaller_set_is_the_later_one() -> None:
+    """An operator has had the controller forget a broker; what was asked for meanwhile is waited for all the same."""
+    state = SyncState(1, frozenset({1, 2, 3}), 5, 0, BEHIND_MS)
+    state.asks(frozenset({1, 2, 3, 4}))
+    state.holds(frozenset(), 5, 0)
+    assert state.members == {1, 2, 3}, "an answer without a set"
+    state.holds(frozenset({1, 3}), 5, 0)
+    assert state.members == {1, 3}
+    assert 4 in state.union
+    state.holds(frozenset({1, 2, 3}), 5, 0)
+    assert state.members == {1, 3}, "a late answer"
+
+
 def test_a_refused_stranger_is_no_longer_waited_for() -> None:
     state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
     wanted = joined(state, replica(9, 10), end=10)
@@ -135,6 +148,16 @@ def test_a_member_that_never_came_or_does_not_catch_up_leaves_after_a_while() ->
 def test_only_a_later_term_with_a_master_changes_a_role(present: Term | None, told: Term, is_changed: bool) -> None:
     role = next_role(1, None if present is None else Role(1, present), told)
     assert (role == Role(1, told)) if is_changed else role is None
+
+
+def test_a_slave_follows_its_master_to_another_address_within_the_term() -> None:
+    """Controller and master were started anew together, and the master is found elsewhere: nobody is elected by that."""
+    slave = Role(2, Term(3, 1, "old:1", frozenset({1, 2}), 4))
+    moved = Term(3, 1, "new:1", frozenset({1, 2}), 4)
+    assert next_role(2, slave, moved) == Role(2, moved)
+    assert next_role(2, Role(2, moved), moved) is None
+    assert next_role(2, slave, moved._replace(epoch=2)) is None, "what is said late does not count"
+    assert next_role(1, Role(1, slave.term), moved) is None, "a master knows where it is"
 
 
 def test_a_master_is_0_to_name_servers_and_a_slave_its_own_id() -> None:

@@ -83,3 +83,15 @@ def test_illegal_groups_are_refused_also_for_their_retry_topics_length(group: st
 def test_a_file_of_another_shape_is_an_error_that_names_the_field() -> None:
     with pytest.raises(StateFileError, match=r"G\.consumeEnable: bool is expected"):
         SubscriptionGroupTable.load('{"subscriptionGroupTable":{"G":{"consumeEnable":"perhaps"}}}')
+
+
+def test_what_is_forbidden_is_read_as_fastjson_reads_it() -> None:
+    """A number may stand in quotes, and null is nothing."""
+    groups = SubscriptionGroupTable.load('{"forbiddenTable":{"G":{"T":"1","U":null},"H":null}}')
+    assert groups.forbidden == {"G": {"T": 1}, "H": {}}
+
+
+@pytest.mark.parametrize("table", ['{"G":3}', '{"G":{"T":"x"}}', '{"G":{"T":[]}}', "[]"])
+def test_what_is_forbidden_must_be_numbers_by_group_and_topic(table: str) -> None:
+    with pytest.raises(StateFileError, match="is expected, found"):
+        SubscriptionGroupTable.load(f'{{"forbiddenTable":{table}}}', "groups.json")
