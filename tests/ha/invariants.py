@@ -16,6 +16,7 @@ from storage.put_status import PutStatus
 from storage.service.promise import Promise
 from storage.service.put_service import PutService
 from tests.ha.node import FILE_BYTES, Node
+from tests.support.replicas import holders
 
 INVARIANTS: Mapping[int, str] = MappingProxyType(
     {
@@ -249,12 +250,12 @@ def judge_master(master: Node, acknowledged: Iterable[Put]) -> None:
 def judge_outcome(put: Put, status: PutStatus, nodes: Iterable[Node], *, is_synced: bool) -> None:
     """Invariants 3, 5, 14 and 19 of a put that is answered now."""
     if status is PutStatus.PUT_OK:
-        holders = 0
+        held = 0
         for node in nodes:
             log = node.synced_log(put.end) if is_synced else node.log(put.end)
             lost = not is_synced and (node.lost_power_ms or -1) >= put.begun_ms
-            holders += log[put.start : put.end] == put.data or lost
-        require(holders >= put.copies, 3, f"{put.start} to {put.end}: {holders} hold it, {put.copies} are needed")
+            held += log[put.start : put.end] == put.data or lost
+        require(held >= put.copies, 3, f"{put.start} to {put.end}: {held} hold it, {put.copies} are needed")
         require(put.copies <= 1 or not put.is_of_deposed, 14, f"{put.start} to {put.end}")
         return
     listener = put.node.listener

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
+from storage.format import few
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.load import load_config
 
@@ -69,10 +70,10 @@ def written(directory: Path, seed: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_few_records_leave_the_bytes_of_many(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = written(tmp_path / "few", seed)
+    one_by_one = written(tmp_path / "few", seed)
     monkeypatch.setattr(few, "FEW_ROWS", 0)
     many = written(tmp_path / "many", seed)
-    assert list(few) == list(many)
-    assert few == many
-    assert len([name for name in few if name.startswith("commitlog")]) > 3, "the log rolls"
-    assert len([name for name in few if name.startswith("index")]) > 1, "the index rolls"
+    assert list(one_by_one) == list(many)
+    assert one_by_one == many
+    assert len([name for name in one_by_one if name.startswith("commitlog")]) > 3, "the log rolls"
+    assert len([name for name in one_by_one if name.startswith("index")]) > 1, "the index rolls"
