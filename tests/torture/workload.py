@@ -224,7 +224,8 @@ class StoreWorkload(StoreLife):
         batches = _batches(self.history, sink)
         last = max(batches, default=-1)
         is_done = bool(batches) and all(sent.answer is Answer.OK for sent in batches[last])
-        if batches and (not is_done or self.random.random() < 0.2):
+        is_again = bool(batches) and (not is_done or self.random.random() < 0.2)
+        if is_again:
             asked, rows = batches[last], _rows_of(sink, last, batches[last])
         else:
             is_done, counts = False, tuple(self.random.randint(1, 9) for _ in range(self.random.randint(1, 2)))
@@ -240,8 +241,8 @@ class StoreWorkload(StoreLife):
         outcome = commit_batch(self.store.writer, StagedBatch(rows.batch, segments, dict.fromkeys(rows.topics, QUEUES)))
         assert outcome.already_done or not is_done, f"{rows.batch} was committed, and is taken for new"
         for sent in asked:
-            if outcome.already_done and sent.commitlog_offset is None:
-                sent.floor = 0  # it may stand where a life before put it, and have expired since
+            if outcome.already_done and not is_again:
+                sent.floor = 0  # a life before has put it and told nobody: it may have expired since
             self.history.acknowledge(sent, is_durable=True)
             self.mark(f"topic {sent.topic}")
 
