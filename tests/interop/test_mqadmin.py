@@ -136,6 +136,7 @@ exportMetrics -c LabCluster -f {files}
 exportMetadata -c LabCluster -t -f {files}
 allocateMQ -t Sent -i 10.0.0.1,10.0.0.2
 haStatus -b {broker}
+getBrokerEpoch -b broker-lab
 queryMsgTraceById -i {key}
 addBroker -c {broker} -b nothing.conf
 removeBroker -c {broker} -b LabCluster:broker-lab:0
@@ -151,7 +152,6 @@ REFUSED = {
     "updateStaticTopic -t Static -qn 2 -c LabCluster": "static topics",
     "checkRocksdbCqWriteProgress -c LabCluster -t Sent": "RocksDB",
     "rocksDBConfigToJson -c LabCluster -t topics": "RocksDB",
-    "getBrokerEpoch -b broker-lab": "epochs, which a master tells its slaves",
     "resetMasterFlushOffset -b {broker} -o 0": "the master's flushed end, which a slave here does not keep",
 }
 """Commands whose requests our broker answers with code 3 (not supported), and what they are about."""
