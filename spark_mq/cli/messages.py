@@ -122,10 +122,20 @@ class _Wanted:
 
 def _lines(place: Place, wanted: _Wanted, *, follow: bool = False) -> Iterator[dict[str, Any] | Unreadable]:
     done: dict[QueueId, int] = {}
+    ends: dict[QueueId, int] = {}
     while True:
         for queue in wanted.queues(place):
+            maximum = place.bounds(queue)[1]
+            if maximum < ends.get(queue, 0):
+                typer.echo(
+                    f"{queue} ended at {ends[queue]} and ends at {maximum}: its topic was deleted and made again, or its end was cut; "
+                    f"its messages come from offset {wanted.start} on",
+                    err=True,
+                )
+                del done[queue]
+            ends[queue] = maximum
             first = done.get(queue, wanted.start)
-            done[queue] = max(first, place.bounds(queue)[1])
+            done[queue] = max(first, maximum)
             end = done[queue] if wanted.end is None else min(wanted.end, done[queue])
             yield from place.lines(queue, first, end, bodies=wanted.bodies)
         if not follow:

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from storage import open_store
+from storage.messages.inner_messages import InnerMessage
+from storage.service.put_service import PutService
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.java_broker import free_ports
 from tests.support.places import PROJECT
@@ -61,6 +65,29 @@ def test_follow_prints_what_a_writer_appends_until_interrupted(fixture_store: Ca
             assert (process.stdout.read(), process.stderr.read()) == ("", "")
         finally:
             process.kill()
+
+
+def test_follow_begins_again_with_a_topic_that_was_made_again(tmp_path: Path) -> None:
+    def put(service: PutService, *bodies: bytes) -> None:
+        service.make_topic(TopicConfig("Again", 1, 1))
+        service.put_inner([InnerMessage(topic="Again", queue_id=0, body=body, properties={}) for body in bodies])
+
+    with PutService(open_store(tmp_path / "store", read_only=False, create=True)) as service:
+        put(service, b"1", b"2", b"3")
+        with start("dump", tmp_path / "store", "--topic", "Again", "--bodies", "--follow") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                assert [json.loads(process.stdout.readline())["body"] for _ in range(3)] == ["1", "2", "3"]
+                service.delete_topic("Again")
+                put(service, b"new")
+                line = json.loads(process.stdout.readline())
+                assert (line["body"], line["queue_offset"]) == ("new", 0)
+                process.send_signal(signal.SIGINT)
+                assert process.wait(timeout=60) == 0
+                assert "ended at 3 and ends at 1: its topic was deleted and made again" in process.stderr.read()
+            finally:
+                process.kill()
 
 
 def cut(path: Path, position: int, size: int) -> bytes:
