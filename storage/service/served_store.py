@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_pre_blan
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
 from storage.format.layout import view_at
-from storage.format.record import HEADERS, STORE_TIME_POSITION, SYS_FLAG_POSITION
+from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
 from storage.format.record_batch import Records
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.get_result import GetStatus
@@ -232,12 +233,15 @@ class ServedStore:
         codes, by_bits = by_units(self._reader.queues, queue, entries, wanted.bits)
         seen = candidates(entries, codes, wanted.tags_codes, span, by_bits)
         taken = seen.passes & seen.is_there
+        if span.file_size_bytes:  # no record lies in two files
+            taken &= seen.places % span.file_size_bytes + seen.sizes <= span.file_size_bytes
         stop = stop_of(seen, taken, max_messages, limits, span)
         if wanted.accepts is not None:
-            stop = self._accept(seen, taken, max_messages, limits, span, wanted.accepts)
+            true_rows = partial(self._true_rows, queue, entries, offset)
+            stop = self._accept(seen, taken, max_messages, limits, span, wanted.accepts, true_rows)
         rows = np.flatnonzero(taken[:stop])
         body = self._records(seen.places[rows], seen.sizes[rows])
-        rows, body = self._true_rows(queue, entries, rows, body, offset)
+        rows, body = self._true_rows(queue, entries, offset, rows, body)
         behind = span.written_end - int(seen.places[stop - 1])
         is_behind = behind > limits.memory_bytes
         if not len(rows):
@@ -274,28 +278,29 @@ class ServedStore:
         limits: TransferLimits,
         span: LogSpan,
         accepts: Callable[[bytes], bool],
+        true_rows: Callable[[np.ndarray, bytes], tuple[np.ndarray, bytes]],
     ) -> int:
-        """Take off `taken` what its properties rule out, up to where the pull is full; where that is."""
+        """Take off `taken` what its properties rule out, and what has none, up to where the pull is full; where that is."""
         judged = np.zeros(len(taken), bool)
         while True:
             stop = stop_of(seen, taken, max_messages, limits, span)
             rows = np.flatnonzero(taken[:stop] & ~judged[:stop])
             if not len(rows):
                 return stop
-            taken[rows] = [accepts(properties) for properties in self._properties(seen.places[rows], seen.sizes[rows])]
-            judged[rows] = True
-
-    def _properties(self, places: np.ndarray, sizes: np.ndarray) -> Iterator[bytes]:
-        body = np.frombuffer(self._records(places, sizes), np.uint8)
-        starts = np.cumsum(sizes) - sizes
-        return iter(Records(body, starts).raw_properties().to_pylist())
+            taken[rows], judged[rows] = False, True
+            rows, body = true_rows(rows, self._records(seen.places[rows], seen.sizes[rows]))
+            starts = np.cumsum(seen.sizes[rows]) - seen.sizes[rows]
+            records = Records(np.frombuffer(body, np.uint8), starts)
+            is_whole = records.is_whole  # in others the lengths lead anywhere
+            properties = records.take(is_whole).raw_properties().to_pylist()
+            taken[rows[is_whole]] = list(map(accepts, properties))
 
     def _true_rows(
-        self, queue: ConsumeQueue, entries: np.ndarray, rows: np.ndarray, body: bytes, offset: int
+        self, queue: ConsumeQueue, entries: np.ndarray, offset: int, rows: np.ndarray, body: bytes
     ) -> tuple[np.ndarray, bytes]:
         """The rows whose records are those that the entries claim, and these records."""
         sizes = entries["size_bytes"][rows].astype(np.int64)
-        if not len(rows) or int(sizes.min()) < _HEADER.itemsize:
+        if not len(rows) or int(sizes.min()) < MINIMUM_RECORD_SIZE:
             is_true = np.zeros(len(rows), bool)
         else:
             heads = view_at(np.frombuffer(body, np.uint8), np.cumsum(sizes) - sizes, _HEADER)

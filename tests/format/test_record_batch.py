@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecordError
+from storage.format.byte_strings import gather_bytes
 from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.record import (
     MAGIC_V1,
@@ -245,3 +246,10 @@ def test_a_body_full_of_records_is_one_record(pristine_store: Callable[[str], Fi
 def test_every_field_of_a_message_is_compared_here() -> None:
     checked = {*FIXED, "topic", "body", "raw_properties", "properties", "born_host", "store_host"}
     assert checked == {item.name for item in fields(Message)}
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (0, 101), (90, 2**31 - 1), (200, 220)])
+def test_a_byte_string_outside_of_its_buffer_is_refused(start: int, end: int) -> None:
+    starts, ends = np.array([0, start], np.int64), np.array([20, end], np.int64)
+    with pytest.raises(ValueError, match="outside of the buffer of 100 bytes"):
+        gather_bytes(np.zeros(100, np.uint8), starts, ends)

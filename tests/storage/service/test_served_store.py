@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -91,6 +92,35 @@ def test_a_filter_by_tags_or_by_properties_finds_what_it_wants(service: PutServi
     assert by_text == by_hash
     nothing = served.get("T", 0, 0, 7, LIMITS, MessageFilter(frozenset({1})))
     assert (nothing.status, nothing.body) == (GetStatus.NO_MATCHED_MESSAGE, b"")
+
+
+@pytest.mark.parametrize("wanted", [None, MessageFilter(accepts=lambda raw: b"KEYS\x01" in raw)], ids=["all", "SQL"])
+@pytest.mark.parametrize(
+    ("place", "size_bytes"),
+    [(0, 0), (0, 10), (0, 90), (200, -5), (0, 8_000), (4_000, 200), (77, 120), (-1, 120), (2**62, 120)],
+)
+def test_an_entry_that_leads_to_no_record_of_its_own_is_passed_over(
+    service: PutService, place: int, size_bytes: int, wanted: MessageFilter | None
+) -> None:
+    queue = Path(service.root) / "consumequeue" / "T" / "0"
+    with (queue / f"{400:020d}").open("r+b") as file:  # as a damaged disk leaves it
+        file.seek(5 * 20)
+        file.write(struct.pack(">qi", place, size_bytes))
+    served = ServedStore(service.store)
+    found = [message.queue_offset for message in read_all(served, wanted)]
+    assert found == [offset for offset in range(COUNT) if offset != 25]
+
+
+@pytest.mark.parametrize("body_size", [-1, 10_000, 2**31 - 1])
+def test_a_record_whose_lengths_do_not_add_up_has_no_properties_to_be_chosen_by(
+    service: PutService, body_size: int
+) -> None:
+    place = service.store.get("T", 0, 25, 1).messages[0].commitlog_offset
+    with (Path(service.root) / "commitlog" / f"{place // 4096 * 4096:020d}").open("r+b") as file:
+        file.seek(place % 4096 + 84)
+        file.write(struct.pack(">i", body_size))
+    found = read_all(ServedStore(service.store), MessageFilter(accepts=lambda raw: b"KEYS\x01" in raw))
+    assert [message.queue_offset for message in found] == [offset for offset in range(COUNT) if offset != 25]
 
 
 def test_statuses_at_the_ends(service: PutService) -> None:
