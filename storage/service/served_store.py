@@ -233,8 +233,6 @@ class ServedStore:
         codes, by_bits = by_units(self._reader.queues, queue, entries, wanted.bits)
         seen = candidates(entries, codes, wanted.tags_codes, span, by_bits)
         taken = seen.passes & seen.is_there
-        if span.file_size_bytes:  # no record lies in two files
-            taken &= seen.places % span.file_size_bytes + seen.sizes <= span.file_size_bytes
         stop = stop_of(seen, taken, max_messages, limits, span)
         if wanted.accepts is not None:
             true_rows = partial(self._true_rows, queue, entries, offset)
@@ -298,9 +296,9 @@ class ServedStore:
     def _true_rows(
         self, queue: ConsumeQueue, entries: np.ndarray, offset: int, rows: np.ndarray, body: bytes
     ) -> tuple[np.ndarray, bytes]:
-        """The rows whose records are those that the entries claim, and these records."""
+        """The rows whose records are those that the entries claim, and these records. `body` is less than claimed where a file ends."""
         sizes = entries["size_bytes"][rows].astype(np.int64)
-        if not len(rows) or int(sizes.min()) < MINIMUM_RECORD_SIZE:
+        if not len(rows) or int(sizes.min()) < MINIMUM_RECORD_SIZE or len(body) < int(sizes.sum()):
             is_true = np.zeros(len(rows), bool)
         else:
             heads = view_at(np.frombuffer(body, np.uint8), np.cumsum(sizes) - sizes, _HEADER)
