@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.format.bloom_filter import BitTest
-from storage.format.consume_queue import ENTRY_SIZE, is_entry, is_pre_blank
+from storage.format.consume_queue import ENTRY_SIZE, is_pre_blank
 from storage.get_result import GetStatus
 
 _MOST_BYTES = 128 << 20
@@ -110,7 +110,7 @@ def candidates(
     """
     places, sizes = entries["commitlog_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
     passes = pass_by_entry(tags_codes, wanted, by_bits)
-    is_message = is_entry(entries) & ~is_pre_blank(entries)
+    is_message = ~is_pre_blank(entries) & (sizes > 0)
     is_there = is_message & (places >= span.minimum) & (places + sizes <= span.end)
     return Candidates(places, sizes, passes, is_message & ~is_there, is_there)
 

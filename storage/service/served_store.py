@@ -298,10 +298,11 @@ class ServedStore:
     ) -> tuple[np.ndarray, bytes]:
         """The rows whose records are those that the entries claim, and these records. `body` is less than claimed where a file ends."""
         sizes = entries["size_bytes"][rows].astype(np.int64)
-        if not len(rows) or int(sizes.min()) < MINIMUM_RECORD_SIZE or len(body) < int(sizes.sum()):
+        ends = np.cumsum(sizes)
+        if not len(rows) or len(body) < int(ends[-1]) or int(sizes.min()) < MINIMUM_RECORD_SIZE:
             is_true = np.zeros(len(rows), bool)
         else:
-            heads = view_at(np.frombuffer(body, np.uint8), np.cumsum(sizes) - sizes, _HEADER)
+            heads = view_at(np.frombuffer(body, np.uint8), ends - sizes, _HEADER)
             is_true = (heads["size_bytes"] == sizes) & (heads["queue_offset"] == rows + offset)
             is_true &= heads["commitlog_offset"] == entries["commitlog_offset"][rows]
         if is_true.all():
