@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from storage.format.consume_queue import ENTRY
 from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
-from storage.format.kernels.compiled import ENTER, as_int64
+from storage.format.kernels.compiled import ENCODE, ENTER, as_int64
 from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records
@@ -103,6 +103,8 @@ class IndexKeys(NamedTuple):
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
     """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
+    for module in (ENCODE, ENTER):
+        module.for_rows(len(records))  # hashes, entries and items of these rows follow
     topics, codes = records.numbered_topics()
     names = tuple(topic.decode(errors="replace") for topic in topics)
     properties = records.single_properties(DISPATCHED.properties)
