@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_mq.sink.columns import InputColumns
@@ -17,6 +16,7 @@ from spark_mq.sink.commit import abort_rows, commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.sink.place import SeenStore
+from spark_mq.sink.writing_task import begin_task
 from spark_mq.worker_errors import named_for_spark
 from storage.batch.ledger import UNNAMED_PREFIX, Batch
 
@@ -34,8 +34,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        task = TaskContext.get()
-        assert task is not None, "Spark calls this in a task"
+        task = begin_task()
         return stage_rows(
             self.options,
             self.columns,

@@ -23,6 +23,7 @@ from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.exact_writer import abort_staged, commit_to_brokers, stage_for_brokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.unsafe_answers import statuses_text
+from spark_mq.sink.writing_task import begin_task, micro_batch
 from spark_mq.worker_errors import named_for_spark
 from storage.batch.ledger import UNNAMED_PREFIX, Batch
 from storage.files.local_file_system import LocalFileSystem
@@ -47,7 +48,7 @@ class LiveBatchWriter(DataSourceArrowWriter):
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self.options, self.columns, self.batch, iterator)
+        return _write(self.options, self.columns, self.batch, begin_task(), iterator)
 
     @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -67,14 +68,8 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _task()
-        query_id = task.getLocalProperty("sql.streaming.queryId")
-        batch_id = task.getLocalProperty("streaming.sql.batchId")
-        if query_id is None or batch_id is None:
-            raise WriteFailedError("Spark did not tell the task its query and batch id; nothing is sent")
-        return _write(
-            self.options, self.columns, Batch(self.options.sink_id or query_id, query_id, int(batch_id)), iterator
-        )
+        task = begin_task()
+        return _write(self.options, self.columns, micro_batch(task, self.options.sink_id), task, iterator)
 
     @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -85,16 +80,9 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
         _abort(self.options, messages)
 
 
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    assert task is not None, "Spark calls this in a task"
-    return task
-
-
 def _write(
-    options: LiveSinkOptions, columns: InputColumns, batch: Batch, frames: Iterator[pa.RecordBatch]
+    options: LiveSinkOptions, columns: InputColumns, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
-    task = _task()
     partition, attempt = task.partitionId(), task.taskAttemptId()
     if options.is_exact:
         return stage_for_brokers(options, columns, batch, partition, attempt, frames)

@@ -10,17 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from spark_mq.conditions import WriteFailedError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import abort_rows, commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.sink.place import SeenStore
+from spark_mq.sink.writing_task import begin_task, micro_batch
 from spark_mq.worker_errors import named_for_spark
-from storage.batch.ledger import Batch
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        task = TaskContext.get()
-        assert task is not None, "Spark calls this in a task"
-        query_id, batch_id = (
-            task.getLocalProperty("sql.streaming.queryId"),
-            task.getLocalProperty("streaming.sql.batchId"),
-        )
-        if query_id is None or batch_id is None:
-            raise WriteFailedError(
-                "Spark did not tell the task its query and batch id; without them nothing is written once"
-            )
-        batch = Batch(self.options.sink_id or query_id, query_id, int(batch_id))
+        task = begin_task()
+        batch = micro_batch(task, self.options.sink_id)
         return stage_rows(
             self.options, self.columns, batch, task.partitionId(), task.taskAttemptId(), iterator, seen=self.seen
         )

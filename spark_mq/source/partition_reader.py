@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from spark_mq.garbage import leave_modules_alone
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
 
@@ -45,6 +46,7 @@ def into_partitions(
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of all its splits, one after the other; nothing of another's partition."""
+    leave_modules_alone()
     if isinstance(partition, QueuePartition):
         for split in partition.splits:
             yield from split.read()

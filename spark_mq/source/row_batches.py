@@ -47,9 +47,9 @@ class RowRequest:
     def wanted(self) -> Wanted:
         """What to decode of all messages that are read. Of those with one key the rest is decoded when they are found: they are few."""
         if self.key is not None:
-            return Wanted(properties=frozenset({"KEYS", "UNIQ_KEY"}))
-        tags = Wanted() if self.tags is None else Wanted(properties=frozenset({"TAGS"}))
-        return tags | wanted_of(self.columns)
+            return Wanted(properties=frozenset({"KEYS", "UNIQ_KEY"}), raw=True)
+        tags = Wanted() if self.tags is None else Wanted(properties=frozenset({"TAGS"}), raw=True)
+        return tags | Wanted(raw=self.verify_crc) | wanted_of(self.columns)
 
 
 class ShownAs(NamedTuple):

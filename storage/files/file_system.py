@@ -26,11 +26,15 @@ class DirectoryEntry(NamedTuple):
 
 
 class GatheredWindow(NamedTuple):
-    """A buffer in which some ranges, and those before them, stand; where each of all ranges begins in it."""
+    """A buffer in which some ranges stand."""
 
     buffer: np.ndarray
     places: np.ndarray
+    """Where each of all ranges begins in the buffer of its window."""
     rows: slice
+    """Which ranges these are."""
+    has_all: bool
+    """Whether the buffer is that of all windows, and holds the ranges before these, too."""
 
 
 class ReadableFile(Protocol):
@@ -55,9 +59,10 @@ class ReadableFile(Protocol):
         ...
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
     ) -> Iterator[GatheredWindow]:
-        """`gather`, about so many bytes at a time where the file is read piece by piece; each time the same buffer.
+        """`gather`, about so many bytes at a time where the file is read piece by piece. With `keep` they all stay in one buffer; else
+        each window may take the place of the one before, which spares the processor's cache.
 
         Nothing, where bytes could only be given as they lie in the file, and so might change.
         """

@@ -93,14 +93,14 @@ class LocalFile:
             return self._map, positions
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
     ) -> Iterator[GatheredWindow]:
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:  # unlinked since: the map holds it still
             return
         try:
-            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, window_bytes, keep)
         finally:
             os.close(descriptor)
 
@@ -150,9 +150,9 @@ class LocalFileInMemory:
         return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
     ) -> Iterator[GatheredWindow]:
-        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, window_bytes)
+        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, window_bytes, keep)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return _data_ranges(self._descriptor, position)
@@ -189,9 +189,9 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
     ) -> Iterator[GatheredWindow]:
-        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)))
+        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)), True)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -232,22 +232,29 @@ def _read_windows(
     sizes: np.ndarray,
     scratch: Scratch,
     window_bytes: int,
+    keep: bool,
 ) -> Iterator[GatheredWindow]:
     starts, stops, places = coalesce(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
     laid = np.cumsum(stops - starts)
-    buffer = scratch.take(int(laid[-1]))
     windows = list(row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes))
-    ends = np.union1d(laid, [end for _, end in windows])  # a run is read in pieces where windows end in it
+    window_ends = np.array([end for _, end in windows])
+    ends = np.union1d(laid, window_ends)  # a run is read in pieces where windows end in it
     shifts = (stops - laid)[np.searchsorted(laid, ends)]
     pieces = zip(ends.tolist(), shifts.tolist(), strict=True)
+    bases = np.zeros_like(window_ends)  # what is laid there is the first in the buffer
+    if not keep:
+        bases[1:] = window_ends[:-1]
+        places = places - np.repeat(bases, [rows.stop - rows.start for rows, _ in windows])
+    buffer = scratch.take(int((window_ends - bases).max()))
     filled, memory = 0, buffer.data
-    for rows, window_end in windows:
+    for (rows, window_end), base in zip(windows, bases.tolist(), strict=True):
         while filled < window_end:
             end, shift = next(pieces)
-            if os.preadv(descriptor, [memory[filled:end]], filled + shift) != end - filled:
-                _read_into(descriptor, memory[filled:end], filled + shift)  # from the beginning: it says what is wrong
+            piece = memory[filled - base : end - base]
+            if os.preadv(descriptor, [piece], filled + shift) != end - filled:
+                _read_into(descriptor, piece, filled + shift)  # from the beginning: it says what is wrong
             filled = end
-        yield GatheredWindow(buffer, places, rows)
+        yield GatheredWindow(buffer[: window_end - base], places, rows, keep)
 
 
 def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:

@@ -148,10 +148,10 @@ class RemoteFile:
         return np.frombuffer(b"".join(fetched), np.uint8), places
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
     ) -> Iterator[GatheredWindow]:
         """One: a window each would be a request each."""
-        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)))
+        yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)), True)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size_bytes)] if position < self.size_bytes else []

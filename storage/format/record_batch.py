@@ -76,10 +76,32 @@ class Records:
     """
 
     def __init__(self, buffer: np.ndarray, positions: np.ndarray, decoded: Decoded | None = None) -> None:
-        self.buffer = buffer
-        self.positions = positions
+        self._start(len(positions), lambda: (buffer, positions), decoded)
+
+    @classmethod
+    def of_decoded(cls, decoded: Decoded, count: int, read: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Records:
+        """So many decoded records whose buffer and positions are read when somebody asks for more of them."""
+        records = cls.__new__(cls)
+        records._start(count, read, decoded)
+        return records
+
+    def _start(self, count: int, read: Callable[[], tuple[np.ndarray, np.ndarray]], decoded: Decoded | None) -> None:
+        self._count = count
+        self._read = read
         self.decoded = decoded
         self._columns: dict[str, np.ndarray] = {} if decoded is None else dict(decoded.columns)
+
+    @cached_property
+    def _bytes(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._read()
+
+    @property
+    def buffer(self) -> np.ndarray:
+        return self._bytes[0]
+
+    @property
+    def positions(self) -> np.ndarray:
+        return self._bytes[1]
 
     @cached_property
     def _headers(self) -> np.ndarray:
@@ -94,7 +116,7 @@ class Records:
         return host_flags if host_flags.any() else None
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return self._count
 
     def take(self, rows: np.ndarray | slice) -> Records:
         """Some of the rows, by a mask, by numbers or from one to another; what is already known of them is kept."""

@@ -20,6 +20,8 @@ class Wanted:
     message_ids: bool = False
     topics: bool = False
     """As numbers. Those of a queue's records are all the same, and not asked for."""
+    raw: bool = False
+    """The bytes of the records, for what is not named here and yet will be asked for."""
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
@@ -29,6 +31,7 @@ class Wanted:
             self.all_properties or other.all_properties,
             self.message_ids or other.message_ids,
             self.topics or other.topics,
+            self.raw or other.raw,
         )
 
     @staticmethod

@@ -179,6 +179,8 @@ class WindowDecoder:
     ) -> None:
         """`properties` says where those of each row begin, of rows that a walk has found."""
         kernels, wanted = decoding.kernels, decoding.wanted
+        self.needs_raw = wanted.raw
+        """Whether the records' bytes are to be there when they are decoded."""
         self._kernels = kernels
         self._claims = decoding.claims
         self._topic = sealed(np.frombuffer(b"" if decoding.claims is None else decoding.claims.topic, np.uint8))
@@ -198,11 +200,11 @@ class WindowDecoder:
             _Properties(kernels, names, wanted.all_properties, count, room, decoding.memory) if has_properties else None
         )
 
-    def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> None:
-        """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says."""
+    def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> bool:
+        """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says. Whether all were regular so far."""
         kernels, first, last = self._kernels, rows.start, rows.stop
         if not self._is_regular:
-            return
+            return False
         given = kernels.Rows(sealed(buffer), sealed(positions), self._sizes, self._places, self._properties)
         self._is_regular = (
             first == self._done
@@ -211,7 +213,7 @@ class WindowDecoder:
             and (self._texts is None or self._texts.add(given, first, last))
         )
         if not self._is_regular:
-            return
+            return False
         self._done = last
         self._fields.add(given, first, last)
         if self._bodies is not None:
@@ -220,6 +222,7 @@ class WindowDecoder:
             kernels.message_ids(given, first, last, self._ids)
         if self._topics is not None:
             self._is_regular = self._topics.add(given, first, last)
+        return self._is_regular
 
     def finish(self) -> Decoded | None:
         """What was wanted; None where a row is not regular, or was not given."""

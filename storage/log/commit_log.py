@@ -9,6 +9,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -219,11 +220,14 @@ class CommitLog:
             if decoder is None or self._scratch is None:
                 return Records(*opened.gather(positions, room, self._scratch))
             window = None
-            for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES):
-                decoder.add(*window)
-            if window is None:
-                return Records(*opened.gather(positions, room, self._scratch))
-            return Records(window.buffer, window.places, decoder.finish())
+            for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES, keep=decoder.needs_raw):
+                if not decoder.add(window.buffer, window.places, window.rows) and not window.has_all:
+                    break
+            decoded = decoder.finish()
+            if window is not None and window.has_all:
+                return Records(window.buffer, window.places, decoded)
+            read = partial(opened.gather, positions, room, self._scratch)
+            return Records(*read()) if decoded is None else Records.of_decoded(decoded, len(offsets), read)
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,8 +16,13 @@ from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.row_batches import RowRequest, to_batches
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS
 from storage import open_store
+from storage.files.file_system import Scratch
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import window_decoder
 from storage.format.sys_flag import BORN_HOST_V6
+from storage.format.wanted import Wanted
+from storage.log import commit_log
+from storage.queues.scan import scan_queue
 from storage.store_layout import StoreLayout
 from tests.support.fixture_stores import Fixture
 from tests.support.kernels import ON, kernels, need_kernels
@@ -72,6 +78,14 @@ def rows_of(root: Path, queue: QueueId, end: int, request: RowRequest) -> pa.Tab
     return pa.Table.from_batches(batches).combine_chunks() if batches else pa.table({})
 
 
+@pytest.fixture(params=[300, commit_log.DECODED_BYTES])
+def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What is decoded at a time: two records or so, or a whole small store."""
+    monkeypatch.setattr(commit_log, "DECODED_BYTES", request.param)
+    return int(request.param)
+
+
+@pytest.mark.usefixtures("window_bytes")
 @pytest.mark.parametrize("request_name", one_in(2, REQUESTS, others=pytest.mark.long))
 def test_files_are_read_the_same_with_kernels(
     request_name: str, fixture_store: Callable[[str], Fixture], decoded: list[bool]
@@ -95,6 +109,7 @@ def mixed_store(root: Path, irregular_at: int | None) -> None:
         builder.put(body=b"%d" % number, properties={"TAGS": "ab"[number % 2], "KEYS": f"k{number}"}, **flags)
 
 
+@pytest.mark.usefixtures("window_bytes")
 @pytest.mark.parametrize("irregular_at", [None, 0, 20, 39])
 @pytest.mark.parametrize("request_name", ["everything", "some tags", "one key"])
 def test_a_row_that_is_not_regular_leaves_its_slice_to_the_exact_path(
@@ -108,6 +123,29 @@ def test_a_row_that_is_not_regular_leaves_its_slice_to_the_exact_path(
     assert found[0].equals(found[1])
     assert any(decoded)
     assert all(decoded) == (irregular_at is None)
+
+
+@pytest.mark.usefixtures("window_bytes")
+@pytest.mark.parametrize("raw", [False, True])
+def test_what_was_not_wanted_is_there_all_the_same(raw: bool, tmp_path: Path, decoded: list[bool]) -> None:
+    mixed_store(tmp_path, None)
+    with open_store(tmp_path) as store, kernels(ON):
+        log = store.layout.commit_log(LocalFileSystem(), Scratch())
+        (queue,) = (queue for queue in store.queues if queue.topic == "TopicA")
+        wanted = Wanted(properties=frozenset({"KEYS"}), raw=raw)
+        rows = 0
+        for part in scan_queue(queue, log, store.log_end, 0, 40, wanted=wanted):  # one for each of the log's files
+            records, numbers = part.records, part.queue_offsets.tolist()
+            some = records.take(np.array([3, len(numbers) - 1]))
+            assert some.bodies().to_pylist() == [b"%d" % numbers[3], b"%d" % numbers[-1]]
+            assert records.bodies().to_pylist() == [b"%d" % number for number in numbers]
+            assert records.column("size_bytes").min() > 0
+            assert records.is_whole.all()
+            assert set(records.topics().to_pylist()) == {b"TopicA"}
+            assert records.properties().values_of("TAGS").to_pylist() == ["ab"[number % 2] for number in numbers]
+            rows += len(records)
+    assert rows == 40
+    assert decoded == [True, True]
 
 
 def rows_of_queue(root: Path, request: RowRequest) -> pa.Table:
