@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -139,7 +139,12 @@ def _text(name: str) -> Values:
 
 
 def _constant(value: Callable[[RowSource], object], arrow_type: pa.DataType) -> Values:
-    return Values(lambda source: pa.repeat(pa.scalar(value(source), arrow_type), source.count))
+    return Values(lambda source: _repeated(value(source), arrow_type, source.count))
+
+
+@lru_cache(maxsize=8)  # the slices of a queue have the same topic and mostly as many rows
+def _repeated(value: object, arrow_type: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, arrow_type), count)
 
 
 def _body_or_null(source: RowSource) -> pa.Array:
@@ -157,7 +162,9 @@ def _why_corrupt(source: RowSource) -> pa.Array:
 
 
 def _sharding_key_or_keys(source: RowSource) -> pa.Array:
-    return pc.coalesce(source.text("__SHARDINGKEY"), source.text("KEYS")).cast(pa.binary())
+    sharding_keys, keys = source.text("__SHARDINGKEY"), source.text("KEYS")
+    found = keys if sharding_keys.null_count == source.count else pc.coalesce(sharding_keys, keys)
+    return found.cast(pa.binary())
 
 
 def _all_as_headers(source: RowSource) -> pa.Array:

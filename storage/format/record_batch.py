@@ -279,6 +279,9 @@ class Records:
         """
         bodies, sys_flags = self.bodies(), self.column("sys_flag")
         compressed = np.flatnonzero((sys_flags & COMPRESSED != 0) & (self.column("body_size_bytes") > 0))
+        if not len(compressed):
+            yield slice(0, len(self)), bodies
+            return
         stored = bodies.take(pa.array(compressed)).to_pylist()
         start, plain_bytes, plain = 0, 0, dict[int, bytes | None]()
         for row, body, flags in zip(compressed.tolist(), stored, sys_flags[compressed].tolist(), strict=True):
