@@ -41,7 +41,7 @@ ROWS_BETWEEN_LOOKS = 100_000
 """While another process compiles."""
 ATTEMPT_S = 600
 """How long nobody begins to compile again after somebody did."""
-NICENESS = 10
+NICENESS = 15
 UNUSED_DAYS = 30
 
 _LOG = logging.getLogger("storage.kernels")
@@ -156,7 +156,7 @@ class Compiler:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,  # not a session of its own: Linux shares processors between sessions first, whatever their niceness
         )
 
     def after_fork(self) -> None:
