@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from spark_mq.conditions import WriteFailedError
-from spark_mq.garbage import leave_modules_alone
+from spark_mq.source.garbage import leave_modules_alone
 from storage.batch.ledger import Batch
 
 

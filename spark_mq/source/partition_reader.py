@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from spark_mq.garbage import leave_modules_alone
+from spark_mq.source.garbage import leave_modules_alone
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
 

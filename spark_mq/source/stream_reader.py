@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_mq.conditions import DataLossError, warn_of_losses
-from spark_mq.garbage import collected_later
 from spark_mq.source.checkpoint_queues import loss_of, refuse_other_checkpoint
+from spark_mq.source.garbage import collected_later
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
