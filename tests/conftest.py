@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ SPARK_TESTS = "tests/spark/"
 # A slow machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("untimed")
+
+# Who is started in the background by a script ignores interrupts, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Spark's own scripts read these, and say nothing of it; they hold for each JVM that a test or one of its processes starts.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIFE)
