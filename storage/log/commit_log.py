@@ -226,8 +226,10 @@ class CommitLog:
             decoded = decoder.finish()
             if window is not None and window.has_all:
                 return Records(window.buffer, window.places, decoded)
-            read = partial(opened.gather, positions, room, self._scratch)
-            return Records(*read()) if decoded is None else Records.of_decoded(decoded, len(offsets), read)
+            if decoded is None:
+                return Records(*opened.gather(positions, room, self._scratch))
+            own = Scratch()  # they may be read when the log's scratch holds those that come behind them
+            return Records.of_decoded(decoded, len(offsets), partial(opened.gather, positions, room, own))
         except FileNotFoundError as error:  # of a remote file, which is not held open
             raise self._deleted(file) from error
 

@@ -21,6 +21,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format import window_decoder
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.format.wanted import Wanted
+from storage.format.window_decoder import Claims, Memory, decoding_of
 from storage.log import commit_log
 from storage.queues.scan import scan_queue
 from storage.store_layout import StoreLayout
@@ -146,6 +147,40 @@ def test_what_was_not_wanted_is_there_all_the_same(raw: bool, tmp_path: Path, de
             rows += len(records)
     assert rows == 40
     assert decoded == [True, True]
+
+
+@pytest.mark.usefixtures("window_bytes")
+@pytest.mark.parametrize("liar", [0, 1, 7, 18])
+@pytest.mark.parametrize("raw", [False, True])
+def test_an_entry_that_claims_the_next_records_too_leaves_the_slice_to_the_exact_path(
+    raw: bool, liar: int, tmp_path: Path, decoded: list[bool]
+) -> None:
+    mixed_store(tmp_path, None)
+    with open_store(tmp_path) as store, kernels(ON):
+        log = store.layout.commit_log(LocalFileSystem(), Scratch())
+        (queue,) = (queue for queue in store.queues if queue.topic == "TopicA")
+        entries = queue.entries(0, 20)
+        places, sizes = entries["commitlog_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
+        sizes[liar] *= 4
+        wanted = Wanted(bodies=True, properties=frozenset({"KEYS"}), raw=raw)
+        decoding = decoding_of(20, Claims(b"TopicA", 0), wanted, Memory())
+        assert decoding is not None
+        ((_, records),) = log.records(places, sizes, decoding)
+        assert records.agree(places, sizes, b"TopicA", 0).tolist() == [row != liar for row in range(20)]
+        assert records.bodies().to_pylist() == [b"%d" % number for number in range(20)]
+    assert decoded == [False]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_to_read_a_slice_again_leaves_the_next_one_alone(raw: bool, tmp_path: Path) -> None:
+    mixed_store(tmp_path, None)
+    with open_store(tmp_path) as store, kernels(ON):
+        log = store.layout.commit_log(LocalFileSystem(), Scratch())
+        (queue,) = (queue for queue in store.queues if queue.topic == "TopicA")
+        first = next(scan_queue(queue, log, store.log_end, 0, 20, wanted=Wanted(fields=frozenset({"flag"}))))
+        second = next(scan_queue(queue, log, store.log_end, 20, 30, wanted=Wanted(fields=frozenset({"flag"}), raw=raw)))
+        assert first.records.bodies().to_pylist() == [b"%d" % number for number in range(20)]
+        assert second.records.bodies().to_pylist() == [b"%d" % number for number in range(20, 30)]
 
 
 def rows_of_queue(root: Path, request: RowRequest) -> pa.Table:

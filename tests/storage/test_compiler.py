@@ -150,6 +150,9 @@ def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
         helper.return_value.poll.return_value = None
         assert [loaded(waiting), loaded(waiting), loaded(Compiler("auto"))] == [None] * 3
     assert helper.call_count == 1
+    asked = helper.call_args.kwargs
+    assert asked["process_group"] == 0, "Ctrl-C is not meant for it"
+    assert not asked.get("start_new_session"), "niceness counts among the processes of a session (sched_autogroup)"
     assert not waiting.is_refused
     (directory,) = cache_home().iterdir()
     (directory / "complete").touch()
