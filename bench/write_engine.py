@@ -27,7 +27,7 @@ from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.record_block import RecordBlock, encode_block
+from storage.format.record_block import BlockColumns, RecordBlock, encode_block
 from storage.names import retry_topic
 from storage.put.half_ends import with_states
 from storage.put.settings import PutSettings, put_settings
@@ -176,7 +176,10 @@ def _stage(
         for number, block in enumerate(blocks):
             if number == len(segments):
                 segments.append(SegmentWriter(files, root, sink_digest(SINK, SINK).hex(), f"0-0-{number}"))
-            segments[number].append(block)
+            if isinstance(block, RecordBlock):
+                segments[number].append(block)
+            else:
+                segments[number].append_commits(blocks[0], block)
         encode_s += encoded - start
         stage_s += time.perf_counter() - encoded
     start = time.perf_counter()
@@ -184,8 +187,8 @@ def _stage(
     return [segment for segment in staged if segment is not None], encode_s, stage_s + time.perf_counter() - start
 
 
-def _encoder(settings: PutSettings, kind: Kind) -> Callable[[pa.RecordBatch], list[RecordBlock]]:
-    """From rows to the blocks that are staged: one, or halves and commits."""
+def _encoder(settings: PutSettings, kind: Kind) -> Callable[[pa.RecordBatch], list[RecordBlock | BlockColumns]]:
+    """From rows to what is staged: a block, or halves and what their commits need."""
     if kind == "sendBack":
         returned = ReturnedRows(ReturnRules(SubscriptionGroupConfig(GROUP), settings.host))
         return lambda batch: [encode_block(part, settings.host) for part in returned.prepare(batch, 0).parts]
@@ -193,12 +196,12 @@ def _encoder(settings: PutSettings, kind: Kind) -> Callable[[pa.RecordBatch], li
     rules = MessageRules(topic=TOPIC, topics=settings.topics.topics, transaction=transaction)
     messages = MessageRows(rules, KEY_PREFIX)
 
-    def encode(batch: pa.RecordBatch) -> list[RecordBlock]:
+    def encode(batch: pa.RecordBatch) -> list[RecordBlock | BlockColumns]:
         prepared = messages.prepare(batch, 0)
         block = encode_block(prepared.messages, settings.host)
         if prepared.commits is None:
             return [block]
-        return [with_states(block, prepared.commits.states), encode_block(prepared.commits.messages, settings.host)]
+        return [with_states(block, prepared.commits.states), settings.columns_of(prepared.commits.messages)]
 
     return encode
 

@@ -162,7 +162,7 @@ class _PartitionWriter:
         for block in encoded.blocks:
             self._segment("" if block.columns.host_size == V4_HOST_SIZE else _LONG_HOST_SUFFIX).append(block)
         if encoded.commits is not None:
-            self._segment(_COMMITS_SUFFIX).append(encoded.commits)
+            self._segment(_COMMITS_SUFFIX).append_commits(encoded.blocks[0], encoded.commits)
 
     def finish(self) -> StagedRows:
         # In this order: a finished file of dead letters can still be discarded, a finished segment cannot.

@@ -17,7 +17,7 @@ from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.options import SinkOptions
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record_block import RecordBlock, encode_block
+from storage.format.record_block import BlockColumns, RecordBlock, encode_block
 from storage.messages.retries import find_group
 from storage.put.half_ends import with_states
 from storage.put.options import PutOptions, message_rules
@@ -47,8 +47,8 @@ class EncodedRows(NamedTuple):
     """Topics that are there and get more queues, with how many."""
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues that the rows are for, wherever they wait first."""
-    commits: RecordBlock | None = None
-    """Of half messages."""
+    commits: BlockColumns | None = None
+    """What of the commits of half messages is staged; their records are made of the halves'."""
     unresolved: Mapping[str, int] = MappingProxyType({})
     """How many half messages of each topic nothing ends yet."""
     passing: tuple[RejectedRow, ...] = ()
@@ -83,7 +83,7 @@ class MessageEncoder:
         )
         if (ends := prepared.commits) is None:
             return encoded
-        commits = self._settings.encode(ends.messages)
+        commits = self._settings.columns_of(ends.messages)
         return encoded._replace(blocks=(with_states(block, ends.states),), commits=commits, unresolved=ends.unresolved)
 
 

@@ -67,9 +67,9 @@ from storage.batch.sink_progress import (
 from storage.batch.slices import SharedLog, Tail, Turn, append_slices
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_checks import check_queues, check_segments, open_segments, room_for
+from storage.batch.staged_runs import open_runs
 from storage.batch.staged_segment import (
     SegmentPool,
-    SegmentReader,
     StagedSegment,
     check_staged,
     delete_orphans,
@@ -136,20 +136,21 @@ def commit_batch(
             if not staged.has_rows:
                 _publish(writer, dead_letters)
                 return CommitOutcome(False, 0)
-        readers = open_segments(writer, segments, resources)
-        check_segments(writer, readers)
+        opened = open_segments(writer, segments, resources)
+        check_segments(writer, opened)
+        runs = opened.runs
         with turn():
             if turn is not nullcontext and is_done(writer, batch, takeover):  # by somebody else, meanwhile
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             if wish is not None:
                 refuse_before_start(writer.root, writer.settings, writer.clock())
-            queues = {*staged.destinations, *(name for run in readers for name in run.columns.queues)}
+            queues = {*staged.destinations, *(name for run in runs for name in run.columns.queues)}
             check_queues(writer, queues, staged.topics, staged.grown, wish or _NO_WISH)
             begun = slices_left(writer, batch)
-            check_begun(writer, begun, readers)
+            check_begun(writer, begun, runs)
             writer.ensure_topics(staged.topics, staged.grown)
-            room = room_for(readers)
+            room = room_for(runs)
             writer.reserve(*room)
             settle(writer)
             intent = Intent(
@@ -163,7 +164,7 @@ def commit_batch(
             _decide(writer, intent)
             shared = SharedLog(writer, turn, room, begun[0].commitlog_offset if begun else None)
         try:
-            end_place = _append(writer, intent, readers, begun, shared)
+            end_place = _append(writer, intent, runs, begun, shared)
             with turn():
                 _finish(writer, intent, end_place)
         except BaseException as error:
@@ -269,11 +270,8 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
         save_intent(writer.file_system, writer.root, intent)
     with ExitStack() as resources:
         try:
-            readers = [
-                resources.enter_context(SegmentReader(writer.file_system, writer.root, s)) for s in intent.segments
-            ]
-            for reader in readers:
-                reader.verify_data()
+            staged = open_runs(writer.file_system, writer.root, intent.segments, resources)
+            staged.verify_data()
         except StorageError as error:
             path = intent_path(writer.root, intent)
             hint = f"bring the file back; or delete {path}, and what stands of the batch in the log is all there will be of it"
@@ -281,27 +279,28 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
                 f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and its rows are not to be had: {error}"
             )
             raise StoreNotWritableError(writer.root, reason, hint) from error
-        if writer.log.force_property_crc and not all(run.columns.has_crc for run in readers):
+        runs = staged.runs
+        if writer.log.force_property_crc and not all(run.columns.has_crc for run in runs):
             reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
         begun = messages_of(writer, intent.batch, intent.lower_bound, OPENING)
         try:
-            check_halves(writer.root, begun, readers)
+            check_halves(writer.root, begun, runs)
         except HalvesGoneError as error:
             hint = f"delete {intent_path(writer.root, intent)}; what stands of the batch in the log is all there will be of it"
             raise StoreNotWritableError(writer.root, error.describe(), hint) from error
-        room = room_for(readers)
+        room = room_for(runs)
         writer.reserve(*room)
         shared = SharedLog(writer, nullcontext, room, begun[0].commitlog_offset if begun else None)
-        end_place = _append(writer, intent, readers, begun, shared)
+        end_place = _append(writer, intent, runs, begun, shared)
     _finish(writer, intent, end_place)
 
 
 def _append(
     writer: StoreWriter,
     intent: Intent,
-    readers: Sequence[RecordRun],
+    runs: Sequence[RecordRun],
     begun: Sequence[LedgerMessage],
     shared: SharedLog,
 ) -> int:
@@ -312,14 +311,14 @@ def _append(
     now_ms = writer.clock()
     with shared.turn():
         log_end = writer.log_end
-        there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, begun, readers)
+        there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, begun, runs)
     tail = Tail(there.lacking, log_end)  # to be completed only if nobody has put behind it since
-    halves, commits = halves_and_rest(readers)
+    halves, commits = halves_and_rest(runs)
     if halves:
         last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, tail, shared)
     else:
         last_place = there.last_place
-        if rest := runs_from(readers, there.row_count):
+        if rest := runs_from(runs, there.row_count):
             placements = append_slices(writer, intent.batch, rest, there.row_count, shared, tail)
             last_place = int(placements[-1].commitlog_offsets[-1])
     with shared.turn():

@@ -25,7 +25,7 @@ import numpy as np
 
 from storage.batch.intent import Intent, load_intents
 from storage.batch.ledger import BEGIN, SLICE, LedgerMessage, OwnRecord, own_record
-from storage.batch.staged_segment import SegmentReader
+from storage.batch.staged_runs import open_runs
 from storage.batch.stretches import runs_between, runs_from
 from storage.errors import StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
@@ -144,17 +144,20 @@ def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_en
     for intent in intents:
         with ExitStack() as resources:
             try:
-                readers = [resources.enter_context(SegmentReader(file_system, root, part)) for part in intent.segments]
-                for reader in readers:
-                    reader.verify_data()
+                staged = open_runs(file_system, root, intent.segments, resources)
+                staged.verify_data()
             except StorageError:
                 continue
             looking = _Looking()
-            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, looking)
+            _visit(
+                log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), staged.runs, looking
+            )
             if looking.torn:
                 _save_torn_rows(file_system, root, {*load_torn_rows(file_system, root), *looking.torn})
             mending = _Mending(file_system, log)
-            _visit(log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), readers, mending)
+            _visit(
+                log, log_end, file_size_bytes, _own_records(log, log_end, intent, unmarked_end), staged.runs, mending
+            )
             mending.sync()
 
 
@@ -227,7 +230,7 @@ def _visit(
     log_end: int,
     file_size_bytes: int,
     own: Iterable[OwnRecord],
-    readers: Sequence[SegmentReader],
+    runs: Sequence[RecordRun],
     visitor: _Looking | _Mending,
 ) -> None:
     """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each SLICE."""
@@ -239,7 +242,7 @@ def _visit(
             visitor.write(place_of_record, record.logged)
         if record.message.kind in (SLICE, BEGIN):
             # A slice that was completed where it stands begins with rows of an earlier staging.
-            _compare(log, log_end, file_size_bytes, record.message, readers, visitor.mend, visitor.write, restaged=True)
+            _compare(log, log_end, file_size_bytes, record.message, runs, visitor.mend, visitor.write, restaged=True)
 
 
 def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:

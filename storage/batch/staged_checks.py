@@ -10,7 +10,8 @@ from operator import itemgetter
 import numpy as np
 
 from storage.batch.slices import SLICE_BYTES
-from storage.batch.staged_segment import SegmentReader, StagedSegment
+from storage.batch.staged_runs import StagedRuns, open_runs
+from storage.batch.staged_segment import StagedSegment
 from storage.errors import CorruptRecordError, NameIllegalError, StoreNotWritableError, TopicChangedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
@@ -26,24 +27,23 @@ _OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of t
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
-def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resources: ExitStack) -> list[SegmentReader]:
-    readers = [resources.enter_context(SegmentReader(writer.file_system, writer.root, segment)) for segment in segments]
-    if writer.settings.appends_crc and not all(run.columns.has_crc for run in readers):
+def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resources: ExitStack) -> StagedRuns:
+    staged = open_runs(writer.file_system, writer.root, segments, resources)
+    if writer.settings.appends_crc and not all(run.columns.has_crc for run in staged.runs):
         reason = "rows were staged without the property __CRC32# that the store's records must have by now"
         hint = "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew"
         raise StoreNotWritableError(writer.root, reason, hint)
-    return readers
+    return staged
 
 
-def check_segments(writer: StoreWriter, readers: Sequence[SegmentReader]) -> None:
+def check_segments(writer: StoreWriter, staged: StagedRuns) -> None:
     """Whether the segments hold what the tasks have staged, while nothing is decided yet. The appending sums them up once more."""
-    for reader in readers:
-        try:
-            reader.verify_data()
-        except CorruptRecordError as error:
-            reason = f"rows that a task has staged have changed since: {error}"
-            hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
-            raise StoreNotWritableError(writer.root, reason, hint) from error
+    try:
+        staged.verify_data()
+    except CorruptRecordError as error:
+        reason = f"rows that a task has staged have changed since: {error}"
+        hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
+        raise StoreNotWritableError(writer.root, reason, hint) from error
 
 
 def check_queues(
@@ -66,11 +66,11 @@ def check_queues(
             raise TopicChangedError(topic, *refused)
 
 
-def room_for(readers: Sequence[RecordRun]) -> tuple[int, int]:
+def room_for(runs: Sequence[RecordRun]) -> tuple[int, int]:
     """Bytes of log that a batch may need, and those of its largest record."""
-    halves, _ = halves_and_rest(readers)
+    halves, _ = halves_and_rest(runs)
     ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
-    rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in readers)
-    largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in readers), default=0)
+    rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in runs)
+    largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in runs), default=0)
     ledger = _LEDGER_ROOM_BYTES + rows // SLICE_BYTES * _SLICE_ROOM_BYTES
     return rows + ops + ledger, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)

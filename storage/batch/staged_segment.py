@@ -6,6 +6,8 @@
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
              key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
+A segment without records has the columns of commits, which are made of the half messages in another one (`staged_runs.py`).
+
 Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
 of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
 commit message and stands in the intent. A finished segment is on the disk, its directory entry too. Nothing here is RocketMQ's;
@@ -31,6 +33,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
 from storage.format.record import Message, decode_record
 from storage.format.record_block import BlockColumns, RecordBlock
+from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.place.own_directory import own_directory, refuse_links
 
 SUFFIX = ".segment"
@@ -146,10 +149,13 @@ class SegmentPool:
         self._staged = staged_directory(root)
         self.directory = f"{self._staged}/{_POOL}"
 
-    def take(self, path: str) -> bool:
-        """Make a used file, the longest there is, the one at `path`, relative to the staged directory; False if there is none."""
+    def take(self, path: str, *, is_short: bool = False) -> bool:
+        """Make a used file, the longest there is, the one at `path`, relative to the staged directory; False if there is none.
+
+        `is_short`: the shortest, for who will not write much.
+        """
         pooled = self._file_system.list_directory(self.directory)
-        for entry in sorted(pooled, key=lambda entry: -entry.size_bytes):
+        for entry in sorted(pooled, key=lambda entry: entry.size_bytes, reverse=not is_short):
             with suppress(FileNotFoundError):  # somebody else was faster
                 self._file_system.rename(f"{self.directory}/{entry.name}", f"{self._staged}/{path}")
                 # Else a power loss could leave both names, and the pool's would be written over.
@@ -190,6 +196,7 @@ class SegmentWriter:
         self._size = 0
         self._crc = 0
         self._first: np.ndarray | None = None
+        """The first record."""
         self._last: np.ndarray | None = None
 
     @property
@@ -206,10 +213,24 @@ class SegmentWriter:
         reach("amid-staging")
         self._crc = isal_zlib.crc32(block.data, self._crc)
         self._size += len(block.data)
-        self._columns.append(block.columns)
+        self._note(block.columns, block, 0, block.columns.row_count - 1)
+
+    def append_commits(self, halves: RecordBlock, columns: BlockColumns) -> None:
+        """Have the segment hold the columns of these halves' commits, whose records are made of the halves in another segment."""
+        if not columns.row_count:
+            return
+        if self._file is None:
+            self._file = self._open(is_short=True)
+        rows = np.flatnonzero(halves.columns.transaction_states == TRANSACTION_COMMIT)
+        self._note(columns, halves, int(rows[0]), int(rows[-1]))
+
+    def _note(self, columns: BlockColumns, records: RecordBlock, first: int, last: int) -> None:
+        """Rows with these columns, the first and the last of which have the keys of these records."""
+        self._columns.append(columns)
+        ends = np.cumsum(records.columns.sizes_bytes, dtype=np.int64)
         if self._first is None:
-            self._first = block.data[: int(block.columns.sizes_bytes[0])].copy()
-        self._last = block.data[len(block.data) - int(block.columns.sizes_bytes[-1]) :].copy()
+            self._first = records.data[int(ends[first] - records.columns.sizes_bytes[first]) : int(ends[first])].copy()
+        self._last = records.data[int(ends[last] - records.columns.sizes_bytes[last]) : int(ends[last])].copy()
 
     def finish(self) -> StagedSegment | None:
         """Put the segment on the disk and say what it holds; None, and no file, if nothing was appended."""
@@ -240,7 +261,7 @@ class SegmentWriter:
             self._file = None
             self._pool.give_back(self.path)
 
-    def _open(self) -> LocalWriter:
+    def _open(self, *, is_short: bool = False) -> LocalWriter:
         refuse_links(self._file_system, self._root)
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
@@ -249,7 +270,7 @@ class SegmentWriter:
             self._directory,
         ):  # maybe made by a process that was killed
             self._file_system.make_directories(directory)
-        if not self._pool.take(self.path):
+        if not self._pool.take(self.path, is_short=is_short):
             self._file_system.create_file(self._full_path, 0)
         return self._file_system.open_for_writing(self._full_path)
 

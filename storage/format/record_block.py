@@ -10,6 +10,7 @@ Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -138,25 +139,46 @@ class RecordRun(Protocol):
         ...
 
 
+class QueueFields(NamedTuple):
+    """What records of each of n queues hold of it."""
+
+    names: list[bytes]
+    """The topic, its length before it."""
+    magics: np.ndarray
+    """int64."""
+    queue_ids: np.ndarray
+    """int32."""
+
+    @classmethod
+    def of(cls, queues: Sequence[tuple[str, int]]) -> QueueFields:
+        """Those of these queues."""
+        topics = [topic.encode() for topic, _ in queues]
+        magics = [MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics]
+        queue_ids = np.array([queue_id for _, queue_id in queues], np.int32)
+        return cls([encoded_name(topic) for topic in topics], np.array(magics, np.int64), queue_ids)
+
+
+class _Sizes(NamedTuple):
+    """Of n records, in bytes, int64."""
+
+    bodies: np.ndarray
+    properties: np.ndarray
+    records: np.ndarray
+
+
+def columns_of(messages: OutgoingMessages, host: bytes) -> BlockColumns:
+    """What placing and dispatching the records of these messages needs of them, without the records."""
+    return _columns(messages, host, _sizes(messages, host, QueueFields.of(messages.queues)))
+
+
 def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     """The records of these messages, stored at `host`: 4 or 16 bytes of address and 4 of port."""
-    count = len(messages.queue_codes)
-    born_size = len(host) if messages.born_hosts is None else messages.born_hosts.itemsize
-    host_flags = (BORN_HOST_V6 if born_size == V6_HOST_SIZE else 0) | (
-        STORE_HOST_V6 if len(host) == V6_HOST_SIZE else 0
-    )
-    layout = HEADERS[host_flags]
-    topics = [topic.encode() for topic, _ in messages.queues]
-    names = [encoded_name(topic) for topic in topics]
-    magics = np.array([MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics], np.int64)
-    body_sizes = pc.binary_length(messages.bodies).to_numpy().astype(np.int64)
-    property_sizes = pc.binary_length(messages.properties).to_numpy().astype(np.int64)
-    name_sizes = np.array([len(name) for name in names], np.int64)[messages.queue_codes]
-    sizes = layout.itemsize + body_sizes + name_sizes + 2 + property_sizes
-    header = np.zeros(count, layout)
-    header["size_bytes"] = sizes
-    header["magic"] = magics[messages.queue_codes]
-    header["queue_id"] = np.array([queue_id for _, queue_id in messages.queues], np.int32)[messages.queue_codes]
+    queues, host_flags = QueueFields.of(messages.queues), _host_flags(messages, host)
+    sizes = _sizes(messages, host, queues)
+    header = np.zeros(len(messages.queue_codes), HEADERS[host_flags])
+    header["size_bytes"] = sizes.records
+    header["magic"] = queues.magics[messages.queue_codes]
+    header["queue_id"] = queues.queue_ids[messages.queue_codes]
     header["flag"] = messages.flags
     header["sys_flag"] = messages.sys_flags | host_flags
     header["born_time_ms"] = messages.born_times_ms
@@ -164,41 +186,64 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header["born_host"] = header["store_host"] if messages.born_hosts is None else messages.born_hosts
     header["reconsume_times"] = messages.reconsume_times
     header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
-    header["body_size_bytes"] = body_sizes
-    data = _joined_by_kernel(messages, header, names, sizes)
+    header["body_size_bytes"] = sizes.bodies
+    data = _joined_by_kernel(messages, header, queues.names, sizes.records)
     if data is None:
         header["body_crc"] = body_crcs(messages.bodies)
-        data = _joined(messages, header, names, property_sizes)[: int(sizes.sum())]
-    columns = BlockColumns(
+        data = joined(header, messages.bodies, queues.names, messages.queue_codes, messages.properties)
+    return RecordBlock(_columns(messages, host, sizes), data)
+
+
+def _born_size(messages: OutgoingMessages, host: bytes) -> int:
+    return len(host) if messages.born_hosts is None else messages.born_hosts.itemsize
+
+
+def _host_flags(messages: OutgoingMessages, host: bytes) -> int:
+    born = BORN_HOST_V6 if _born_size(messages, host) == V6_HOST_SIZE else 0
+    return born | (STORE_HOST_V6 if len(host) == V6_HOST_SIZE else 0)
+
+
+def _sizes(messages: OutgoingMessages, host: bytes, queues: QueueFields) -> _Sizes:
+    header_size = HEADERS[_host_flags(messages, host)].itemsize
+    bodies, properties = (
+        pc.binary_length(column).to_numpy().astype(np.int64) for column in (messages.bodies, messages.properties)
+    )
+    names = np.array([len(name) for name in queues.names], np.int64)[messages.queue_codes]
+    return _Sizes(bodies, properties, header_size + bodies + names + 2 + properties)
+
+
+def _columns(messages: OutgoingMessages, host: bytes, sizes: _Sizes) -> BlockColumns:
+    return BlockColumns(
         messages.queues,
         messages.queue_codes,
-        sizes.astype(np.int32),
+        sizes.records.astype(np.int32),
         messages.tags_codes,
         messages.key_counts,
         messages.key_hashes,
-        born_size,
+        _born_size(messages, host),
         messages.is_queued,
         has_crc=messages.has_crc,
     )
-    return RecordBlock(columns, data)
 
 
-def _joined(
-    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], property_sizes: np.ndarray
+def joined(
+    header: np.ndarray, bodies: pa.Array, names: list[bytes], name_codes: np.ndarray, properties: pa.Array
 ) -> np.ndarray:
-    """The records of these headers and messages, back to back."""
+    """Records back to back: n headers, complete; n bodies; of each its name, by number; n properties."""
     count = len(header)
     encoded = pa.array(names, pa.large_binary())
-    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(messages.queue_codes))
-    joined = pc.binary_join_element_wise(
+    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(name_codes))
+    property_sizes = pc.binary_length(properties).to_numpy().astype(">u2")
+    records = pc.binary_join_element_wise(
         _fixed_binary(header.view(np.uint8), count, header.itemsize),
-        messages.bodies.cast(pa.large_binary()),
+        bodies.cast(pa.large_binary()),
         named,
-        _fixed_binary(property_sizes.astype(">u2").view(np.uint8), count, 2),
-        messages.properties.cast(pa.large_binary()),
+        _fixed_binary(property_sizes.view(np.uint8), count, 2),
+        properties.cast(pa.large_binary()),
         pa.scalar(b"", pa.large_binary()),
     )
-    return np.frombuffer(joined.buffers()[2], np.uint8)
+    size = int(header["size_bytes"].astype(np.int64).sum())
+    return np.frombuffer(records.buffers()[2], np.uint8)[:size]
 
 
 def _joined_by_kernel(

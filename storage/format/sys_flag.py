@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+
+Flags = TypeVar("Flags", int, np.ndarray)
+
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
 TRANSACTION_PREPARED = 0x4
@@ -15,6 +21,16 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 COMPRESSION_MASK = 0x700
+
+
+def half_flags(sys_flags: Flags) -> Flags:
+    """System flags of halves: no transaction's, so that they have entries in their queue."""
+    return sys_flags & ~TRANSACTION_MASK
+
+
+def committed_flags(sys_flags: Flags) -> Flags:
+    """System flags of what is committed."""
+    return half_flags(sys_flags) | TRANSACTION_COMMIT
 
 
 def has_queue_entry(sys_flag: int) -> bool:

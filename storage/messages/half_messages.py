@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from storage.errors import PutRefusedError
 from storage.format.properties import decode_property_maps
 from storage.format.record import Message
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.format.sys_flag import committed_flags, half_flags
 from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -65,7 +65,6 @@ HALF_DELAYED = Refusal(
 HALF_EMPTY = Refusal(PutStatus.MESSAGE_ILLEGAL, "it is empty, and a broker cannot commit such a half message")
 
 Value = TypeVar("Value", str, pa.Array)
-Flags = TypeVar("Flags", int, np.ndarray)
 
 
 class TransactionState(Enum):
@@ -102,16 +101,6 @@ def half_properties(topic: Value, queue_id: Value, unique_key: Value) -> dict[st
     Java: TransactionalMessageBridge.parseHalfMessageInner.
     """
     return {TRANSACTION_ID: unique_key, REAL_TOPIC: topic, REAL_QUEUE_ID: queue_id}
-
-
-def half_flags(sys_flags: Flags) -> Flags:
-    """System flags of halves: no transaction's, so that they have entries in their queue."""
-    return sys_flags & ~TRANSACTION_MASK
-
-
-def committed_flags(sys_flags: Flags) -> Flags:
-    """System flags of what is committed."""
-    return half_flags(sys_flags) | TRANSACTION_COMMIT
 
 
 def half_message(message: InnerMessage, producer_group: str | None = None) -> InnerMessage:

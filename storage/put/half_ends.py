@@ -2,7 +2,8 @@
 
     halves (places a, b, c; states commit, rollback, commit) · commits (prepared_transaction_offset a, c) · op "offsets of a, b, c,"
 
-Commits are encoded before anybody knows where their halves will lie; that is written into them when they are read to be appended.
+A commit has the bytes of its half but for its queue and flags, so it is made of the half when it is read to be appended. By then it is
+known where the half lies, which is written into it.
 Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMessage.
 """
 
@@ -13,6 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.files.file_system import Scratch
+from storage.format.commit_records import write_commits
+from storage.format.layout import row_windows
 from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, stamp_halves
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.log.placement import Placement
@@ -20,6 +24,8 @@ from storage.messages.inner_messages import InnerMessages, outgoing_messages
 from storage.messages.op_messages import op_messages
 from storage.put.settings import PutSettings
 
+_WINDOW_BYTES = 768 << 10
+"""Of halves, read and made commits of at a time: they stay in a core's cache."""
 _LONGEST_OFFSET = len("9223372036854775807,")
 
 
@@ -43,23 +49,62 @@ class HalfPlaces(NamedTuple):
         return HalfPlaces(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
 
 
-class CommitRun(NamedTuple):
+class CommitsOfHalves:
+    """The commits of those halves of a run whose state says so, as records made of the halves' as they are read."""
+
+    def __init__(self, halves: RecordRun, columns: BlockColumns) -> None:
+        """`columns` are the commits'. Raises ValueError where they are not as many as the halves that are committed."""
+        states = halves.columns.transaction_states
+        self._rows = np.flatnonzero(states == TRANSACTION_COMMIT)
+        if len(self._rows) != columns.row_count:
+            raise ValueError(f"{columns.row_count} commits for {len(self._rows)} halves that are committed")
+        self._halves = halves
+        self._half_edges = _edges_of(halves.columns)
+        self._edges = _edges_of(columns)
+        self._scratch = Scratch()
+        self.columns = columns
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        """Copy bytes [start, end) of the records, which are whole records, not stamped yet.
+
+        Reads all halves from the one behind the last that was committed before: who reads all commits in their order reads all halves.
+        """
+        first, last = np.searchsorted(self._edges, (start, end)).tolist()
+        if first == last:
+            return
+        rows = self._rows[first:last]
+        half = int(self._rows[first - 1]) + 1 if first else 0
+        half_end = int(rows[-1]) + 1 if last < len(self._rows) else len(self._half_edges) - 1
+        edges = self._half_edges[half : half_end + 1]
+        for window, _ in row_windows(edges[:-1], np.diff(edges), _WINDOW_BYTES):
+            begin, stop = int(edges[window.start]), int(edges[window.stop])
+            data = self._scratch.take(stop - begin)
+            self._halves.read(begin, stop, data)
+            one, other = np.searchsorted(rows, (half + window.start, half + window.stop)).tolist()
+            made = slice(*(self._edges[first + row] - start for row in (one, other)))
+            codes = self.columns.queue_codes[first + one : first + other]
+            write_commits(into[made], data, self._half_edges[rows[one:other]] - begin, self.columns.queues, codes)
+
+
+def _edges_of(columns: BlockColumns) -> np.ndarray:
+    """Where each record of a run begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(columns.sizes_bytes, dtype=np.int64)])
+
+
+class CommitRun:
     """Commits that say where their halves lie, `half_offsets`, in the order of the records."""
 
-    run: RecordRun
-    half_offsets: np.ndarray
-
-    @property
-    def columns(self) -> BlockColumns:
-        return self.run.columns
+    def __init__(self, run: RecordRun, half_offsets: np.ndarray) -> None:
+        self._run = run
+        self._half_offsets = half_offsets
+        self._edges = _edges_of(run.columns)
+        self.columns = run.columns
 
     def read(self, start: int, end: int, into: np.ndarray) -> None:
         """Copy bytes [start, end) of the records, which are whole records."""
-        self.run.read(start, end, into)
-        sizes = self.columns.sizes_bytes
-        positions = np.cumsum(sizes, dtype=np.int64) - sizes
-        rows = slice(*np.searchsorted(positions, (start, end)).tolist())
-        stamp_halves(into, positions[rows] - start, self.half_offsets[rows])
+        self._run.read(start, end, into)
+        rows = slice(*np.searchsorted(self._edges, (start, end)).tolist())
+        stamp_halves(into, self._edges[rows] - start, self._half_offsets[rows])
 
 
 def commit_runs(halves: Sequence[RecordRun], commits: Sequence[RecordRun], places: HalfPlaces) -> list[RecordRun]:

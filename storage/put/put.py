@@ -23,7 +23,7 @@ from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.log.placement import Placement
 from storage.messages.few_messages import EncodedMessage, columns_of, few_block
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
-from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, with_states
+from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_runs, with_states
 from storage.put.options import PutOptions, message_rules
 from storage.put.raw_writer import INDEX_LEASE_MS
 from storage.put.settings import PutSettings, refuse_before_start
@@ -117,7 +117,7 @@ class _RowPut:
         }
         self._prepared, self._host = prepared, settings.host
         self._block = settings.encode(prepared.messages)
-        self._commits = None if prepared.commits is None else settings.encode(prepared.commits.messages)
+        self._commits = None if prepared.commits is None else settings.columns_of(prepared.commits.messages)
 
     def suits(self, table: TopicTable) -> bool:
         """Whether the topics are still what the rows were made for, or to be made so."""
@@ -139,7 +139,7 @@ class _RowPut:
         if self._prepared.commits is None or self._commits is None:
             return
         halves, places = with_states(self._block, self._prepared.commits.states), HalfPlaces.of([placement])
-        runs = commit_runs([halves], [self._commits], places)
+        runs = commit_runs([halves], [CommitsOfHalves(halves, self._commits)], places)
         if runs[0].columns.row_count:
             append(runs, index_lease_ms=INDEX_LEASE_MS)
         if ops := op_runs([halves], places, writer.settings, writer.clock()):

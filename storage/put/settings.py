@@ -14,7 +14,7 @@ from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritable
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.format.record_block import BlockColumns, OutgoingMessages, RecordBlock, columns_of, encode_block
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.messages.half_messages import takes_transactions
@@ -97,6 +97,11 @@ class PutSettings:
         """The messages as records of this store. PutRefusedError for a topic that its broker cannot read."""
         self.refuse_unreadable(messages.queues)
         return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
+
+    def columns_of(self, messages: OutgoingMessages) -> BlockColumns:
+        """What placing and dispatching these records needs, where the records are made of others later. Raises as `encode`."""
+        self.refuse_unreadable(messages.queues)
+        return columns_of(messages.with_crc_room() if self.appends_crc else messages, self.host)
 
     def refuse_unreadable(self, queues: Iterable[tuple[str, int]]) -> None:
         """PutRefusedError for a topic that its broker cannot read."""

@@ -21,7 +21,7 @@ from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
 from storage.format.message_keys import message_keys
 from storage.format.property_encoding import ROW_MARK, encode_columns
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags
 from storage.format.texts import is_valid
 from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.messages.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC
@@ -29,7 +29,6 @@ from storage.messages.half_messages import (
     HALF_TOPIC,
     PRODUCER_GROUP,
     QUEUE_ID,
-    committed_flags,
     half_properties,
 )
 from storage.rows.columns import MessageColumns, read_columns

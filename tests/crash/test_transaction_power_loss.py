@@ -19,7 +19,7 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.format.record import Message
-from storage.format.record_block import RecordBlock, encode_block
+from storage.format.record_block import encode_block
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows
@@ -62,16 +62,15 @@ def stage(store: SinkStore, batch: int) -> list[StagedSegment]:
     prepared = MessageRows(rules, digest[:6] + batch.to_bytes(4, "big")).prepare(rows, 1_700_000_000_000)
     assert prepared.commits is not None
     halves = with_states(encode_block(prepared.messages, settings.host), prepared.commits.states)
-    commits = encode_block(prepared.commits.messages, settings.host)
-
-    def staged(name: str, block: RecordBlock) -> StagedSegment:
-        writer = SegmentWriter(files, store.root, digest.hex(), f"{batch}-0-{name}-{store.now_ms()}")
-        writer.append(block)
-        segment = writer.finish()
-        assert segment is not None
-        return segment
-
-    return [staged("halves", halves), staged("commits", commits)]
+    of_halves, of_commits = (
+        SegmentWriter(files, store.root, digest.hex(), f"{batch}-0-{name}-{store.now_ms()}")
+        for name in ("halves", "commits")
+    )
+    of_halves.append(halves)
+    of_commits.append_commits(halves, settings.columns_of(prepared.commits.messages))
+    segments = [segment for writer in (of_halves, of_commits) if (segment := writer.finish())]
+    assert len(segments) == 2
+    return segments
 
 
 def commit(store: SinkStore, batch: int) -> bool:

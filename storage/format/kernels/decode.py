@@ -25,8 +25,9 @@ from storage.format.kernels.ground import (
     same,
 )
 from storage.format.kernels.properties import MAX_ENTRIES, Maps, Sequence, Texts, new_sequence, properties
+from storage.format.kernels.regular import BODY_SIZE, topic_of
 from storage.format.kernels.rows import BYTES, INT_ROWS, LONG, LONG_ROWS, LONGS, ROWS, STRINGS, Rows, Strings
-from storage.format.kernels.walk import BODY_SIZE, HAS_CRC, crcs, number_topics, topic_of, walk
+from storage.format.kernels.walk import HAS_CRC, crcs, number_topics, walk
 from storage.format.record import HEADER_SIZE, HEADERS
 
 __all__ = [

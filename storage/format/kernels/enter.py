@@ -1,4 +1,4 @@
-"""Kernels of a commit: stamps in records, queue entries, index items."""
+"""Kernels of a commit: commit records, stamps in records, queue entries, index items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,21 @@ import numpy as np
 from numba import types
 
 from storage.format.kernels import crc
-from storage.format.kernels.ground import READ_INT32, READ_INT64, kernel, put_be32, put_be64, put_u8
+from storage.format.kernels.ground import (
+    READ,
+    READ_INT32,
+    READ_INT64,
+    be_i32,
+    kernel,
+    memcpy,
+    move,
+    put_be32,
+    put_be64,
+    put_u8,
+)
+from storage.format.kernels.regular import BODY_SIZE, topic_of
+from storage.format.record import HEADER_SIZE, HEADERS, SYS_FLAG_POSITION
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 
 HAS_CRC = crc.IS_FAST
 """Whether `stamp_crcs` is faster than one call of isal a record."""
@@ -17,6 +31,55 @@ _BYTES = types.uint8[::1]
 _INT64 = types.int64[::1]
 _INT32 = types.int32[::1]
 _PLACE = 20
+_QUEUE_ID = HEADERS[0].fields["queue_id"][1]  # type: ignore[index]
+_NO_TRANSACTION = ~TRANSACTION_MASK
+
+
+class CommitQueues(NamedTuple):
+    """Of n queues what a record holds of each: its topic's name is names[name_ends[i]:name_ends[i + 1]]."""
+
+    names: np.ndarray
+    name_ends: np.ndarray
+    magics: np.ndarray
+    queue_ids: np.ndarray
+
+
+_COMMIT_QUEUES = types.NamedTuple((READ, READ_INT64, READ_INT64, READ_INT64), CommitQueues)
+
+
+@kernel(types.int64(_BYTES, READ, READ_INT64, READ_INT64, _COMMIT_QUEUES, READ_INT64))
+def join_commits(out, halves, positions, sizes, queues, codes):
+    """As `commit_records.write_commits`: how many bytes; −1 where a half is not regular, or its commit does not fit."""
+    count = len(codes)
+    if len(positions) != count or len(sizes) != count:
+        return -1
+    kinds = min(len(queues.name_ends) - 1, len(queues.magics), len(queues.queue_ids))
+    at = 0
+    for row in range(count):
+        begin, size, code = positions[row], sizes[row], codes[row]
+        _, topic_end = topic_of(halves, begin, size)
+        if topic_end < 0 or code < 0 or code >= kinds:
+            return -1
+        name, name_end = queues.name_ends[code], queues.name_ends[code + 1]
+        head = HEADER_SIZE + be_i32(halves, begin + BODY_SIZE)
+        rest = begin + size - topic_end
+        if name < 0 or name_end < name or name_end > len(queues.names) or rest < 0 or head < HEADER_SIZE:
+            return -1
+        commit_size = head + (name_end - name) + rest
+        if head > size or commit_size > len(out) - at:
+            return -1
+        memcpy(out, at, halves, begin, head)
+        put_be32(out, at, commit_size)
+        put_be32(out, at + 4, queues.magics[code])
+        put_be32(out, at + _QUEUE_ID, queues.queue_ids[code])
+        flags = be_i32(halves, begin + SYS_FLAG_POSITION)
+        put_be32(out, at + SYS_FLAG_POSITION, (flags & _NO_TRANSACTION) | TRANSACTION_COMMIT)
+        at += head
+        move(out, at, queues.names, name, name_end - name)
+        at += name_end - name
+        memcpy(out, at, halves, topic_end, rest)
+        at += rest
+    return at
 
 
 class Stamps(NamedTuple):

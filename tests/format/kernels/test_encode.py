@@ -243,7 +243,7 @@ def test_ordinary_rows_take_the_kernels() -> None:
         module = ENCODE.for_rows()
         assert module is not None
         with (
-            mock.patch.object(record_block, "_joined", side_effect=AssertionError),
+            mock.patch.object(record_block, "joined", side_effect=AssertionError),
             mock.patch.object(property_encoding.pc, "binary_join_element_wise", side_effect=AssertionError),
             mock.patch.object(keys_module, "_single_keys", side_effect=AssertionError),
         ):

@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
 from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
-from tests.format.kernels import test_encode, test_enter
+from tests.format.kernels import test_commit_records, test_encode, test_enter
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.shares import one_in
 
@@ -32,6 +32,7 @@ RECORDS, TEXTS = test_encode.test_records_are_the_same, test_encode.test_hashes_
 STRINGS, KEYS = test_encode.test_property_strings_are_the_same, test_encode.test_keys_are_the_same
 UNIQUE = test_encode.test_unique_keys_are_the_same
 STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
+COMMITS = test_commit_records.test_they_are_those_that_are_encoded
 PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_queues_get_the_same_entries
 
 FAULTS = (
@@ -51,6 +52,10 @@ FAULTS = (
     Fault(ENCODE, "hash_unique_keys", " * _POWER_OF_PREFIX", "", UNIQUE),
     Fault(ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[0]", STAMPS),
     Fault(ENTER, "stamp", "times[0 if len(times) == 1 else row]", "times[0]", STAMPS),
+    Fault(ENTER, "join_commits", "(flags & _NO_TRANSACTION) |", "flags |", COMMITS),
+    Fault(ENTER, "join_commits", "halves, topic_end, rest", "halves, topic_end - 1, rest", COMMITS),
+    Fault(ENTER, "join_commits", "queues.queue_ids[code]", "queues.queue_ids[0]", COMMITS),
+    Fault(ENTER, "join_commits", "queues.magics[code]", "queues.magics[0]", COMMITS),
     Fault(ENTER, "stamp_crcs", "size - crc_size) & _CRC_MASK", "size - crc_size + 1) & _CRC_MASK", SUMS),
     Fault(ENTER, "stamp_crcs", "at + digit", "at + digits - 1 - digit", SUMS),
     Fault(ENTER, "rank", "counts[code] += 1", "counts[code] += 2", PLACES),

@@ -17,13 +17,13 @@ import pytest
 from storage import Message, MessageStore, open_store
 from storage.errors import PutRefusedError
 from storage.format.record import HOST_FLAGS
+from storage.format.sys_flag import committed_flags
 from storage.messages.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
     HALF_DELAYED,
     HALF_EMPTY,
     HALF_TOPIC,
-    committed_flags,
     committed_messages,
     discarded_messages,
     half_message,

@@ -40,6 +40,7 @@ PUT, SETTINGS, HALF_ENDS, CHECK = (
     *("storage.put.put", "storage.put.settings", "storage.put.half_ends"),
     "storage.transaction.check",
 )
+FLAGS, COMMIT_RECORDS = "storage.format.sys_flag", "storage.format.commit_records"
 GUARDS, TOPICS, ROW_TOPICS = (f"storage.rules.{name}" for name in ("put_guards", "message_check", "row_topics"))
 
 RULES = [
@@ -60,7 +61,7 @@ RULES = [
     Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS} {CLIENT}"),
     Rule("what a half says", HALVES, "half_properties", f"{HALVES} {ROWS} {ROW_TRANSACTIONS}"),
     Rule("what a client says of a half", HALVES, "client_properties", f"{HALVES} {ROW_TRANSACTIONS} {CLIENT}"),
-    Rule("flags of what is committed", HALVES, "committed_flags", f"{HALVES} {ROWS}"),
+    Rule("flags of what is committed", FLAGS, "committed_flags", f"{HALVES} {ROWS} {COMMIT_RECORDS}"),
     Rule("what a commit makes visible", HALVES, "committed_messages", f"{END} {CHECK}"),
     Rule("where a half belongs", HALVES, "real_queues", f"{HALVES} storage.transaction.half_queue"),
     # Retries and dead letters
