@@ -22,6 +22,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.sink.sent_batch import StagedFile
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
+from storage.files.early_sync import EarlyFileSync
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
 
@@ -50,6 +51,7 @@ class StagedWriter:
         self._name = name
         self._path = f"{directory}/{name}"
         self._writer: LocalWriter | None = None
+        self._sync: EarlyFileSync | None = None
         self._position = 0
         self._crc = 0
         self._queues: dict[MessageQueue, int] = {}
@@ -58,12 +60,14 @@ class StagedWriter:
 
     def append(self, queue: MessageQueue, body: bytes, sys_flag: int, ranks: np.ndarray) -> None:
         """One more batch."""
-        if self._writer is None:
+        if self._writer is None or self._sync is None:
             self._files.make_directories(self._directory)
             self._files.create_file(self._path, 0)
             self._writer = self._files.open_for_writing(self._path)
+            self._sync = EarlyFileSync(self._writer)
         code = self._queues.setdefault(queue, len(self._queues))
         self._writer.write(self._position, body)
+        self._sync.note(len(body))
         self._crc = isal_zlib.crc32(body, self._crc)
         self._position += len(body)
         self._batches.append((code, len(body), len(ranks), sys_flag))
@@ -72,15 +76,15 @@ class StagedWriter:
 
     def finish(self) -> StagedFile | None:
         """Write the table and put all of it on the disk; None where no batch came."""
-        if self._writer is None:
+        if self._writer is None or self._sync is None:
             return None
         head = json.dumps({"queues": list(self._queues), "batches": self._batches}).encode()
         table = len(head).to_bytes(_LENGTH_BYTES, "little") + head + np.concatenate(self._ranks).tobytes()
         self._writer.write(self._position, table)
-        self._writer.sync()  # before it is let go: a full disk may say so only now, and `discard` then takes the file away
+        self._sync.finish()  # before it is let go: a full disk may say so only now, and `discard` then takes the file away
         self._files.sync(self._directory)
         self._writer.close()
-        self._writer = None
+        self._writer = self._sync = None
         reach("live-after-staging")
         size = self._position + len(table)
         rows = sum(map(len, self._ranks))
@@ -88,9 +92,10 @@ class StagedWriter:
 
     def discard(self) -> None:
         """Give up what was written and is not finished."""
-        if self._writer is not None:
+        if self._writer is not None and self._sync is not None:
+            self._sync.give_up()
             self._writer.close()
-            self._writer = None
+            self._writer = self._sync = None
             self._files.unlink(self._path)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.batch.early_log_sync import EarlyLogSync
 from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_message
 from storage.batch.stretches import RowSlice, cut_slices, runs_between, runs_from
 from storage.failpoints import reach
@@ -123,7 +124,7 @@ def append_slices(
     )
     readable_rows = 0 if goes_on is not None and shared.is_shared else _READABLE_ROWS
     any_record = writer.settings.encode(outgoing_ledger_message(LedgerStatement(SLICE, batch, 0), now_ms=0))
-    with closing(_loaded(slices)) as loaded:
+    with closing(_loaded(slices)) as loaded, EarlyLogSync(writer, shared.turn) as early:
         for part in loaded:
             with shared.turn():
                 shared.reserve_again()
@@ -134,6 +135,7 @@ def append_slices(
                 else:
                     placements += _append_slice(writer, batch, part, any_record)
                 shared.appended(part.size_bytes)
+                early.note(part.size_bytes)
                 reach("after-slice")
                 writer.make_readable(readable_rows)
     with shared.turn():

@@ -28,6 +28,7 @@ from isal import isal_zlib
 
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
+from storage.files.early_sync import EarlyFileSync
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
@@ -192,6 +193,7 @@ class SegmentWriter:
         self._full_path = f"{staged_directory(root)}/{self.path}"
         self._pool = SegmentPool(file_system, root)
         self._file: LocalWriter | None = None
+        self._sync: EarlyFileSync | None = None
         self._columns: list[BlockColumns] = []
         self._size = 0
         self._crc = 0
@@ -207,10 +209,11 @@ class SegmentWriter:
         """Write the block's records behind those before."""
         if not block.columns.row_count:
             return
-        if self._file is None:
-            self._file = self._open()
+        if self._file is None or self._sync is None:
+            self._file, self._sync = self._open()
         self._file.write(self._size, block.data)
         reach("amid-staging")
+        self._sync.note(len(block.data))
         self._crc = isal_zlib.crc32(block.data, self._crc)
         self._size += len(block.data)
         self._note(block.columns, block, 0, block.columns.row_count - 1)
@@ -220,7 +223,7 @@ class SegmentWriter:
         if not columns.row_count:
             return
         if self._file is None:
-            self._file = self._open(is_short=True)
+            self._file, self._sync = self._open(is_short=True)
         rows = np.flatnonzero(halves.columns.transaction_states == TRANSACTION_COMMIT)
         self._note(columns, halves, int(rows[0]), int(rows[-1]))
 
@@ -234,13 +237,13 @@ class SegmentWriter:
 
     def finish(self) -> StagedSegment | None:
         """Put the segment on the disk and say what it holds; None, and no file, if nothing was appended."""
-        if self._file is None or self._first is None or self._last is None:
+        if self._file is None or self._sync is None or self._first is None or self._last is None:
             return None
         columns = encode_columns(_concatenated(self._columns))
         self._file.write(self._size, columns)
-        self._file.sync()
+        self._sync.finish()
         self._file.close()
-        self._file = None
+        self._file = self._sync = None
         self._file_system.sync(self._directory)
         reach("after-staging")
         return StagedSegment(
@@ -256,12 +259,13 @@ class SegmentWriter:
 
     def discard(self) -> None:
         """Give up what was written; the file goes to the pool."""
-        if self._file is not None:
+        if self._file is not None and self._sync is not None:
+            self._sync.give_up()
             self._file.close()
-            self._file = None
+            self._file = self._sync = None
             self._pool.give_back(self.path)
 
-    def _open(self, *, is_short: bool = False) -> LocalWriter:
+    def _open(self, *, is_short: bool = False) -> tuple[LocalWriter, EarlyFileSync]:
         refuse_links(self._file_system, self._root)
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
@@ -272,7 +276,8 @@ class SegmentWriter:
             self._file_system.make_directories(directory)
         if not self._pool.take(self.path, is_short=is_short):
             self._file_system.create_file(self._full_path, 0)
-        return self._file_system.open_for_writing(self._full_path)
+        file = self._file_system.open_for_writing(self._full_path)
+        return file, EarlyFileSync(file)
 
 
 class SegmentReader:

@@ -50,11 +50,14 @@ def append_transactions(
 
     def nobody_else_commits() -> bool:
         """Under the put lock: whether others have committed none of the halves since this was asked last."""
-        before = np.count_nonzero(committed < 0)
-        for start, end in shared.take_stretches() if len(half_offsets) else ():
-            found = commit_places(writer.log, start, end, half_offsets)
-            committed[:] = np.where(committed < 0, found, committed)
-        return int(np.count_nonzero(committed < 0)) == before
+        stretches = shared.take_stretches() if len(half_offsets) else []
+        if not stretches:
+            return True
+        open_before = np.count_nonzero(committed < 0)
+        for start, end in stretches:
+            theirs = commit_places(writer.log, start, end, half_offsets)
+            committed[:] = np.where(committed < 0, theirs, committed)
+        return int(np.count_nonzero(committed < 0)) == open_before
 
     with shared.turn():
         nobody_else_commits()

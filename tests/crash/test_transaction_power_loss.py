@@ -18,6 +18,8 @@ from storage.batch.intent import load_intents
 from storage.batch.ledger import Batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.files import early_sync
+from storage.files.early_sync import EARLY_BYTES
 from storage.format.record import Message
 from storage.format.record_block import encode_block
 from storage.put.half_ends import with_states
@@ -111,10 +113,15 @@ def batches_there(store: MessageStore) -> set[int]:
     return there
 
 
-@pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    ("sync_flush", "early_bytes"),
+    [(False, EARLY_BYTES), (True, EARLY_BYTES), (True, 1)],
+    ids=["ASYNC_FLUSH", "SYNC_FLUSH", "SYNC_FLUSH, synced early"],
+)
 def test_power_is_lost_while_transactions_are_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, early_bytes: int
 ) -> None:
+    monkeypatch.setattr(early_sync, "EARLY_BYTES", early_bytes)
     monkeypatch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)
     monkeypatch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
     files = CrashFileSystem(str(SinkStore.make_place(tmp_path)))
@@ -122,6 +129,10 @@ def test_power_is_lost_while_transactions_are_committed(
     for batch in range(BATCHES):
         assert not commit(recorded, batch)
         files.mark(f"acknowledged {batch}")
+    syncs = [
+        operation for operation in files.operations if operation.kind == "sync" and "/commitlog/" in operation.path
+    ]
+    assert len(syncs) > 40 or early_bytes > 1, "37 without early ones, and each batch has two passes"
     for number, marks, disk in files.states():
         if number % STRIDE == STRIDE // 2:
             choice = random.Random(f"{number} {sync_flush}")

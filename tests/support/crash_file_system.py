@@ -8,6 +8,7 @@ puts it in the directory's place.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 
@@ -41,6 +42,7 @@ class CrashFileSystem(LocalFileSystem):
         self.forgets: Callable[[str], bool] = lambda path: False
         """A planted fault: syncs of these paths are left out."""
         self.operations: list[Operation] = []
+        self._recording = threading.Lock()
         if disk is None:
             disk = Disk.of_directory(root)
         else:
@@ -56,11 +58,12 @@ class CrashFileSystem(LocalFileSystem):
         """Remember what was done; what the base class did by the way (files opened to be made, new directories) comes first."""
         if not self.holds(operation.path):
             return
-        self._notice_directories(os.path.dirname(operation.path))
-        self._notice_directories(os.path.dirname(operation.new_path or operation.path))
-        if operation.kind in ("write", "sync", "fail-sync"):
-            self._notice(operation)
-        self._keep(operation)
+        with self._recording:  # some sync in another thread
+            self._notice_directories(os.path.dirname(operation.path))
+            self._notice_directories(os.path.dirname(operation.new_path or operation.path))
+            if operation.kind in ("write", "sync", "fail-sync"):
+                self._notice(operation)
+            self._keep(operation)
 
     def mark(self, text: str) -> None:
         """A note of the test's between two operations."""

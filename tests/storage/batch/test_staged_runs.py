@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storage import open_store
+from storage.batch import staged_runs
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_batch import StagedBatch
@@ -107,6 +108,23 @@ def test_halves_that_have_changed_are_noticed_when_their_commits_are_read(tmp_pa
         into = np.empty(int(runs[1].columns.sizes_bytes.sum()), np.uint8)
         with pytest.raises(CorruptRecordError, match="data CRC"):
             runs[1].read(0, len(into), into)
+
+
+@pytest.mark.parametrize("many_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_segment_is_compared_with_its_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many_bytes: int
+) -> None:
+    monkeypatch.setattr(staged_runs, "_MANY_BYTES", many_bytes)
+    segments = stage(tmp_path, [prepared(40), prepared(23, 1)])
+    with ExitStack() as resources:
+        staged = open_runs(FILES, str(tmp_path), segments, resources)
+        staged.verify_data()
+        path = tmp_path / "spark_mq" / "staged" / segments[number].path
+        with path.open("r+b") as file:
+            file.write(b"\xff")
+        with pytest.raises(CorruptRecordError, match="data CRC"):
+            staged.verify_data()
 
 
 def test_who_writes_little_takes_the_shortest_file_of_the_pool(tmp_path: Path) -> None:
