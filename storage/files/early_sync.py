@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 from storage.files.local_files import LocalWriter
-from storage.files.sync_gate import SyncGate
 
 EARLY_BYTES = 32 << 20
 """After so many more bytes, if no sync is running; what is shorter is synced once."""
 
 
 class EarlySync:
-    """Syncs one after the other, in another thread. Not thread-safe; `wait` comes last."""
+    """Syncs one after the other, in another thread. Not thread-safe. `wait`, then `end` come last."""
 
     def __init__(self, begin: Callable[[], Callable[[], None]], end: Callable[[BaseException | None], None]) -> None:
         """`begin` looks at what is to be synced and gives what does it, for the other thread; `end` is told how that ended."""
@@ -49,8 +47,9 @@ class EarlyFileSync:
     """The syncs of one file. `finish` or `give_up` comes last."""
 
     def __init__(self, file: LocalWriter) -> None:
-        self._sync = partial(SyncGate().run, file.sync)
-        self._early = EarlySync(lambda: self._sync, lambda error: None)  # the gate tells the next of it
+        self._file = file
+        self._failure: BaseException | None = None
+        self._early = EarlySync(lambda: file.sync, self._end)
 
     def note(self, size_bytes: int) -> None:
         """So many bytes more have been written."""
@@ -59,8 +58,14 @@ class EarlyFileSync:
     def finish(self) -> None:
         """Returns when all that was written is on the disk. Raises OSError where any sync has failed."""
         self.give_up()
-        self._sync()
+        if self._failure is not None:  # a system tells of it once; the next sync would say that all is well
+            raise self._failure
+        self._file.sync()
 
     def give_up(self) -> None:
         """Returns when nobody syncs the file any more."""
         self._early.wait()
+        self._early.end()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._failure = self._failure or error

@@ -31,7 +31,7 @@ class Synced(LocalWriter):
         assert self.may_end.wait(PATIENCE_S)
         if self.fails:
             self.fails = False
-            raise OSError(errno.EIO, "planted")
+            raise OSError(errno.ENOSPC, "planted")
         super().sync()
 
 
@@ -74,8 +74,9 @@ def test_a_failure_in_between_fails_the_last_sync_too(file: Synced) -> None:
     file.fails = True
     sync = EarlyFileSync(file)
     sync.note(100)
-    with pytest.raises(OSError, match="planted"):
+    with pytest.raises(OSError, match="planted") as raised:
         sync.finish()
+    assert raised.value.errno == errno.ENOSPC, "what a full disk says"
     assert len(file.threads) == 1
 
 
