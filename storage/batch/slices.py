@@ -135,7 +135,8 @@ def append_slices(
                 else:
                     placements += _append_slice(writer, batch, part, any_record)
                 shared.appended(part.size_bytes)
-                early.note(part.size_bytes)
+                if readable_rows:  # else it is synced at once
+                    early.note(part.size_bytes)
                 reach("after-slice")
                 writer.make_readable(readable_rows)
     with shared.turn():

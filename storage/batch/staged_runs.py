@@ -1,7 +1,9 @@
 """The segments of a batch as the runs that go into the log: of commits without records of their own, those made of their halves.
 
-halves of task 0 · halves of task 1 · columns of the commits of 0 · of 1    segments
-halves of task 0 · halves of task 1 · commits of 0 · commits of 1           runs
+    halves of task 0 · halves of task 1 · columns of the commits of 0 · of 1    segments
+    halves of task 0 · halves of task 1 · commits of 0 · commits of 1           runs
+
+A version before has staged commits as records; those are runs as they are.
 """
 
 from __future__ import annotations
@@ -52,15 +54,21 @@ def open_runs(
 def _runs(readers: Sequence[SegmentReader]) -> Iterable[RecordRun]:
     halves = iter([reader for reader in readers if _commit_count(reader)])
     for reader in readers:
-        segment = reader.segment
-        if segment.data_size_bytes or not segment.rows:
+        own = next(halves, None) if reader.columns.transaction_states is None else None
+        if reader.segment.has_records:
             yield reader
-            continue
-        try:
-            yield CommitsOfHalves(next(halves), reader.columns)
-        except (StopIteration, ValueError) as error:
-            wanted = f"the commits of {segment.rows} halves of the batch"
-            raise CorruptRecordError("columns", 0, wanted, str(error) or "no such halves", segment.path) from error
+        else:
+            yield _commits(own, reader)
+
+
+def _commits(halves: SegmentReader | None, commits: SegmentReader) -> CommitsOfHalves:
+    wanted = f"the commits of {commits.segment.rows} halves of the batch"
+    if halves is None:
+        raise CorruptRecordError("columns", 0, wanted, "no such halves", commits.segment.path)
+    try:
+        return CommitsOfHalves(halves, commits.columns)
+    except ValueError as error:
+        raise CorruptRecordError("columns", 0, wanted, str(error), commits.segment.path) from error
 
 
 def _commit_count(reader: SegmentReader) -> int:

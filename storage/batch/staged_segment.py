@@ -61,18 +61,27 @@ class StagedSegment(NamedTuple):
     columns_crc: int
     first_unique_key: str
     last_unique_key: str
+    has_records: bool = True
+    """Else it has the columns of commits, whose records are made of the batch's half messages."""
 
     @classmethod
     def from_json(cls, values: Any) -> StagedSegment:
-        """From the list of its values; ValueError where it is none, or where its path leads elsewhere."""
-        kinds = (str, int, int, int, int, int, str, str)
-        if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+        """From the list of its values; ValueError where it is none, or where its path leads elsewhere.
+
+        A version before has not written the last value. It takes no list that has it: it would make records of columns.
+        """
+        kinds = (str, int, int, int, int, int, str, str, bool)
+        if not isinstance(values, list) or [type(value) for value in values] not in (list(kinds), list(kinds[:-1])):
             raise ValueError(f"a staged segment is a list of {len(kinds)} values, found {values!r:.200}")
         segment = cls(*values)
         if not _PATH.fullmatch(segment.path):
             raise ValueError(f"{segment.path!r:.200} is no path of a staged segment")
         if min(segment[1:4]) < 0:
             raise ValueError(f"{segment.path}: a size is negative")
+        if not segment.has_records and segment.data_size_bytes:
+            raise ValueError(
+                f"{segment.path}: a staged segment without records has {segment.data_size_bytes} bytes of them"
+            )
         return segment
 
 
@@ -198,7 +207,7 @@ class SegmentWriter:
         self._size = 0
         self._crc = 0
         self._first: np.ndarray | None = None
-        """The first record."""
+        """The first record; of commits the first half."""
         self._last: np.ndarray | None = None
 
     @property
@@ -255,6 +264,7 @@ class SegmentWriter:
             isal_zlib.crc32(columns),
             _unique_key(self._first),
             _unique_key(self._last),
+            has_records=self._size > 0,
         )
 
     def discard(self) -> None:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.errors import CorruptRecordError
 from storage.files.file_system import Scratch
 from storage.format.commit_records import write_commits
 from storage.format.layout import row_windows
-from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, stamp_halves
+from storage.format.record_block import BlockColumns, QueueFields, RecordBlock, RecordRun, stamp_halves
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.log.placement import Placement
 from storage.messages.inner_messages import InnerMessages, outgoing_messages
@@ -53,11 +54,14 @@ class CommitsOfHalves:
     """The commits of those halves of a run whose state says so, as records made of the halves' as they are read."""
 
     def __init__(self, halves: RecordRun, columns: BlockColumns) -> None:
-        """`columns` are the commits'. Raises ValueError where they are not as many as the halves that are committed."""
+        """`columns` are the commits'. Raises ValueError where they are not those of the halves that are committed."""
         states = halves.columns.transaction_states
         self._rows = np.flatnonzero(states == TRANSACTION_COMMIT)
         if len(self._rows) != columns.row_count:
             raise ValueError(f"{columns.row_count} commits for {len(self._rows)} halves that are committed")
+        rests = _sizes_but_for_names(halves.columns)[self._rows]
+        if (differs := rests != _sizes_but_for_names(columns)).any():
+            raise ValueError(f"{np.count_nonzero(differs)} commits of another size than their halves")
         self._halves = halves
         self._half_edges = _edges_of(halves.columns)
         self._edges = _edges_of(columns)
@@ -68,6 +72,7 @@ class CommitsOfHalves:
         """Copy bytes [start, end) of the records, which are whole records, not stamped yet.
 
         Reads all halves from the one behind the last that was committed before: who reads all commits in their order reads all halves.
+        Raises CorruptRecordError where halves are not what they were.
         """
         first, last = np.searchsorted(self._edges, (start, end)).tolist()
         if first == last:
@@ -83,12 +88,21 @@ class CommitsOfHalves:
             one, other = np.searchsorted(rows, (half + window.start, half + window.stop)).tolist()
             made = slice(*(self._edges[first + row] - start for row in (one, other)))
             codes = self.columns.queue_codes[first + one : first + other]
-            write_commits(into[made], data, self._half_edges[rows[one:other]] - begin, self.columns.queues, codes)
+            positions = self._half_edges[rows[one:other]] - begin
+            try:
+                write_commits(into[made], data, positions, self.columns.queues, codes)
+            except (ValueError, IndexError) as error:
+                raise CorruptRecordError("half messages", begin, "those that were staged", str(error)) from error
 
 
 def _edges_of(columns: BlockColumns) -> np.ndarray:
     """Where each record of a run begins, and where the last ends."""
     return np.concatenate([[0], np.cumsum(columns.sizes_bytes, dtype=np.int64)])
+
+
+def _sizes_but_for_names(columns: BlockColumns) -> np.ndarray:
+    names = np.array([len(name) for name in QueueFields.of(columns.queues).names], np.int64)
+    return np.asarray(columns.sizes_bytes - names[columns.queue_codes])
 
 
 class CommitRun:

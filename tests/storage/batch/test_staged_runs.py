@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from storage.batch.staged_runs import open_runs
 from storage.batch.staged_segment import SegmentPool, SegmentReader, SegmentWriter, StagedSegment
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record_block import encode_block
+from storage.format.record_block import RecordRun, encode_block
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows, Prepared
@@ -44,8 +45,8 @@ def prepared(count: int, first: int = 0, *, state: str | None = None) -> Prepare
     return MessageRows(rules, bytes([first]) * 10).prepare(rows, NOW_MS)
 
 
-def stage(root: Path, tasks: list[Prepared], *, as_records: bool = False) -> list[StagedSegment]:
-    """Halves of all tasks, then their commits."""
+def stage(root: Path, tasks: list[Prepared], *, as_records: Collection[int] = ()) -> list[StagedSegment]:
+    """Halves of all tasks, then their commits, of some tasks as records."""
     settings = put_settings(str(root), load_config(str(root), read_bytes=FILES.read_file), FILES)
     found: list[list[StagedSegment]] = [[], []]
     for number, rows in enumerate(tasks):
@@ -53,7 +54,7 @@ def stage(root: Path, tasks: list[Prepared], *, as_records: bool = False) -> lis
         writers = [SegmentWriter(FILES, str(root), SINK, f"0-{number}-{kind}") for kind in ("halves", "commits")]
         halves = with_states(encode_block(rows.messages, settings.host), rows.commits.states)
         writers[0].append(halves)
-        if as_records:
+        if number in as_records:
             writers[1].append(encode_block(rows.commits.messages, settings.host))
         else:
             writers[1].append_commits(halves, settings.columns_of(rows.commits.messages))
@@ -62,12 +63,10 @@ def stage(root: Path, tasks: list[Prepared], *, as_records: bool = False) -> lis
     return found[0] + found[1]
 
 
-def logged(root: Path, tasks: list[Prepared], *, as_records: bool) -> bytes:
+def logged(root: Path, tasks: list[Prepared], *, as_records: Collection[int] = ()) -> bytes:
     root.mkdir()
     segments = stage(root, tasks, as_records=as_records)
-    sizes = [(segment.rows, segment.data_size_bytes > 0) for segment in segments]
-    commits = len(segments) - len(tasks)
-    assert [has_records for _, has_records in sizes] == [True] * len(tasks) + [as_records] * commits
+    assert all((segment.data_size_bytes > 0) == segment.has_records for segment in segments)
     with open_store(root, read_only=False, create=True, clock=lambda: NOW_MS) as store:
         commit_batch(store.writer, StagedBatch(Batch("sink", "query", 0), segments, TOPICS))
         return store.log.bytes_at(0, store.log_end)
@@ -75,8 +74,8 @@ def logged(root: Path, tasks: list[Prepared], *, as_records: bool) -> bytes:
 
 def test_they_are_the_records_that_were_staged_before(tmp_path: Path) -> None:
     tasks = [prepared(40), prepared(5, 1, state="rollback"), prepared(23, 2), prepared(1, 3, state="commit")]
-    made = logged(tmp_path / "made", tasks, as_records=False)
-    assert made == logged(tmp_path / "staged", tasks, as_records=True)
+    made = logged(tmp_path / "made", tasks)
+    assert made == logged(tmp_path / "staged", tasks, as_records=range(4))
     assert made.count(b"T") > 80
 
 
@@ -84,10 +83,10 @@ def test_a_segment_of_commits_has_the_keys_of_the_first_and_the_last(tmp_path: P
     """By these the end of a batch is told."""
     of_records, made = (
         stage(tmp_path / name, [prepared(23)], as_records=as_records)[1]
-        for name, as_records in (("records", True), ("made", False))
+        for name, as_records in (("records", [0]), ("made", []))
     )
     assert of_records.last_unique_key != of_records.first_unique_key
-    assert made == of_records._replace(data_size_bytes=0, data_crc=0)
+    assert made == of_records._replace(data_size_bytes=0, data_crc=0, has_records=False)
 
 
 @pytest.mark.parametrize("kept", [[2, 3], [0, 3], [0, 2, 3]], ids=["none", "another task's", "one task's"])
@@ -95,6 +94,33 @@ def test_commits_without_their_halves_are_refused(tmp_path: Path, kept: list[int
     segments = stage(tmp_path, [prepared(40), prepared(23, 1)])
     with ExitStack() as resources, pytest.raises(CorruptRecordError, match=r"the commits of \d+ halves of the batch"):
         open_runs(FILES, str(tmp_path), [segments[number] for number in kept], resources)
+
+
+@pytest.mark.parametrize("as_records", [{0}, {1}, {2}])
+def test_tasks_of_two_versions_stage_one_batch(tmp_path: Path, as_records: set[int]) -> None:
+    """Some have staged their commits as records; the others' are made of their own halves."""
+    tasks = [prepared(40), prepared(40, 1), prepared(40, 2)]
+    found = []
+    for name, of_tasks in (("records", {0, 1, 2}), ("mixed", as_records)):
+        segments = stage(tmp_path / name, tasks, as_records=of_tasks)
+        assert [segment.has_records for segment in segments[3:]] == [number in of_tasks for number in range(3)]
+        with ExitStack() as resources:
+            runs = open_runs(FILES, str(tmp_path / name), segments, resources).runs
+            found.append([bytes_of(run) for run in runs])
+    assert found[0] == found[1]
+
+
+def bytes_of(run: RecordRun) -> bytes:
+    into = np.empty(int(run.columns.sizes_bytes.sum()), np.uint8)
+    run.read(0, len(into), into)
+    return into.tobytes()
+
+
+def test_commits_of_other_sizes_than_their_halves_are_refused(tmp_path: Path) -> None:
+    """As many, but another task's."""
+    segments = stage(tmp_path, [prepared(40), prepared(40, 11)])
+    with ExitStack() as resources, pytest.raises(CorruptRecordError, match="commits of another size"):
+        open_runs(FILES, str(tmp_path), [segments[0], segments[3]], resources)
 
 
 def test_halves_that_have_changed_are_noticed_when_their_commits_are_read(tmp_path: Path) -> None:
@@ -131,7 +157,7 @@ def test_who_writes_little_takes_the_shortest_file_of_the_pool(tmp_path: Path) -
     """Else the records of the next task would find none of their size."""
     settings = put_settings(str(tmp_path), load_config(str(tmp_path), read_bytes=FILES.read_file), FILES)
     rows = prepared(400)
-    used = stage(tmp_path, [rows, prepared(40, 1)], as_records=True)
+    used = stage(tmp_path, [rows, prepared(40, 1)], as_records=[0, 1])
     pool = SegmentPool(FILES, str(tmp_path))
     for segment in used:
         pool.give_back(segment.path)

@@ -287,12 +287,15 @@ def test_a_segment_crosses_processes_and_an_intent(tmp_path: Path) -> None:
         {"rows": True},
         {"data_size_bytes": -1},
         {"first_unique_key": None},
+        {"has_records": 1},
+        {"has_records": False},
     ],
     ids=str,
 )
 def test_what_a_file_says_of_a_segment_is_not_believed_blindly(change: dict[str, object]) -> None:
     sound = StagedSegment(f"{SINK}/0-0-0.segment", 1, 100, 50, 1, 2, "A", "B")
     assert StagedSegment.from_json(list(sound)) == sound
+    assert StagedSegment.from_json(list(sound)[:8]) == sound, "as a version before wrote it"
     with pytest.raises(ValueError, match=r"staged segment|negative"):
         StagedSegment.from_json(list(sound._replace(**change)))  # type: ignore[arg-type]
 
