@@ -17,7 +17,7 @@ from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.options import SinkOptions
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record_block import BlockColumns, RecordBlock, encode_block
+from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
 from storage.messages.retries import find_group
 from storage.put.half_ends import with_states
 from storage.put.options import PutOptions, message_rules
@@ -38,7 +38,7 @@ BATCH_PROPERTY = "SPARK_MQ_BATCH"
 class EncodedRows(NamedTuple):
     """What a batch of rows has become."""
 
-    blocks: tuple[RecordBlock, ...]
+    blocks: tuple[UnjoinedBlock, ...]
     rejected: tuple[RejectedRow, ...]
     rejected_indices: np.ndarray
     topics: Mapping[str, int]
@@ -71,7 +71,7 @@ class MessageEncoder:
 
     def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
         prepared = self._rows.prepare(from_kafka_columns(rows) if self._columns.kafka else rows, now_ms)
-        block = self._settings.encode(prepared.messages)
+        block = self._settings.encode_parts(prepared.messages)
         encoded = EncodedRows(
             (block,),
             prepared.rejected,
@@ -96,7 +96,7 @@ class ReturnEncoder:
 
     def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
         returned = self._rows.prepare(rows, now_ms)
-        blocks = tuple(encode_block(part, self._host) for part in returned.parts)
+        blocks = tuple(encode_parts(part, self._host) for part in returned.parts)
         return EncodedRows(blocks, returned.rejected, returned.rejected_indices, returned.topics)
 
 

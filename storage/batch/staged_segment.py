@@ -32,8 +32,8 @@ from storage.files.early_sync import EarlyFileSync
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.format.record import Message, decode_record
-from storage.format.record_block import BlockColumns, RecordBlock
+from storage.format.record_block import BlockColumns, UnjoinedBlock
+from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.place.own_directory import own_directory, refuse_links
 
@@ -206,43 +206,43 @@ class SegmentWriter:
         self._columns: list[BlockColumns] = []
         self._size = 0
         self._crc = 0
-        self._first: np.ndarray | None = None
-        """The first record; of commits the first half."""
-        self._last: np.ndarray | None = None
+        self._first: str | None = None
+        """The unique key of the first record; of commits that of the first half."""
+        self._last: str | None = None
 
     @property
     def row_count(self) -> int:
         return sum(columns.row_count for columns in self._columns)
 
-    def append(self, block: RecordBlock) -> None:
+    def append(self, block: UnjoinedBlock) -> None:
         """Write the block's records behind those before."""
         if not block.columns.row_count:
             return
         if self._file is None or self._sync is None:
             self._file, self._sync = self._open()
-        self._file.write(self._size, block.data)
-        reach("amid-staging")
-        self._sync.note(len(block.data))
-        self._crc = isal_zlib.crc32(block.data, self._crc)
-        self._size += len(block.data)
-        self._note(block.columns, block, 0, block.columns.row_count - 1)
+        for piece in block.parts.pieces():
+            self._crc = isal_zlib.crc32(piece, self._crc)
+            self._file.write(self._size, piece)
+            self._size += len(piece)
+            reach("amid-staging")
+            self._sync.note(len(piece))
+        self._note(block.columns, block.parts, 0, block.columns.row_count - 1)
 
-    def append_commits(self, halves: RecordBlock, columns: BlockColumns) -> None:
+    def append_commits(self, halves: UnjoinedBlock, columns: BlockColumns) -> None:
         """Have the segment hold the columns of these halves' commits, whose records are made of the halves in another segment."""
         if not columns.row_count:
             return
         if self._file is None:
             self._file, self._sync = self._open(is_short=True)
         rows = np.flatnonzero(halves.columns.transaction_states == TRANSACTION_COMMIT)
-        self._note(columns, halves, int(rows[0]), int(rows[-1]))
+        self._note(columns, halves.parts, int(rows[0]), int(rows[-1]))
 
-    def _note(self, columns: BlockColumns, records: RecordBlock, first: int, last: int) -> None:
+    def _note(self, columns: BlockColumns, records: RecordParts, first: int, last: int) -> None:
         """Rows with these columns, the first and the last of which have the keys of these records."""
         self._columns.append(columns)
-        ends = np.cumsum(records.columns.sizes_bytes, dtype=np.int64)
         if self._first is None:
-            self._first = records.data[int(ends[first] - records.columns.sizes_bytes[first]) : int(ends[first])].copy()
-        self._last = records.data[int(ends[last] - records.columns.sizes_bytes[last]) : int(ends[last])].copy()
+            self._first = records.unique_key(first)
+        self._last = records.unique_key(last)
 
     def finish(self) -> StagedSegment | None:
         """Put the segment on the disk and say what it holds; None, and no file, if nothing was appended."""
@@ -262,8 +262,8 @@ class SegmentWriter:
             len(columns),
             self._crc,
             isal_zlib.crc32(columns),
-            _unique_key(self._first),
-            _unique_key(self._last),
+            self._first,
+            self._last,
             has_records=self._size > 0,
         )
 
@@ -427,9 +427,3 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         else np.concatenate([block.transaction_states for block in blocks]),
         blocks[0].has_crc,
     )
-
-
-def _unique_key(record: np.ndarray) -> str:
-    message = decode_record(record.tobytes(), check_crc=False)
-    assert isinstance(message, Message), "a block holds whole records"
-    return message.unique_key or ""

@@ -14,7 +14,8 @@ from storage.format.kernels.compiled import ENTER, as_int64, sealed
 from storage.format.layout import view_at
 from storage.format.record import HEADERS, HOST_FLAGS
 from storage.format.record_batch import Records
-from storage.format.record_block import QueueFields, joined
+from storage.format.record_block import QueueFields
+from storage.format.record_parts import joined
 from storage.format.sys_flag import committed_flags
 
 

@@ -11,7 +11,6 @@ Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,11 +20,12 @@ from isal import isal_zlib
 
 from storage.format.few import is_few
 from storage.format.java_hash import CRC_MASK, crcs_between
-from storage.format.kernels.compiled import ENCODE, ENTER, as_int32, as_int64, sealed, strings_of
+from storage.format.kernels.compiled import ENTER, as_int64
 from storage.format.layout import struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, V4_HOST_SIZE, V6_HOST_SIZE
+from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
@@ -116,6 +116,13 @@ class RecordBlock(NamedTuple):
         into[:] = self.data[start:end]
 
 
+class UnjoinedBlock(NamedTuple):
+    """Records in their parts, not stamped yet."""
+
+    columns: BlockColumns
+    parts: RecordParts
+
+
 class OwnBlock(NamedTuple):
     """Records in memory that belong to whoever appends them: they are stamped where they are, without a copy."""
 
@@ -173,6 +180,12 @@ def columns_of(messages: OutgoingMessages, host: bytes) -> BlockColumns:
 
 def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     """The records of these messages, stored at `host`: 4 or 16 bytes of address and 4 of port."""
+    columns, parts = encode_parts(messages, host)
+    return RecordBlock(columns, parts.joined())
+
+
+def encode_parts(messages: OutgoingMessages, host: bytes) -> UnjoinedBlock:
+    """The same records, to be joined piece after piece."""
     queues, host_flags = QueueFields.of(messages.queues), _host_flags(messages, host)
     sizes = _sizes(messages, host, queues)
     header = np.zeros(len(messages.queue_codes), HEADERS[host_flags])
@@ -187,11 +200,8 @@ def encode_block(messages: OutgoingMessages, host: bytes) -> RecordBlock:
     header["reconsume_times"] = messages.reconsume_times
     header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
     header["body_size_bytes"] = sizes.bodies
-    data = _joined_by_kernel(messages, header, queues.names, sizes.records)
-    if data is None:
-        header["body_crc"] = body_crcs(messages.bodies)
-        data = joined(header, messages.bodies, queues.names, messages.queue_codes, messages.properties)
-    return RecordBlock(_columns(messages, host, sizes), data)
+    parts = RecordParts(header, messages.bodies, queues.names, messages.queue_codes, messages.properties)
+    return UnjoinedBlock(_columns(messages, host, sizes), parts)
 
 
 def _born_size(messages: OutgoingMessages, host: bytes) -> int:
@@ -226,48 +236,6 @@ def _columns(messages: OutgoingMessages, host: bytes, sizes: _Sizes) -> BlockCol
     )
 
 
-def joined(
-    header: np.ndarray, bodies: pa.Array, names: list[bytes], name_codes: np.ndarray, properties: pa.Array
-) -> np.ndarray:
-    """Records back to back: n headers, complete; n bodies; of each its name, by number; n properties."""
-    count = len(header)
-    encoded = pa.array(names, pa.large_binary())
-    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(name_codes))
-    property_sizes = pc.binary_length(properties).to_numpy().astype(">u2")
-    records = pc.binary_join_element_wise(
-        _fixed_binary(header.view(np.uint8), count, header.itemsize),
-        bodies.cast(pa.large_binary()),
-        named,
-        _fixed_binary(property_sizes.view(np.uint8), count, 2),
-        properties.cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
-    size = int(header["size_bytes"].astype(np.int64).sum())
-    return np.frombuffer(records.buffers()[2], np.uint8)[:size]
-
-
-def _joined_by_kernel(
-    messages: OutgoingMessages, header: np.ndarray, names: list[bytes], sizes: np.ndarray
-) -> np.ndarray | None:
-    """The same, sums of bodies and all, by a compiled kernel; None where there is none, or it does not know such rows."""
-    kernels = ENCODE.for_rows(len(header))
-    if kernels is None or messages.bodies.null_count or messages.properties.null_count:
-        return None
-    if not kernels.HAS_CRC:
-        header["body_crc"] = body_crcs(messages.bodies)
-    out = np.empty(int(sizes.sum()), np.uint8)
-    name_ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
-    size = kernels.join_records(
-        out,
-        sealed(header.view(np.uint8)),
-        strings_of(kernels, messages.bodies.cast(pa.large_binary()))[0],
-        kernels.Strings(sealed(np.frombuffer(b"".join(names), np.uint8)), sealed(name_ends)),
-        as_int32(messages.queue_codes),
-        strings_of(kernels, messages.properties.cast(pa.large_binary()))[0],
-    )
-    return out if size == len(out) else None
-
-
 def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock:
     """The block's one record with another body and born time; the same as encoding it anew, at a small part of the cost."""
     flags = int(view_at(block.data, np.array([SYS_FLAG_POSITION]), _FLAGS)[0])
@@ -286,22 +254,6 @@ def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock
 def encoded_name(topic: bytes) -> bytes:
     """The topic as it stands in a record, its length before it."""
     return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big") + topic
-
-
-def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:
-    offsets = np.arange(0, count * width + 1, width, dtype=np.int64)
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def body_crcs(bodies: pa.Array) -> np.ndarray:
-    """`body_crc` of each body, int32."""
-    offset_type = np.int64 if pa.types.is_large_binary(bodies.type) else np.int32
-    _, offsets_buffer, data_buffer = bodies.buffers()
-    width = np.dtype(offset_type).itemsize
-    offsets = np.frombuffer(offsets_buffer, offset_type, len(bodies) + 1, offset=width * bodies.offset).tolist()
-    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
-    parts = map(data.__getitem__, map(slice, offsets, islice(offsets, 1, None)))
-    return (np.fromiter(map(isal_zlib.crc32, parts), np.uint32, len(bodies)) & CRC_MASK).astype(np.int32)
 
 
 def stamp(

@@ -10,7 +10,7 @@ Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMess
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from storage.errors import CorruptRecordError
 from storage.files.file_system import Scratch
 from storage.format.commit_records import write_commits
 from storage.format.layout import row_windows
-from storage.format.record_block import BlockColumns, QueueFields, RecordBlock, RecordRun, stamp_halves
+from storage.format.record_block import BlockColumns, QueueFields, RecordBlock, RecordRun, UnjoinedBlock, stamp_halves
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.log.placement import Placement
 from storage.messages.inner_messages import InnerMessages, outgoing_messages
@@ -28,6 +28,7 @@ from storage.put.settings import PutSettings
 _WINDOW_BYTES = 768 << 10
 """Of halves, read and made commits of at a time: they stay in a core's cache."""
 _LONGEST_OFFSET = len("9223372036854775807,")
+_Halves = TypeVar("_Halves", RecordBlock, UnjoinedBlock)
 
 
 class HalfPlaces(NamedTuple):
@@ -153,7 +154,7 @@ def halves_and_rest(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[Re
     return halves, list(runs[len(halves) :])
 
 
-def with_states(halves: RecordBlock, states: np.ndarray) -> RecordBlock:
+def with_states(halves: _Halves, states: np.ndarray) -> _Halves:
     """The halves with how each of them ends."""
     return halves._replace(columns=halves.columns._replace(transaction_states=states))
 

@@ -14,7 +14,15 @@ from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritable
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
-from storage.format.record_block import BlockColumns, OutgoingMessages, RecordBlock, columns_of, encode_block
+from storage.format.record_block import (
+    BlockColumns,
+    OutgoingMessages,
+    RecordBlock,
+    UnjoinedBlock,
+    columns_of,
+    encode_block,
+    encode_parts,
+)
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.messages.half_messages import takes_transactions
@@ -95,13 +103,20 @@ class PutSettings:
 
     def encode(self, messages: OutgoingMessages) -> RecordBlock:
         """The messages as records of this store. PutRefusedError for a topic that its broker cannot read."""
-        self.refuse_unreadable(messages.queues)
-        return encode_block(messages.with_crc_room() if self.appends_crc else messages, self.host)
+        return encode_block(self._taken(messages), self.host)
+
+    def encode_parts(self, messages: OutgoingMessages) -> UnjoinedBlock:
+        """The same records, to be joined piece after piece. Raises as `encode`."""
+        return encode_parts(self._taken(messages), self.host)
 
     def columns_of(self, messages: OutgoingMessages) -> BlockColumns:
         """What placing and dispatching these records needs, where the records are made of others later. Raises as `encode`."""
+        return columns_of(self._taken(messages), self.host)
+
+    def _taken(self, messages: OutgoingMessages) -> OutgoingMessages:
+        """The messages as the store takes them."""
         self.refuse_unreadable(messages.queues)
-        return columns_of(messages.with_crc_room() if self.appends_crc else messages, self.host)
+        return messages.with_crc_room() if self.appends_crc else messages
 
     def refuse_unreadable(self, queues: Iterable[tuple[str, int]]) -> None:
         """PutRefusedError for a topic that its broker cannot read."""

@@ -21,7 +21,7 @@ from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_dige
 from storage.files import early_sync
 from storage.files.early_sync import EARLY_BYTES
 from storage.format.record import Message
-from storage.format.record_block import encode_block
+from storage.format.record_block import encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows
@@ -63,7 +63,7 @@ def stage(store: SinkStore, batch: int) -> list[StagedSegment]:
     )
     prepared = MessageRows(rules, digest[:6] + batch.to_bytes(4, "big")).prepare(rows, 1_700_000_000_000)
     assert prepared.commits is not None
-    halves = with_states(encode_block(prepared.messages, settings.host), prepared.commits.states)
+    halves = with_states(encode_parts(prepared.messages, settings.host), prepared.commits.states)
     of_halves, of_commits = (
         SegmentWriter(files, store.root, digest.hex(), f"{batch}-0-{name}-{store.now_ms()}")
         for name in ("halves", "commits")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message, decode_record, encode_record
-from storage.format.record_block import OutgoingMessages, RecordBlock, body_crcs, encode_block, stamp, with_body
+from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, stamp, with_body
+from storage.format.record_parts import body_crcs
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import HOST_V4, HOST_V6, make_message

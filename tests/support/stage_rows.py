@@ -17,7 +17,7 @@ from storage import StoreConfig
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record_block import RecordBlock
+from storage.format.record_block import RecordBlock, UnjoinedBlock
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows
 from storage.rows.rules import MessageRules
@@ -65,7 +65,7 @@ def stage_partition(
     """One attempt of one task: its rows, durably staged. The same rows get the same unique keys and queues each time."""
     writer = _attempt(file_system, root, rows, partition)
     try:
-        for block in blocks(file_system, root, config, rows, partition, queue_count=queue_count):
+        for block in unjoined_blocks(file_system, root, config, rows, partition, queue_count=queue_count):
             writer.append(block)
         segment = writer.finish()
     except BaseException:  # as a sink's task does
@@ -80,7 +80,7 @@ def leave_half_staged(
 ) -> SegmentWriter:
     """An attempt that nobody waits for any more: some of its rows are written, it may go on, and it is never reported."""
     writer = _attempt(file_system, root, rows, partition)
-    writer.append(next(blocks(file_system, root, config, rows, partition)))
+    writer.append(next(unjoined_blocks(file_system, root, config, rows, partition)))
     return writer
 
 
@@ -100,6 +100,21 @@ def blocks(
     block_rows: int = 16,
 ) -> Iterator[RecordBlock]:
     """A partition's rows as records that a writer can append."""
+    made = unjoined_blocks(file_system, root, config, rows, partition, queue_count=queue_count, block_rows=block_rows)
+    return (RecordBlock(block.columns, block.parts.joined()) for block in made)
+
+
+def unjoined_blocks(
+    file_system: LocalFileSystem,
+    root: str,
+    config: StoreConfig,
+    rows: BatchRows,
+    partition: int,
+    *,
+    queue_count: int = 4,
+    block_rows: int = 16,
+) -> Iterator[UnjoinedBlock]:
+    """A partition's rows as records that can be staged."""
     settings = put_settings(root, config, file_system)
     rules = MessageRules(
         topics=settings.topics.topics,
@@ -115,7 +130,7 @@ def blocks(
     for start in range(0, len(staged), block_rows):
         prepared = messages.prepare(_table(staged[start : start + block_rows]), BORN_MS)
         assert prepared.rejected == ()
-        yield settings.encode(prepared.messages)
+        yield settings.encode_parts(prepared.messages)
 
 
 def stage(

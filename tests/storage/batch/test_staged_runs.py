@@ -19,7 +19,7 @@ from storage.batch.staged_runs import open_runs
 from storage.batch.staged_segment import SegmentPool, SegmentReader, SegmentWriter, StagedSegment
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record_block import RecordRun, encode_block
+from storage.format.record_block import RecordRun, encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
 from storage.rows.messages import MessageRows, Prepared
@@ -52,10 +52,10 @@ def stage(root: Path, tasks: list[Prepared], *, as_records: Collection[int] = ()
     for number, rows in enumerate(tasks):
         assert rows.commits is not None
         writers = [SegmentWriter(FILES, str(root), SINK, f"0-{number}-{kind}") for kind in ("halves", "commits")]
-        halves = with_states(encode_block(rows.messages, settings.host), rows.commits.states)
+        halves = with_states(encode_parts(rows.messages, settings.host), rows.commits.states)
         writers[0].append(halves)
         if number in as_records:
-            writers[1].append(encode_block(rows.commits.messages, settings.host))
+            writers[1].append(encode_parts(rows.commits.messages, settings.host))
         else:
             writers[1].append_commits(halves, settings.columns_of(rows.commits.messages))
         for kind, writer in enumerate(writers):
@@ -163,7 +163,7 @@ def test_who_writes_little_takes_the_shortest_file_of_the_pool(tmp_path: Path) -
         pool.give_back(segment.path)
     lengths = sorted(path.stat().st_size for path in Path(pool.directory).iterdir())
     assert rows.commits is not None
-    halves = with_states(encode_block(rows.messages, settings.host), rows.commits.states)
+    halves = with_states(encode_parts(rows.messages, settings.host), rows.commits.states)
     writer = SegmentWriter(FILES, str(tmp_path), SINK, "1-0-commits")
     writer.append_commits(halves, settings.columns_of(rows.commits.messages))
     assert sorted(path.stat().st_size for path in Path(pool.directory).iterdir()) == lengths[1:]

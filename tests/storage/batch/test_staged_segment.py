@@ -26,20 +26,22 @@ from storage.errors import CorruptRecordError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.record import Message, decode_record
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.format.record_block import OutgoingMessages, UnjoinedBlock, encode_parts
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 SINK = sink_digest("sink", "query").hex()
 FILES = LocalFileSystem()
 
 
-def block(bodies: list[bytes], *, topic: str = "T", queue_ids: list[int] | None = None, first: int = 0) -> RecordBlock:
+def block(
+    bodies: list[bytes], *, topic: str = "T", queue_ids: list[int] | None = None, first: int = 0
+) -> UnjoinedBlock:
     """Messages of one topic with the unique keys K`first`, …, tags and two index keys each."""
     ids = queue_ids or [0] * len(bodies)
     queues = tuple((topic, queue_id) for queue_id in dict.fromkeys(ids))
     keys = [f"K{first + row:031d}" for row in range(len(bodies))]
     count = len(bodies)
-    return encode_block(
+    return encode_parts(
         OutgoingMessages(
             queues=queues,
             queue_codes=np.array([queues.index((topic, queue_id)) for queue_id in ids], np.int32),
@@ -56,7 +58,7 @@ def block(bodies: list[bytes], *, topic: str = "T", queue_ids: list[int] | None 
     )
 
 
-def stage(root: Path, name: str, *blocks: RecordBlock) -> StagedSegment:
+def stage(root: Path, name: str, *blocks: UnjoinedBlock) -> StagedSegment:
     writer = SegmentWriter(FILES, str(root), SINK, name)
     for one in blocks:
         writer.append(one)

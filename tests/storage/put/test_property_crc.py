@@ -106,7 +106,7 @@ def staged(store: MessageStore, batch: Batch, bodies: list[bytes], name: str, **
     rows = MessageRows(message_rules(settings, PutOptions()), bytes([batch.batch_id]) * 10)
     prepared = rows.prepare(table(bodies, **columns).combine_chunks().to_batches()[0], 1)
     writer = SegmentWriter(LocalFileSystem(), store.root, sink_digest(*batch[:2]).hex(), name)
-    writer.append(settings.encode(prepared.messages))
+    writer.append(settings.encode_parts(prepared.messages))
     segment = writer.finish()
     assert segment is not None
     return segment
