@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.format import message_keys as keys_module
-from storage.format import property_encoding, record_block
+from storage.format import property_encoding, record_parts
 from storage.format.java_hash import string_hash, string_hashes
 from storage.format.kernels.compiled import ENCODE, sealed, strings_of
 from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.property_encoding import encode_columns
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block
+from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, encode_parts
 from storage.format.unique_key import UniqueKeys
 from storage.rows.messages import MessageRows, Prepared
 from storage.rows.rules import MessageRules, TransactionRules
@@ -123,6 +123,30 @@ def plain(columns: dict[str, Any]) -> dict[str, Any]:
 def test_records_are_the_same(case: tuple[OutgoingMessages, bytes]) -> None:
     exact, made = both(lambda: shown(encode_block(*case)))
     assert made == exact
+
+
+@settings(max_examples=EXAMPLES)
+@given(outgoing(), st.sampled_from([1, 150, 200, 400, 1_000, 10_000]))
+def test_pieces_are_the_records_in_whole_ones(case: tuple[OutgoingMessages, bytes], piece_bytes: int) -> None:
+    columns, parts = encode_parts(*case)
+    ends = {0, *np.cumsum(columns.sizes_bytes).tolist()}
+
+    def pieces() -> list[bytes]:
+        with mock.patch.object(record_parts, "PIECE_BYTES", piece_bytes):
+            return [piece.tobytes() for piece in parts.pieces()]
+
+    exact, made = both(pieces)
+    assert made == exact
+    whole, at = encode_block(*case).data.tobytes(), 0
+    for number, piece in enumerate(made):
+        assert whole[at : at + len(piece)] == piece
+        assert at + len(piece) in ends
+        assert len(piece) <= piece_bytes or len(piece) in columns.sizes_bytes.tolist()
+        if number:
+            first = int(columns.sizes_bytes[np.searchsorted(np.cumsum(columns.sizes_bytes), at, side="right")])
+            assert len(made[number - 1]) + first > piece_bytes, "the record had room in the piece before"
+        at += len(piece)
+    assert at == len(whole)
 
 
 @settings(max_examples=EXAMPLES)
@@ -243,7 +267,7 @@ def test_ordinary_rows_take_the_kernels() -> None:
         module = ENCODE.for_rows()
         assert module is not None
         with (
-            mock.patch.object(record_block, "joined", side_effect=AssertionError),
+            mock.patch.object(record_parts, "joined", side_effect=AssertionError),
             mock.patch.object(property_encoding.pc, "binary_join_element_wise", side_effect=AssertionError),
             mock.patch.object(keys_module, "_single_keys", side_effect=AssertionError),
         ):

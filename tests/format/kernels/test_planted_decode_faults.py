@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -28,15 +29,17 @@ class Fault(NamedTuple):
     kernel: str
     was: str
     becomes: str
+    part: str | None = None
+    """The function of `regular`, of which kernels are made, in whose source that stands instead."""
 
 
 FAULTS = {
     "another queue's record is taken": Fault("check", " or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id", ""),
     "a record of another place is taken": Fault("check", "!= rows.places[row]", "< 0"),
     "another topic of that length is taken": Fault("check", "topic, np.int64(0), topic_size)", "topic, np.int64(0), np.int64(0))"),
-    "IPv6 hosts are taken for IPv4": Fault("walk", "& HOST_FLAGS", "& 0"),
-    "any magic number is taken": Fault("walk", "magic != MAGIC_V1 and", "False and"),
-    "lengths need not add up": Fault("walk", "!= begin + size:", "> begin + size:"),
+    "IPv6 hosts are taken for IPv4": Fault("walk", "& HOST_FLAGS", "& 0", part="topic_of"),
+    "any magic number is taken": Fault("walk", "magic != MAGIC_V1 and", "False and", part="topic_of"),
+    "lengths need not add up": Fault("walk", "!= begin + size:", "> begin + size:", part="topic_of"),
     "a walk goes on behind what is no record": Fault("walk", "if topic_end < 0:", "if size < 0:"),
     "a walk's properties begin early": Fault("walk", "= topic_end + 2", "= topic_end + 1"),
     "the last topic is each record's": Fault("number_topics", "if ends[code] - begins[code] == size and", "if True or"),
@@ -64,28 +67,40 @@ def kernels() -> ModuleType:
 def planted(fault: Fault, kernels: ModuleType) -> Any:
     """The kernels with one of them compiled from other text."""
     module = sys.modules[getattr(kernels, fault.kernel).py_func.__module__]
-    assert module.__file__ is not None
-    with open(module.__file__, encoding="utf-8") as file:
-        source = file.read()
-    assert source.count(fault.was) == 1, "the fault's place is not found"
-    from storage.format.kernels import ground
+    from storage.format.kernels import ground, regular
 
     def of_one(*signatures: Any) -> Callable[[Any], Any]:
         compiled = compile_all(*signatures)
         return lambda function: compiled(function) if function.__name__ == fault.kernel else function
 
-    changed = source.replace(fault.was, fault.becomes).replace("\nclass ", "\n@_as_it_was\nclass ")
+    compile_all, ground.kernel = ground.kernel, of_one
+    try:
+        if fault.part is None:
+            names = names_of(module, fault.was, fault.becomes)
+        else:
+            part = names_of(regular, fault.was, fault.becomes)[fault.part]
+            with mock.patch.object(regular, fault.part, part):
+                names = names_of(module)
+    finally:
+        ground.kernel = compile_all
+    return SimpleNamespace(**vars(kernels) | {fault.kernel: names[fault.kernel]})
+
+
+def names_of(module: ModuleType, was: str = "", becomes: str = "") -> dict[str, Any]:
+    """What the module's source defines where other text stands once in it; classes are those of the module."""
+    assert module.__file__ is not None
+    with open(module.__file__, encoding="utf-8") as file:
+        source = file.read()
+    if was:
+        assert source.count(was) == 1, "the fault's place is not found"
+        source = source.replace(was, becomes)
     names = {
         "__name__": module.__name__,
         "__file__": module.__file__,
         "_as_it_was": lambda found: vars(module)[found.__name__],
     }
-    compile_all, ground.kernel = ground.kernel, of_one
-    try:
-        exec(compile(changed, module.__file__, "exec"), names)
-    finally:
-        ground.kernel = compile_all
-    return SimpleNamespace(**vars(kernels) | {fault.kernel: names[fault.kernel]})
+    exec(compile(source.replace("\nclass ", "\n@_as_it_was\nclass "), module.__file__, "exec"), names)
+    return names
 
 
 @pytest.mark.parametrize("what", one_in(6, FAULTS, others=pytest.mark.long))
