@@ -41,13 +41,13 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        count = len(self.header)
-        out = np.empty(int(self._ends()[-1]) if count else 0, np.uint8)
+        count, out = len(self.header), np.empty(int(self.header["size_bytes"].sum(dtype=np.int64)), np.uint8)
         return out if self._kernel()(0, count, out) else self._joined(0, count)
 
     def pieces(self) -> Iterator[np.ndarray]:
         """The same, piece after piece, of whole records each. A piece is good until the next one is asked for."""
-        ends, join, buffer = self._ends(), self._kernel(), np.empty(PIECE_BYTES, np.uint8)
+        ends, join = np.cumsum(self.header["size_bytes"], dtype=np.int64), self._kernel()
+        buffer = np.empty(min(PIECE_BYTES, int(ends.max(initial=0))), np.uint8)
         first = start = 0
         while first < len(ends):
             last = max(first + 1, int(np.searchsorted(ends, start + PIECE_BYTES, side="right")))
@@ -59,9 +59,6 @@ class RecordParts(NamedTuple):
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
         return decode_properties(self.properties[row].as_py()).get("UNIQ_KEY", "")
-
-    def _ends(self) -> np.ndarray:
-        return np.cumsum(self.header["size_bytes"], dtype=np.int64)
 
     def _joined(self, first: int, last: int) -> np.ndarray:
         """Records [first, last), by Arrow's join."""
