@@ -42,11 +42,18 @@ class RecordParts(NamedTuple):
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
         count, out = len(self.header), np.empty(int(self.header["size_bytes"].sum(dtype=np.int64)), np.uint8)
-        return out if self._kernel()(0, count, out) else self._joined(0, count)
+        join = self._kernel()
+        return out if join is not None and join(0, count, out) else self._joined(0, count)
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """The same, piece after piece, of whole records each. A piece is good until the next one is asked for."""
-        ends, join = np.cumsum(self.header["size_bytes"], dtype=np.int64), self._kernel()
+        """The same, piece after piece, of whole records each; one without kernels, because Arrow's join is dear to begin.
+
+        A piece is good until the next one is asked for.
+        """
+        if (join := self._kernel()) is None:
+            yield self._joined(0, len(self.header))
+            return
+        ends = np.cumsum(self.header["size_bytes"], dtype=np.int64)
         buffer = np.empty(min(PIECE_BYTES, int(ends.max(initial=0))), np.uint8)
         first = start = 0
         while first < len(ends):
@@ -66,11 +73,11 @@ class RecordParts(NamedTuple):
         header["body_crc"] = body_crcs(bodies)
         return joined(header, bodies, self.names, self.name_codes[first:last], self.properties[first:last])
 
-    def _kernel(self) -> Callable[[int, int, np.ndarray], bool]:
-        """What fills a buffer with records [first, last) and says whether it did: not without kernels, nor rows they do not know."""
+    def _kernel(self) -> Callable[[int, int, np.ndarray], bool] | None:
+        """What fills a buffer with records [first, last) and says whether it did. None where kernels know no such columns."""
         kernels = ENCODE.for_rows(len(self.header))
         if kernels is None or self.bodies.null_count or self.properties.null_count:
-            return lambda first, last, out: False
+            return None
         if not kernels.HAS_CRC:
             self.header["body_crc"] = body_crcs(self.bodies)
         width, name_ends = self.header.itemsize, np.cumsum([0, *map(len, self.names)], dtype=np.int64)
