@@ -50,17 +50,16 @@ class RecordParts(NamedTuple):
 
         A piece is good until the next one is asked for.
         """
-        if (join := self._kernel()) is None:
-            yield self._joined(0, len(self.header))
-            return
-        ends = np.cumsum(self.header["size_bytes"], dtype=np.int64)
-        buffer = np.empty(min(PIECE_BYTES, int(ends.max(initial=0))), np.uint8)
+        ends, join = np.cumsum(self.header["size_bytes"], dtype=np.int64), self._kernel()
+        whole = int(ends.max(initial=0))
+        limit = whole if join is None else min(PIECE_BYTES, whole)
+        buffer = np.empty(limit, np.uint8)
         first = start = 0
         while first < len(ends):
-            last = max(first + 1, int(np.searchsorted(ends, start + PIECE_BYTES, side="right")))
+            last = max(first + 1, int(np.searchsorted(ends, start + limit, side="right")))
             size = int(ends[last - 1]) - start
-            out = buffer[:size] if size <= len(buffer) else np.empty(size, np.uint8)
-            yield out if join(first, last, out) else self._joined(first, last)
+            out = buffer[:size] if size <= limit else np.empty(size, np.uint8)
+            yield out if join is not None and join(first, last, out) else self._joined(first, last)
             first, start = last, start + size
 
     def unique_key(self, row: int) -> str:

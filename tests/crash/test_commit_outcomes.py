@@ -40,7 +40,7 @@ from storage.message_store import WritesAs
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
-from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition
+from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition, unjoined_blocks
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -388,7 +388,9 @@ def test_of_two_attempts_one_is_committed_and_the_other_collected(tmp_path: Path
     pool = Path(store.root, "spark_mq/staged/pool")
     assert {path.name for path in pool.iterdir()} == {segment.path.replace("/", "-") for segment in named}
     inodes = {path.stat().st_ino for path in pool.iterdir()}
-    forgotten.append(next(blocks(store.file_system, store.root, store.config, rows, 1)))  # it writes into nobody's file
+    forgotten.append(
+        next(unjoined_blocks(store.file_system, store.root, store.config, rows, 1))
+    )  # it writes into nobody's file
     assert os.fstat(forgotten._file._descriptor).st_ino not in inodes  # type: ignore[union-attr]
     for path in kept:
         store.file_system.unlink(f"{store.root}/spark_mq/staged/{path}")
