@@ -164,13 +164,13 @@ def _why_corrupt(source: RowSource) -> pa.Array:
 def _sharding_key_or_keys(source: RowSource) -> pa.Array:
     sharding_keys, keys = source.text("__SHARDINGKEY"), source.text("KEYS")
     found = keys if sharding_keys.null_count == source.count else pc.coalesce(sharding_keys, keys)
-    return found.cast(pa.binary())
+    return found.view(pa.binary())
 
 
 def _all_as_headers(source: RowSource) -> pa.Array:
     properties = source.properties
     pairs = pa.StructArray.from_arrays(
-        [properties.names, properties.values.cast(pa.binary())], fields=list(HEADERS.value_type)
+        [properties.names, properties.values.view(pa.binary())], fields=list(HEADERS.value_type)
     )
     return pa.ListArray.from_arrays(pa.array(properties.offsets), pairs, type=HEADERS)
 

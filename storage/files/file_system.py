@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import StateFileError
+from storage.format.window_layout import WindowLayout
 
 _LOOKED_AT_BYTES = 1 << 20
 SMALL_FILE_LIMIT_BYTES = 64 << 20
@@ -59,10 +60,9 @@ class ReadableFile(Protocol):
         ...
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
-        """`gather`, about so many bytes at a time where the file is read piece by piece. With `keep` they all stay in one buffer; else
-        each window may take the place of the one before, which spares the processor's cache.
+        """`gather`, a window at a time where the file is read piece by piece.
 
         Nothing, where bytes could only be given as they lie in the file, and so might change.
         """

@@ -16,7 +16,7 @@ from storage.files.file_system import (
     Scratch,
     coalesce,
 )
-from storage.format.layout import row_windows
+from storage.format.window_layout import WindowLayout
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
@@ -93,14 +93,14 @@ class LocalFile:
             return self._map, positions
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
         except FileNotFoundError:  # unlinked since: the map holds it still
             return
         try:
-            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, window_bytes, keep)
+            yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, layout)
         finally:
             os.close(descriptor)
 
@@ -150,9 +150,9 @@ class LocalFileInMemory:
         return _read_runs(self._descriptor, starts, stops, scratch or Scratch()), places
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
-        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, window_bytes, keep)
+        return _read_windows(self._descriptor, self.size_bytes, positions, sizes, scratch, layout)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return _data_ranges(self._descriptor, position)
@@ -189,7 +189,7 @@ class LocalSmallReads:
         return self.view(0, self.size_bytes), positions
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
         yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)), True)
 
@@ -231,30 +231,17 @@ def _read_windows(
     positions: np.ndarray,
     sizes: np.ndarray,
     scratch: Scratch,
-    window_bytes: int,
-    keep: bool,
+    layout: WindowLayout,
 ) -> Iterator[GatheredWindow]:
-    starts, stops, places = coalesce(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
-    laid = np.cumsum(stops - starts)
-    windows = list(row_windows(places, np.minimum(sizes, size_bytes - positions), window_bytes))
-    window_ends = np.array([end for _, end in windows])
-    ends = np.union1d(laid, window_ends)  # a run is read in pieces where windows end in it
-    shifts = (stops - laid)[np.searchsorted(laid, ends)]
-    pieces = zip(ends.tolist(), shifts.tolist(), strict=True)
-    bases = np.zeros_like(window_ends)  # what is laid there is the first in the buffer
-    if not keep:
-        bases[1:] = window_ends[:-1]
-        places = places - np.repeat(bases, [rows.stop - rows.start for rows, _ in windows])
-    buffer = scratch.take(int((window_ends - bases).max()))
-    filled, memory = 0, buffer.data
-    for (rows, window_end), base in zip(windows, bases.tolist(), strict=True):
-        while filled < window_end:
-            end, shift = next(pieces)
-            piece = memory[filled - base : end - base]
-            if os.preadv(descriptor, [piece], filled + shift) != end - filled:
-                _read_into(descriptor, piece, filled + shift)  # from the beginning: it says what is wrong
-            filled = end
-        yield GatheredWindow(buffer[: window_end - base], places, rows, keep)
+    places, windows = layout.of(positions, sizes, size_bytes, LOCAL_GAP_BYTES)
+    buffer = scratch.take(max((window.end for window in windows), default=0))
+    memory = buffer.data
+    for window in windows:
+        for position, size, place in window.runs:
+            run = memory[place : place + size]
+            if os.preadv(descriptor, [run], position) != size:
+                _read_into(descriptor, run, position)  # from the beginning: it says what is wrong
+        yield GatheredWindow(buffer[: window.end], places, window.rows, layout.keep)
 
 
 def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:

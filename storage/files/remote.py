@@ -12,6 +12,7 @@ import numpy as np
 from storage.files.file_system import DirectoryEntry, FileSystem, GatheredWindow, Scratch, check_small, coalesce
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import remote_errors
+from storage.format.window_layout import WindowLayout
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
 _NAME_SERVERS = re.compile(r"[\w.-]+:[0-9]{1,5}(;.*)?", re.ASCII)
@@ -148,7 +149,7 @@ class RemoteFile:
         return np.frombuffer(b"".join(fetched), np.uint8), places
 
     def gather_windows(
-        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, window_bytes: int, *, keep: bool
+        self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
         """One: a window each would be a request each."""
         yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)), True)

@@ -278,7 +278,10 @@ class Records:
         body is null.
         """
         bodies, sys_flags = self.bodies(), self.column("sys_flag")
-        compressed = np.flatnonzero((sys_flags & COMPRESSED != 0) & (self.column("body_size_bytes") > 0))
+        are_compressed = sys_flags & COMPRESSED != 0
+        if are_compressed.any():
+            are_compressed &= self.column("body_size_bytes") > 0
+        compressed = np.flatnonzero(are_compressed)
         if not len(compressed):
             yield slice(0, len(self)), bodies
             return

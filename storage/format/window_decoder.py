@@ -9,6 +9,7 @@ all of it from the same bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,11 @@ import pyarrow as pa
 from storage.compiler import ROWS_WITHOUT_KERNELS
 from storage.format.kernels.compiled import DECODE, sealed
 from storage.format.layout import row_windows
+from storage.format.memory import Memory
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
 from storage.format.wanted import Wanted
+from storage.format.window_layout import WindowLayout
 
 WINDOW_BYTES = 768 << 10
 """Read and decoded at a time: small enough to stay in a core's cache, large enough that calls cost nothing."""
@@ -66,28 +69,6 @@ class Claims(NamedTuple):
     queue_id: int
 
 
-class Memory:
-    """Memory that one reader uses again and again for what is gathered before it is copied into arrays of its size."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, np.ndarray] = {}
-
-    def take(self, name: str, size_bytes: int) -> np.ndarray:
-        """So many bytes, holding anything, of those that were taken by this name before."""
-        kept = self._kept.get(name)
-        if kept is None or len(kept) < size_bytes:
-            kept = self._kept[name] = np.empty(size_bytes + size_bytes // 4, np.uint8)
-        return kept[:size_bytes]
-
-    def longs(self, name: str, count: int) -> np.ndarray:
-        """The same as int64."""
-        return self.take(name, 8 * count).view(np.int64)
-
-    def ints(self, name: str, *shape: int) -> np.ndarray:
-        """The same as int32."""
-        return self.take(name, 4 * int(np.prod(shape))).view(np.int32).reshape(shape)
-
-
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How a reader wants the records of one queue decoded."""
@@ -98,6 +79,11 @@ class Decoding:
     """None of records that a walk has found."""
     wanted: Wanted
     memory: Memory
+
+    @property
+    def layout(self) -> WindowLayout:
+        """How the bytes of records are to be read."""
+        return WindowLayout(self.kernels, self.memory, WINDOW_BYTES, self.wanted.raw)
 
     def decoder(
         self, places: np.ndarray, sizes: np.ndarray, properties: np.ndarray | None = None
@@ -179,8 +165,6 @@ class WindowDecoder:
     ) -> None:
         """`properties` says where those of each row begin, of rows that a walk has found."""
         kernels, wanted = decoding.kernels, decoding.wanted
-        self.needs_raw = wanted.raw
-        """Whether the records' bytes are to be there when they are decoded."""
         self._kernels = kernels
         self._claims = decoding.claims
         self._topic = sealed(np.frombuffer(b"" if decoding.claims is None else decoding.claims.topic, np.uint8))
@@ -190,15 +174,12 @@ class WindowDecoder:
         self._done = 0
         self._is_regular = True
         count, room = len(sizes), int(sizes.sum())
-        self._fields = _Fields(kernels, sorted(wanted.fields), count)
+        self._fields = _Fields(kernels, wanted.fields, count)
         self._bodies = _Bodies(kernels, count, room) if wanted.bodies else None
         self._ids = np.empty(32 * count, np.uint8) if wanted.message_ids else None
         self._topics = _Topics(kernels, count) if wanted.topics else None
-        names = sorted(wanted.properties)
-        has_properties = bool(names) or wanted.all_properties
-        self._texts = (
-            _Properties(kernels, names, wanted.all_properties, count, room, decoding.memory) if has_properties else None
-        )
+        has_properties = bool(wanted.properties) or wanted.all_properties
+        self._texts = _Properties(kernels, wanted, count, room, decoding.memory) if has_properties else None
 
     def add(self, buffer: np.ndarray, positions: np.ndarray, rows: slice) -> bool:
         """Decode these rows, whose bytes stand in the buffer where `positions` (of all rows) says. Whether all were regular so far."""
@@ -240,11 +221,29 @@ class WindowDecoder:
         )
 
 
+class _FieldNames(NamedTuple):
+    """Fields of one kind, and where they stand in the header."""
+
+    names: list[str]
+    positions: np.ndarray
+
+
+@lru_cache
+def _by_kind(fields: frozenset[str]) -> tuple[_FieldNames, ...]:
+    """Those of 64 bits, of 32, and hosts."""
+    kinds = [[name for name in sorted(fields) if is_kind(_HEADER[name])] for is_kind in (_is_long, _is_int, _is_host)]
+    return tuple(
+        _FieldNames(names, np.array([_HEADER.fields[name][1] for name in names], np.int64))  # type: ignore[index]
+        for names in kinds
+    )
+
+
 class _Fields:
-    def __init__(self, kernels: Any, names: list[str], count: int) -> None:
+    def __init__(self, kernels: Any, fields: frozenset[str], count: int) -> None:
         self._kernels = kernels
-        self._names = [[name for name in names if is_kind(_HEADER[name])] for is_kind in (_is_long, _is_int, _is_host)]
-        longs, ints, hosts = (np.array([_HEADER.fields[name][1] for name in kind], np.int64) for kind in self._names)  # type: ignore[index]
+        kinds = _by_kind(fields)
+        self._names = [kind.names for kind in kinds]
+        longs, ints, hosts = (kind.positions for kind in kinds)
         self._wanted = kernels.Fields(
             longs,
             np.empty((len(longs), count), np.int64),
@@ -315,16 +314,32 @@ class _Topics:
         return True
 
 
+class _PropertyNames(NamedTuple):
+    """Names of single properties, one behind the other."""
+
+    names: list[str]
+    data: np.ndarray
+    offsets: np.ndarray
+
+
+@lru_cache
+def _sorted_names(properties: frozenset[str]) -> _PropertyNames:
+    names = sorted(properties)
+    texts = [name.encode() for name in names]
+    data = sealed(np.frombuffer(b"".join(texts), np.uint8))
+    return _PropertyNames(names, data, np.cumsum([0, *map(len, texts)], dtype=np.int64))
+
+
 class _Properties:
-    def __init__(self, kernels: Any, names: list[str], are_all: bool, count: int, room: int, memory: Memory) -> None:
+    def __init__(self, kernels: Any, wanted: Wanted, count: int, room: int, memory: Memory) -> None:
         self._kernels = kernels
+        names, data, name_offsets = _sorted_names(wanted.properties)
         self._names = names
-        texts = [name.encode() for name in names]
         offsets = memory.ints("text offsets", len(names), count + 1)
         offsets[:, 0] = 0
         self._texts = kernels.Texts(
-            sealed(np.frombuffer(b"".join(texts), np.uint8)),
-            np.cumsum([0, *map(len, texts)], dtype=np.int64),
+            data,
+            name_offsets,
             offsets,
             memory.take("text validity", len(names) * count).reshape(len(names), count),
             memory.take("texts", len(names) * room),
@@ -333,7 +348,7 @@ class _Properties:
         )
         empty = kernels.Strings(_NOTHING, _NO_BYTES)
         self._maps = kernels.Maps(_NOTHING, empty, empty, kernels.new_sequence(len(names)))
-        if are_all:
+        if wanted.all_properties:
             entries = min(room // 3, kernels.MAX_ENTRIES * count)
             self._maps = self._maps._replace(
                 offsets=_begun(np.empty(count + 1, np.int32)),

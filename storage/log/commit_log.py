@@ -31,7 +31,6 @@ from storage.format.record import (
 from storage.format.record_batch import Records
 from storage.format.record_search import chain, find_candidates
 from storage.format.wanted import NOTHING, Wanted
-from storage.format.window_decoder import WINDOW_BYTES as DECODED_BYTES
 from storage.format.window_decoder import Decoding, Walker
 
 FILE_NAME_DIGITS = 20
@@ -217,10 +216,10 @@ class CommitLog:
         positions, room = offsets - file.start, np.maximum(sizes, MINIMUM_RECORD_SIZE)
         try:
             decoder = None if decoding is None else decoding.decoder(offsets, sizes)
-            if decoder is None or self._scratch is None:
+            if decoding is None or decoder is None or self._scratch is None:
                 return Records(*opened.gather(positions, room, self._scratch))
             window = None
-            for window in opened.gather_windows(positions, room, self._scratch, DECODED_BYTES, keep=decoder.needs_raw):
+            for window in opened.gather_windows(positions, room, self._scratch, decoding.layout):
                 if not decoder.add(window.buffer, window.places, window.rows) and not window.has_all:
                     break
             decoded = decoder.finish()

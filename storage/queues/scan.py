@@ -14,9 +14,10 @@ import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import is_entry, is_pre_blank
+from storage.format.memory import Memory
 from storage.format.record_batch import Records
 from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, Decoding, Memory, decoding_of
+from storage.format.window_decoder import Claims, Decoding, decoding_of
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
@@ -71,14 +72,15 @@ def scan_queue(
             first = queue.first_file_offset if queue.file_starts else end
             raise OffsetOutOfRangeError(queue.topic, queue.queue_id, first, end, at)
         entries = queue.entries(at, min(end, at + SLICE_ROWS))
-        count = max(1, int(np.searchsorted(np.cumsum(record_sizes(entries)), SLICE_BYTES, side="right")))
-        entries, offsets = entries[:count], np.arange(at, at + min(count, len(entries)))
+        sizes = record_sizes(entries)
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), SLICE_BYTES, side="right")))
+        entries, sizes, offsets = entries[:count], sizes[:count], np.arange(at, at + min(count, len(entries)))
         at += len(entries)
         if tags is not None:
             rows = tags.rows(entries)
-            entries, offsets = entries[rows], offsets[rows]
+            entries, sizes, offsets = entries[rows], sizes[rows], offsets[rows]
         decoding = decoding_of(len(entries), claims, wanted, memory)
-        yield from _slices(queue, log, log_end, entries, offsets, verify_crc, decoding)
+        yield from _slices(queue, log, log_end, entries, sizes, offsets, verify_crc, decoding)
 
 
 def record_sizes(entries: np.ndarray) -> np.ndarray:
@@ -91,11 +93,12 @@ def _slices(
     log: CommitLog,
     log_end: int,
     entries: np.ndarray,
+    sizes: np.ndarray,
     offsets: np.ndarray,
     verify_crc: bool,
     decoding: Decoding | None,
 ) -> Iterator[QueueSlice]:
-    places, sizes = entries["commitlog_offset"].astype(np.int64), record_sizes(entries)
+    places = entries["commitlog_offset"].astype(np.int64)
     inside = (sizes > 0) & (places + sizes <= log_end)
     expired = inside & (places < log.minimum)
     if expired.any():
@@ -105,16 +108,20 @@ def _slices(
     if log.has_gaps and (lost := inside & log.is_missing(places)).any():
         first = int(np.argmax(lost))
         if first:
-            yield from _slices(queue, log, log_end, entries[:first], offsets[:first], verify_crc, decoding)
+            yield from _slices(
+                queue, log, log_end, entries[:first], sizes[:first], offsets[:first], verify_crc, decoding
+            )
         end = first + int(np.argmin(lost[first:])) if not lost[first:].all() else len(lost)
         raise OffsetOutOfRangeError(
             queue.topic, queue.queue_id, int(offsets[first]) + end - first, int(offsets[-1]) + 1, int(offsets[first])
         )
-    if (places[1:] <= places[:-1]).any():  # not all of them true: each is looked at alone first
+    ascends = not (places[1:] <= places[:-1]).any()
+    if not ascends:  # not all of them true: each is looked at alone first
         inside = valid_entries(entries, queue.topic, queue.queue_id, log, log_end)
     if not inside.all():
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
-    bounds = [0, *(np.flatnonzero(places[1:] <= places[:-1]) + 1).tolist(), len(places)]
+    turns = [] if ascends else (np.flatnonzero(places[1:] <= places[:-1]) + 1).tolist()
+    bounds = [0, *turns, len(places)]
     for start, end in pairwise(bounds):
         yield from _ascending_slices(
             queue, log, places[start:end], sizes[start:end], offsets[start:end], verify_crc, decoding

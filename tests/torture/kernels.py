@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 
 from storage.format.kernels.compiled import DECODE
-from storage.format.window_decoder import Memory
+from storage.format.memory import Memory
 from tests.format.kernels import fuzz_decode, test_encode, test_enter, test_walk
 from tests.support.kernels import loaded, need_kernels
 from tests.torture.kind import Kind, Outcome

@@ -229,7 +229,8 @@ def test_rows_that_are_not_given_are_not_decoded(kernels: ModuleType) -> None:
     window = laid_out([encode_record(make_message())] * 3, [])
     positions = np.array(window.positions, np.int64)
     buffer = np.frombuffer(window.content, np.uint8)
-    from storage.format.window_decoder import Claims, Decoding, Memory
+    from storage.format.memory import Memory
+    from storage.format.window_decoder import Claims, Decoding
 
     for parts in ([slice(0, 2)], [slice(1, 3)], [slice(0, 1), slice(2, 3)], []):
         decoding = Decoding(kernels, Claims(window.topic, 0), EVERYTHING, Memory())
@@ -246,7 +247,7 @@ def test_what_says_to_be_huge_is_left_to_the_exact_path(kernels: ModuleType) -> 
 
 
 def test_memory_that_is_used_again_changes_no_batch_before(kernels: ModuleType) -> None:
-    from storage.format.window_decoder import Memory
+    from storage.format.memory import Memory
 
     memory = Memory()
     first = laid_out([encode_record(make_message(body=b"1", properties={"TAGS": "first", "a": "1"}))] * 5, [])

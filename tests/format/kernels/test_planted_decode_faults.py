@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from storage.format.kernels.compiled import DECODE
-from storage.format.window_decoder import Memory
+from storage.format.memory import Memory
 from tests.format.kernels import fuzz_decode
 from tests.support.kernels import loaded
 from tests.support.shares import one_in
