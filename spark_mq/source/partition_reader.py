@@ -12,6 +12,11 @@ from spark_mq.source.garbage import leave_modules_alone
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
 
+BATCH_BYTES = 2 << 20
+"""What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
+BATCH_ROWS = 2_048
+"""A batch has so many rows at least, where there are so many: each costs a few calls on both sides."""
+
 
 class Split(Protocol):
     """Ranges [start, end) of offsets of one queue, ascending, with all that a task must know to read them. It is pickled."""
@@ -49,4 +54,12 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     leave_modules_alone()
     if isinstance(partition, QueuePartition):
         for split in partition.splits:
-            yield from split.read()
+            for batch in split.read():
+                yield from for_jvm(batch)
+
+
+def for_jvm(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of about BATCH_BYTES, but for few large rows. Nothing is copied."""
+    rows = max(BATCH_ROWS, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

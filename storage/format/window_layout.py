@@ -50,22 +50,13 @@ class WindowLayout:
         A window has runs of its own: where ranges overlap, as those of true entries do not, bytes are read twice.
         """
         count = len(positions)
-        places, counts = np.empty(count, np.int64), np.empty(2, np.int64)
         runs, windows = (self.memory.longs(name, 3 * count).reshape(count, 3) for name in ("runs", "windows"))
-        self.kernels.lay_out(
-            as_int64(positions),
-            as_int64(sizes),
-            limit,
-            gap_bytes,
-            self.window_bytes,
-            int(self.keep),
-            places,
-            runs,
-            windows,
-            counts,
+        laid = self.kernels.Laid(np.empty(count, np.int64), runs, windows)
+        limits = self.kernels.Limits(limit, gap_bytes, self.window_bytes, self.keep)
+        run_count, window_count = self.kernels.lay_out(as_int64(positions), as_int64(sizes), limits, laid)
+        return LaidRanges(
+            laid.places, list(_windows(windows[:window_count].tolist(), runs[:run_count].tolist(), count))
         )
-        run_count, window_count = counts.tolist()
-        return LaidRanges(places, list(_windows(windows[:window_count].tolist(), runs[:run_count].tolist(), count)))
 
 
 def _windows(windows: list[list[int]], runs: list[list[int]], count: int) -> Iterator[LaidWindow]:

@@ -16,6 +16,10 @@ from storage.errors import StoreLockedError
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import PIECE_BYTES, LocalFile, LocalFileInMemory
+from storage.format.kernels.compiled import DECODE
+from storage.format.memory import Memory
+from storage.format.window_layout import WindowLayout
+from tests.support.kernels import loaded
 
 FILES = LocalFileSystem()
 
@@ -168,6 +172,7 @@ def test_ranges_come_in_windows(
     content = random.integers(0, 255, 400_000, np.uint8)
     (tmp_path / "file").write_bytes(content.tobytes())
     file, scratch = kind(str(tmp_path / "file")), Scratch()
+    layout = WindowLayout(loaded(DECODE), Memory(), window_bytes, keep)
     for _ in range(10):
         sizes = random.integers(1, 900, 150)
         gaps = random.choice([0, 0, 0, 10, 3_000, 20_000], 150) * (random.random(150) < 0.2)
@@ -175,7 +180,7 @@ def test_ranges_come_in_windows(
         wanted = positions < len(content) - 1_000
         positions, sizes = positions[wanted], sizes[wanted]
         row, longest = 0, 0
-        for window in file.gather_windows(positions, sizes, scratch, window_bytes, keep=keep):
+        for window in file.gather_windows(positions, sizes, scratch, layout):
             assert window.rows.start == row
             assert window.has_all == keep
             longest = max(longest, len(window.buffer))
@@ -184,24 +189,7 @@ def test_ranges_come_in_windows(
                 assert window.buffer[place : place + size].tobytes() == content[begin : begin + size].tobytes()
             row = window.rows.stop
         assert row == len(positions)
-        assert keep or longest <= max(window_bytes, 900) + 20_000  # a gap that is read along, too
-
-
-def test_ranges_that_overlap_lie_in_no_other_window_than_their_own(tmp_path: Path) -> None:
-    """Entries may claim what they like: a range that begins before its window's bytes has a place before them."""
-    content = np.random.default_rng(3).integers(0, 255, 3_000, np.uint8)
-    (tmp_path / "file").write_bytes(content.tobytes())
-    positions, sizes = np.array([0, 100, 150, 700]), np.array([100, 500, 500, 100])
-    found = list[int]()
-    for window in LocalFile(str(tmp_path / "file")).gather_windows(positions, sizes, Scratch(), 600, keep=False):
-        for row in range(window.rows.start, window.rows.stop):
-            place = int(window.places[row])
-            found.append(place)
-            if place >= 0:
-                held = window.buffer[place : place + sizes[row]]
-                assert held.tobytes() == content[positions[row] : positions[row] + len(held)].tobytes()
-                assert len(held) == sizes[row]
-    assert found == [0, 100, -450, 50]
+        assert keep or longest <= max(window_bytes, 900)
 
 
 def test_a_new_file_has_its_full_length_at_once_and_is_made_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from storage.format.kernels.ground import (
     put_le64,
     same,
 )
-from storage.format.kernels.lay_out import lay_out
+from storage.format.kernels.lay_out import Laid, Limits, lay_out
 from storage.format.kernels.properties import MAX_ENTRIES, Maps, Sequence, Texts, new_sequence, properties
 from storage.format.kernels.regular import BODY_SIZE, topic_of
 from storage.format.kernels.rows import BYTES, INT_ROWS, LONG, LONG_ROWS, LONGS, ROWS, STRINGS, Rows, Strings
@@ -35,6 +35,8 @@ __all__ = [
     "HAS_CRC",
     "MAX_ENTRIES",
     "Fields",
+    "Laid",
+    "Limits",
     "Maps",
     "Rows",
     "Sequence",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
-from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
-from tests.format.kernels import test_commit_records, test_encode, test_enter
+from storage.format.kernels.compiled import DECODE, ENCODE, ENTER, KernelModule
+from tests.format.kernels import test_commit_records, test_encode, test_enter, test_lay_out
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.shares import one_in
 
@@ -34,6 +35,9 @@ UNIQUE = test_encode.test_unique_keys_are_the_same
 STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
 COMMITS = test_commit_records.test_they_are_those_that_are_encoded
 PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_queues_get_the_same_entries
+
+WINDOWS, OVERLAPS = test_lay_out.test_each_range_stands_in_its_window, test_lay_out.test_ranges_may_overlap
+RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
 
 FAULTS = (
     Fault(ENCODE, "join_records", "put_be16(out, at, end - begin)", "put_be16(out, at, end - begin + 2)", RECORDS),
@@ -64,6 +68,16 @@ FAULTS = (
     Fault(ENTER, "enter_keys", "free += previous == 0", "free += 1", test_enter.test_index_files_are_the_same),
     Fault(ENTER, "enter_keys", "= first_number + row", "= first_number", test_enter.test_index_files_are_the_same),
     Fault(ENTER, "enter_keys", "slots[slot] = ", "slots[0] = ", test_enter.test_index_files_are_the_same),
+    Fault(DECODE, "lay_out", "joins, first = False,", "first =", WINDOWS),
+    Fault(DECODE, "lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
+    Fault(DECODE, "lay_out", "if not limits.keep:", "if True:", WINDOWS),
+    Fault(DECODE, "lay_out", "1] = run + 1\n", "1] = run\n", WINDOWS),
+    Fault(DECODE, "lay_out", "reach + limits.gap_bytes", "reach", RUNS),
+    Fault(DECODE, "lay_out", "min(begin + sizes[row], limits.file_bytes)", "begin + sizes[row]", RUNS),
+    Fault(
+        DECODE, "lay_out", "laid.runs[run, 1] = end - laid.runs[run, 0]", "laid.runs[run, 1] += end - begin", OVERLAPS
+    ),
+    Fault(DECODE, "lay_out", "laid.runs[run, 2] + begin - laid.runs[run, 0]", "at - (end - begin)", OVERLAPS),
 )
 
 
@@ -74,9 +88,10 @@ def _kernels() -> None:
 
 def faulty(module: ModuleType, fault: Fault) -> Any:
     """The kernel, compiled anew with the fault."""
-    source = inspect.getsource(getattr(module, fault.kernel).py_func)
+    function = getattr(module, fault.kernel).py_func
+    source = inspect.getsource(function)
     assert source.count(fault.right) == 1, f"{fault.kernel} has not one {fault.right!r}"
-    namespace = dict(vars(module))
+    namespace = dict(vars(sys.modules[function.__module__]))
     with cached_in(None):
         exec(source.replace(fault.right, fault.wrong), namespace)
     return namespace[fault.kernel]
