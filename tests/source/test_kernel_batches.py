@@ -23,7 +23,6 @@ from storage.format.memory import Memory
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.format.wanted import Wanted
 from storage.format.window_decoder import Claims, decoding_of
-from storage.log import commit_log
 from storage.queues.scan import scan_queue
 from storage.store_layout import StoreLayout
 from tests.support.fixture_stores import Fixture
@@ -80,10 +79,10 @@ def rows_of(root: Path, queue: QueueId, end: int, request: RowRequest) -> pa.Tab
     return pa.Table.from_batches(batches).combine_chunks() if batches else pa.table({})
 
 
-@pytest.fixture(params=[300, commit_log.DECODED_BYTES])
+@pytest.fixture(params=[300, window_decoder.WINDOW_BYTES])
 def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """What is decoded at a time: two records or so, or a whole small store."""
-    monkeypatch.setattr(commit_log, "DECODED_BYTES", request.param)
+    monkeypatch.setattr(window_decoder, "WINDOW_BYTES", request.param)
     return int(request.param)
 
 
