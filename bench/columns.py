@@ -82,7 +82,9 @@ def cases(spark: SparkSession, store: Path, samples: Path, messages: int) -> Ite
     reader = spark.read.format("spark_mq").option("path", str(store)).option("topic", TOPIC)
 
     def prebuilt(frame: DataFrame, name: str) -> DataFrame:
-        return ceiling.read_prebuilt(frame, samples / f"{name}.arrow", rows=messages, partitions=QUEUES)
+        return ceiling.read_prebuilt(
+            frame, samples / f"{name}.arrow", batch_rows=10_000, rows=messages, partitions=QUEUES
+        )
 
     for number, (what, columns) in enumerate(SETS.items()):
         ours = reader.option("columns", columns).load()

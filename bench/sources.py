@@ -70,7 +70,9 @@ def store_cases(spark: SparkSession, store: Path, samples: Path, messages: int, 
         ours = read_store(spark, store, columns)
         cases.append(SourceCase("spark_mq", columns, ours, messages, crc_sum))
         sample = samples / f"ceiling-{columns}.arrow"
-        prebuilt = ceiling.read_prebuilt(ours, sample, rows=messages, partitions=QUEUES)
+        prebuilt = ceiling.read_prebuilt(
+            ours, sample, batch_rows=ceiling.BATCH_ROWS[columns], rows=messages, partitions=QUEUES
+        )
         cases.append(SourceCase("ceiling", columns, prebuilt, messages, None))
     return cases
 

@@ -14,8 +14,8 @@ from spark_mq.source.ranges import MOST_PARTITIONS, pack
 
 BATCH_BYTES = 2 << 20
 """What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
-BATCH_ROWS = 2_048
-"""A batch has so many rows at least, where there are so many: each costs a few calls on both sides."""
+ROWS_A_COLUMN = 256
+"""A batch has so many rows for each of its columns at least, where there are so many: each column costs a few calls on both sides."""
 
 
 class Split(Protocol):
@@ -59,7 +59,7 @@ def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def for_jvm(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of about BATCH_BYTES, but for few large rows. Nothing is copied."""
-    rows = max(BATCH_ROWS, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
+    """The rows in batches of about BATCH_BYTES, or of more where they have many columns. Nothing is copied."""
+    rows = max(ROWS_A_COLUMN * batch.num_columns, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
