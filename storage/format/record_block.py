@@ -11,11 +11,10 @@ Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from isal import isal_zlib
 
 from storage.format.few import is_few
@@ -27,6 +26,7 @@ from storage.format.property_encoding import with_crc_room
 from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.format.texts import sizes_of
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_STRUCT = struct_of(_PLACE)
@@ -188,20 +188,43 @@ def encode_parts(messages: OutgoingMessages, host: bytes) -> UnjoinedBlock:
     """The same records, to be joined piece after piece."""
     queues, host_flags = QueueFields.of(messages.queues), _host_flags(messages, host)
     sizes = _sizes(messages, host, queues)
-    header = np.zeros(len(messages.queue_codes), HEADERS[host_flags])
-    header["size_bytes"] = sizes.records
-    header["magic"] = queues.magics[messages.queue_codes]
-    header["queue_id"] = queues.queue_ids[messages.queue_codes]
-    header["flag"] = messages.flags
-    header["sys_flag"] = messages.sys_flags | host_flags
-    header["born_time_ms"] = messages.born_times_ms
-    header["store_host"] = np.frombuffer(host, f"V{len(host)}")[0]
-    header["born_host"] = header["store_host"] if messages.born_hosts is None else messages.born_hosts
-    header["reconsume_times"] = messages.reconsume_times
-    header["prepared_transaction_offset"] = messages.prepared_transaction_offsets
-    header["body_size_bytes"] = sizes.bodies
+    stored_at = np.frombuffer(host, f"V{len(host)}")[0]
+    header = _headers(
+        HEADERS[host_flags],
+        len(messages.queue_codes),
+        size_bytes=sizes.records,
+        magic=_of_rows(queues.magics, messages.queue_codes),
+        queue_id=_of_rows(queues.queue_ids, messages.queue_codes),
+        flag=messages.flags,
+        sys_flag=messages.sys_flags | host_flags,
+        born_time_ms=messages.born_times_ms,
+        born_host=stored_at if messages.born_hosts is None else messages.born_hosts,
+        store_host=stored_at,
+        reconsume_times=messages.reconsume_times,
+        prepared_transaction_offset=messages.prepared_transaction_offsets,
+        body_size_bytes=sizes.bodies,
+    )
     parts = RecordParts(header, messages.bodies, queues.names, messages.queue_codes, messages.properties)
     return UnjoinedBlock(_columns(messages, host, sizes), parts)
+
+
+def _headers(layout: np.dtype, count: int, **fields: Any) -> np.ndarray:
+    """Headers of n records, of fields that are one for all or one a record; all others are zero."""
+    begun = np.zeros(1, layout)
+    for name, value in fields.items():
+        if np.ndim(value) == 0:
+            begun[name] = value
+    headers, whole = np.empty(count, layout), np.dtype((np.void, layout.itemsize))
+    headers.view(whole)[:] = begun.view(whole)
+    for name, value in fields.items():
+        if np.ndim(value):
+            headers[name] = value
+    return headers
+
+
+def _of_rows(values: np.ndarray, codes: np.ndarray) -> np.ndarray | np.generic:
+    """The value of each row, or the one that all have."""
+    return values[0] if len(values) and (values == values[0]).all() else values[codes]
 
 
 def _born_size(messages: OutgoingMessages, host: bytes) -> int:
@@ -215,10 +238,8 @@ def _host_flags(messages: OutgoingMessages, host: bytes) -> int:
 
 def _sizes(messages: OutgoingMessages, host: bytes, queues: QueueFields) -> _Sizes:
     header_size = HEADERS[_host_flags(messages, host)].itemsize
-    bodies, properties = (
-        pc.binary_length(column).to_numpy().astype(np.int64) for column in (messages.bodies, messages.properties)
-    )
-    names = np.array([len(name) for name in queues.names], np.int64)[messages.queue_codes]
+    bodies, properties = sizes_of(messages.bodies), sizes_of(messages.properties)
+    names = _of_rows(np.array([len(name) for name in queues.names], np.int64), messages.queue_codes)
     return _Sizes(bodies, properties, header_size + bodies + names + 2 + properties)
 
 

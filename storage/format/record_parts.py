@@ -43,24 +43,27 @@ class RecordParts(NamedTuple):
         """All records back to back: `uint8`."""
         count, out = len(self.header), np.empty(int(self.header["size_bytes"].sum(dtype=np.int64)), np.uint8)
         join = self._kernel()
-        return out if join is not None and join(0, count, out) else self._joined(0, count)
+        return out if join is not None and join(out, 0) == (count, len(out)) else self._joined(0, count)
 
     def pieces(self) -> Iterator[np.ndarray]:
         """The same, piece after piece, of whole records each; one without kernels, because Arrow's join is dear to begin.
 
         A piece is good until the next one is asked for.
         """
-        ends, join = np.cumsum(self.header["size_bytes"], dtype=np.int64), self._kernel()
-        whole = int(ends.max(initial=0))
-        limit = whole if join is None else min(PIECE_BYTES, whole)
-        buffer = np.empty(limit, np.uint8)
-        first = start = 0
-        while first < len(ends):
-            last = max(first + 1, int(np.searchsorted(ends, start + limit, side="right")))
-            size = int(ends[last - 1]) - start
-            out = buffer[:size] if size <= limit else np.empty(size, np.uint8)
-            yield out if join is not None and join(first, last, out) else self._joined(first, last)
-            first, start = last, start + size
+        count, join = len(self.header), self._kernel()
+        if join is None:
+            yield from (self._joined(0, count),) if count else ()
+            return
+        buffer = np.empty(PIECE_BYTES, np.uint8)
+        first = 0
+        while first < count:
+            out = buffer
+            last, size = join(out, first)
+            if last == first:  # larger than a piece, or nothing for a kernel
+                out = np.empty(int(self.header["size_bytes"][first]), np.uint8)
+                last, size = join(out, first)
+            yield out[:size] if last > first else self._joined(first, first + 1)
+            first = max(last, first + 1)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
@@ -72,30 +75,23 @@ class RecordParts(NamedTuple):
         header["body_crc"] = body_crcs(bodies)
         return joined(header, bodies, self.names, self.name_codes[first:last], self.properties[first:last])
 
-    def _kernel(self) -> Callable[[int, int, np.ndarray], bool] | None:
-        """What fills a buffer with records [first, last) and says whether it did. None where kernels know no such columns."""
+    def _kernel(self) -> Callable[[np.ndarray, int], tuple[int, int]] | None:
+        """What fills a buffer with records from a row on: `join_records`. None where kernels know no such columns."""
         kernels = ENCODE.for_rows(len(self.header))
         if kernels is None or self.bodies.null_count or self.properties.null_count:
             return None
         if not kernels.HAS_CRC:
             self.header["body_crc"] = body_crcs(self.bodies)
-        width, name_ends = self.header.itemsize, np.cumsum([0, *map(len, self.names)], dtype=np.int64)
+        name_ends = np.cumsum([0, *map(len, self.names)], dtype=np.int64)
         headers, codes = sealed(self.header.view(np.uint8)), as_int32(self.name_codes)
         names = kernels.Strings(sealed(np.frombuffer(b"".join(self.names), np.uint8)), sealed(name_ends))
         (bodies, _), (properties, _) = (
             strings_of(kernels, column.cast(pa.large_binary())) for column in (self.bodies, self.properties)
         )
 
-        def join(first: int, last: int, out: np.ndarray) -> bool:
-            size = kernels.join_records(
-                out,
-                headers[width * first : width * last],
-                kernels.Strings(bodies.data, bodies.offsets[first : last + 1]),
-                names,
-                codes[first:last],
-                kernels.Strings(properties.data, properties.offsets[first : last + 1]),
-            )
-            return bool(size == len(out))
+        def join(out: np.ndarray, first: int) -> tuple[int, int]:
+            last, size = kernels.join_records(out, first, headers, bodies, names, codes, properties)
+            return last, size
 
         return join
 

@@ -303,7 +303,7 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
     sizes = np.full(len(columns), encoded_size(leading_properties(rules.region, rules.trace_on, rules.cluster_name)))
     for name, texts in (("TAGS", columns.tags), ("KEYS", columns.keys), ("__SHARDINGKEY", columns.sharding_keys)):
         if texts is not None:
-            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+            sizes += _sizes_as(name, texts)
     unique_sizes = UNIQUE_KEY_LENGTH if columns.unique_keys is None else sizes_of(columns.unique_keys)
     unique_sizes = np.where(np.equal(unique_sizes, 0), UNIQUE_KEY_LENGTH, unique_sizes)
     sizes += unique_sizes + len("UNIQ_KEY") + 2
@@ -313,7 +313,7 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
         sizes += len(ROW_MARK) + 2 + len(rules.row_mark) + RANK_DIGITS
     if columns.retries is not None:
         for name, texts in columns.retries.properties.items():
-            sizes += np.where(is_valid(texts), sizes_of(texts) + len(name) + 2, 0)
+            sizes += _sizes_as(name, texts)
         sizes += np.where(columns.retries.dead, len("DELAY") + 2 + len("-1"), 0)
     if columns.transactions is not None and rules.transaction is not None:
         groups = columns.transactions.producer_groups
@@ -321,6 +321,12 @@ def _property_sizes(columns: MessageColumns, rules: MessageRules) -> np.ndarray:
         sizes += unique_sizes + encoded_size(HALF_PROPERTIES) + encoded_size(dict(rules.transaction.marks))
         sizes += sum(_real_sizes(columns))
     return sizes + CRC_SIZE if rules.appends_crc else sizes
+
+
+def _sizes_as(name: str, texts: pa.Array) -> np.ndarray:
+    """Bytes of a property of each row, 0 where its text is null."""
+    sizes = sizes_of(texts) + (len(name) + 2)
+    return np.where(is_valid(texts), sizes, 0) if texts.null_count else sizes
 
 
 def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
@@ -337,7 +343,9 @@ def _check_sizes(
     columns: MessageColumns, property_sizes: np.ndarray, rules: MessageRules, rejections: Rejections
 ) -> None:
     """Every limit of `messages/sizes.py`, by the column that a row is over it with."""
-    topic_sizes = _of_targets(columns.targets, columns.target_codes, [len(t.topic) for t in columns.targets], np.int64)
+    topics = [len(target.topic) for target in columns.targets]
+    topic_sizes: np.ndarray | int
+    topic_sizes = topics[0] if len(topics) == 1 else np.array(topics, np.int64)[columns.target_codes]
     is_timed: np.ndarray | bool = False
     if columns.delays is not None:
         topic_sizes = np.where(columns.delays.are_waiting, len(SCHEDULE_TOPIC), topic_sizes)
@@ -347,8 +355,8 @@ def _check_sizes(
     v6_hosts = 2 * (rules.host_size == V6_HOST_SIZE)
     sizes = Sizes.of(topic_sizes, property_sizes, sizes_of(columns.bodies), v6_hosts, is_timed)
     for excess in excesses(sizes, Limits(rules.max_message_size, rules.log_file_size), is_timed):
-        over = np.asarray(excess.over)
-        if not over.any():
+        if not np.any(excess.over):
             continue
+        over = np.broadcast_to(excess.over, len(columns))
         for column, rows in ((_COLUMN_OF[excess.what], over & ~np.asarray(is_timed)), ("deliver_at", over & is_timed)):
             rejections.add(np.flatnonzero(rows), column, excess.reason)

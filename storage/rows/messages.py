@@ -238,18 +238,20 @@ class MessageRows:
         """The distinct queues, and which of them each row goes to."""
         counts = np.array([target.queue_count for target in columns.targets], np.int64)
         codes = columns.target_codes
+        of_rows = counts[codes]
         queue_ids = columns.queue_ids.copy()
         extents = counts.copy()
-        beyond = queue_ids >= counts[codes]  # queues that a topic gets because rows name them
-        np.maximum.at(extents, codes[beyond], queue_ids[beyond] + 1)
+        beyond = np.flatnonzero(queue_ids >= of_rows)  # queues that a topic gets because rows name them
+        if len(beyond):
+            np.maximum.at(extents, codes[beyond], queue_ids[beyond] + 1)
         firsts = np.concatenate(([0], np.cumsum(extents)))
         if columns.sharding_keys is not None:
             hashed = np.flatnonzero((queue_ids < 0) & is_valid(columns.sharding_keys))
             hashes = string_hashes(columns.sharding_keys.take(pa.array(hashed))).astype(np.int64)
-            queue_ids[hashed] = queue_of_hash(hashes, counts[codes[hashed]])
+            queue_ids[hashed] = queue_of_hash(hashes, of_rows[hashed])
         turning = np.flatnonzero(queue_ids < 0)
         if len(turning):
-            queue_ids[turning] = (self._start + self._take_turns(columns, codes[turning])) % counts[codes[turning]]
+            queue_ids[turning] = (self._start + self._take_turns(columns, codes[turning])) % of_rows[turning]
         places = firsts[codes] + queue_ids
         used, numbers = _distinct(places, int(firsts[-1]))
         owners = np.searchsorted(firsts, used, side="right") - 1

@@ -23,10 +23,10 @@ ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" e
 
 
 @contextmanager
-def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
-    """All kernels off, or on from the first row. Few rows are treated as many."""
-    before, few_rows = COMPILER.mode, few.FEW_ROWS
-    few.FEW_ROWS = 0
+def kernels(mode: Literal["off", "on", "check"], few_rows: int = 0) -> Iterator[None]:
+    """All kernels off, or on from the first row. Up to `few_rows` rows go one by one."""
+    before, few_before = COMPILER.mode, few.FEW_ROWS
+    few.FEW_ROWS = few_rows
     COMPILER.use(mode)
     for module in MODULES:
         module.forget()
@@ -34,7 +34,7 @@ def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
         yield
     finally:
         COMPILER.use(before)
-        few.FEW_ROWS = few_rows
+        few.FEW_ROWS = few_before
         for module in MODULES:
             module.forget()
 
@@ -57,7 +57,8 @@ def loaded(module: KernelModule) -> ModuleType:
 
 def both(function: Callable[[], T]) -> tuple[T, T]:
     """What it gives without kernels, and with them. Few rows one by one give the first, too."""
-    one_by_one = function()
+    with kernels("off", few.FEW_ROWS):
+        one_by_one = function()
     with kernels("off"):
         exact = function()
     np.testing.assert_equal(one_by_one, exact)

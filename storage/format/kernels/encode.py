@@ -16,8 +16,10 @@ from storage.format.kernels.ground import (
     READ_INT32,
     READ_INT64,
     READ_UINT32,
+    fetch,
     inline,
     kernel,
+    le_u32,
     memcpy,
     move,
     put_be16,
@@ -47,30 +49,32 @@ class Strings(NamedTuple):
 _STRINGS = types.NamedTuple((READ, READ_INT64), Strings)
 
 
-@kernel(types.int64(_BYTES, READ, _STRINGS, _STRINGS, READ_INT32, _STRINGS))
-def join_records(out, headers, bodies, names, name_codes, properties):
-    """Records back to back: header, body, name, length of properties, properties. How many bytes; −1 where they are not what they seem.
+@kernel(types.UniTuple(types.int64, 2)(_BYTES, types.int64, READ, _STRINGS, _STRINGS, READ_INT32, _STRINGS))
+def join_records(out, first, headers, bodies, names, name_codes, properties):
+    """Records from row `first` on, back to back, as many as fit in `out`: header, body, name, length of properties, properties.
 
+    Returns the row that comes next and how many bytes. That is row `first` itself where it does not fit, or is not what it seems.
     `headers` are n of one size, end to end, complete but for the bodies' sums (`HAS_CRC`). Row i has name `name_codes[i]`.
     """
     count = len(name_codes)
-    if count == 0 or len(bodies.offsets) <= count or len(properties.offsets) <= count:
-        return -1
+    if count == 0 or first < 0 or len(bodies.offsets) <= count or len(properties.offsets) <= count:
+        return first, 0
     header_size = len(headers) // count
     at = 0
-    for row in range(count):
+    for row in range(first, count):
         body, body_end = bodies.offsets[row], bodies.offsets[row + 1]
         begin, end = properties.offsets[row], properties.offsets[row + 1]
         code = np.int64(name_codes[row])
         if code < 0 or code + 1 >= len(names.offsets):
-            return -1
+            return row, at
         name, name_end = names.offsets[code], names.offsets[code + 1]
         if body < 0 or body_end < body or body_end > len(bodies.data):
-            return -1
+            return row, at
         if begin < 0 or end < begin or end > len(properties.data) or end - begin > _PROPERTIES_LIMIT:
-            return -1
+            return row, at
         if at + header_size + (body_end - body) + (name_end - name) + 2 + (end - begin) > len(out):
-            return -1
+            return row, at
+        fetch(bodies.data, body_end, body_end - body)  # the next body, if it is as large
         memcpy(out, at, headers, row * header_size, header_size)
         if HAS_CRC:
             put_be32(out, at + _CRC_POSITION, crc.crc32(bodies.data, body, body_end - body) & _CRC_MASK)
@@ -83,7 +87,7 @@ def join_records(out, headers, bodies, names, name_codes, properties):
         at += 2
         memcpy(out, at, properties.data, begin, end - begin)
         at += end - begin
-    return at
+    return count, at
 
 
 class Bits(NamedTuple):
@@ -232,6 +236,7 @@ def hash_keys(counts, found, prefixes, unique_hashes, keys, valid):
 _PREFIX_SIZE = 20
 _POWER_OF_PREFIX = pow(31, _PREFIX_SIZE, 1 << 32)
 _UNIQUE_KEY_SIZE = 32
+_POWERS = tuple(np.int64(31**power) for power in range(5))
 _HEX_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 
 
@@ -250,6 +255,18 @@ def write_unique_keys(out, prefix, first_rank):
     return True
 
 
+@inline
+def _hash_four(value, word):
+    """The hash of a text of that hash and four more ASCII characters, the lowest byte first; its lowest 32 bits count."""
+    return (
+        value * _POWERS[4]
+        + (word & 255) * _POWERS[3]
+        + ((word >> 8) & 255) * _POWERS[2]
+        + ((word >> 16) & 255) * _POWERS[1]
+        + ((word >> 24) & 255)
+    )
+
+
 @kernel(types.boolean(_UINT32, READ_UINT32, types.uint32, READ))
 def hash_unique_keys(hashes, before, prefix_hash, keys):
     """`String.hashCode` of unique keys of 32 digits behind texts of given hashes, one or n; `prefix_hash` is that of their first 20."""
@@ -258,7 +275,7 @@ def hash_unique_keys(hashes, before, prefix_hash, keys):
         return False
     for row in range(count):
         value = np.int64(before[0 if len(before) == 1 else row]) * _POWER_OF_PREFIX + prefix_hash
-        for digit in range(_PREFIX_SIZE, _UNIQUE_KEY_SIZE):
-            value = (31 * value + u8(keys, row * _UNIQUE_KEY_SIZE + digit)) & 0xFFFFFFFF
-        hashes[row] = value
+        for digit in range(_PREFIX_SIZE, _UNIQUE_KEY_SIZE, 4):
+            value = _hash_four(value, le_u32(keys, row * _UNIQUE_KEY_SIZE + digit))
+        hashes[row] = value & 0xFFFFFFFF
     return True

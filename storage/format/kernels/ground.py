@@ -31,6 +31,8 @@ READ_UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+_LINE = 64
+_MOST_FETCHED = 2_048
 _VECTOR = ir.VectorType(I8, 16)
 
 
@@ -141,6 +143,26 @@ def memcpy(typingctx, target, at, source, begin, count):
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _touch(typingctx, array, position):
+    def codegen(context, builder, signature, args):
+        of = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, 1))
+        kind = ir.FunctionType(ir.VoidType(), [of.type, I32, I32, I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [of.type], kind)
+        is_read, stays, is_data = (ir.Constant(I32, number) for number in (0, 3, 1))
+        builder.call(function, [of, is_read, stays, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+@inline
+def fetch(source, begin, count):
+    """Have the processor bring bytes that are read soon into its cache: some of those [begin, begin + count) that there are."""
+    for line in range(begin, min(begin + min(count, _MOST_FETCHED), len(source)), _LINE):
+        _touch(source, line)
 
 
 @inline

@@ -308,6 +308,6 @@ def test_every_processor_that_multiplies_without_carry_makes_zlib_s_sum() -> Non
             bodies, _ = strings_of(module, body)
             nothing, _ = strings_of(module, pa.array([b""], pa.large_binary()))
             header = sealed(np.zeros(12, np.uint8))
-            written = module.join_records(out, header, bodies, nothing, sealed(np.zeros(1, np.int32)), nothing)
-            assert written == 12 + size + 2
+            last, written = module.join_records(out, 0, header, bodies, nothing, sealed(np.zeros(1, np.int32)), nothing)
+            assert (last, written) == (1, 12 + size + 2)
             assert int.from_bytes(out[8:12].tobytes(), "big") == zlib.crc32(body[0].as_py()) & 0x7FFFFFFF
