@@ -1,7 +1,8 @@
-"""CRC-32 as zlib's, inside of kernels: carry-less multiplication of 64 bytes a step, a table for what is left.
+"""CRC-32 as zlib's, inside of kernels: carry-less multiplication of 256 or 64 bytes a step, a table for what is left.
 
 The constants are x^(8·n ± 32) modulo the polynomial, bits reversed (Gopal and others, "Fast CRC Computation for Generic Polynomials
-Using PCLMULQDQ Instruction", 2009). Only for processors that multiply so: `IS_FAST`; elsewhere isal is as good.
+Using PCLMULQDQ Instruction", 2009). Only for processors that multiply so: `IS_FAST`; elsewhere isal is as good. Steps of 256 bytes
+are for those that multiply 64 bytes at once: `IS_WIDE`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,16 @@ def _tables() -> np.ndarray:
 
 
 _TABLE = _tables()
+
+
+def _either(b: Any, one: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> list[Any]:
+    """The values that belong to the block from which this one is reached."""
+    values = []
+    for pair in zip(one[1], other[1], strict=True):
+        values.append(b.phi(pair[0].type))
+        for value, (block, _) in zip(pair, (one, other), strict=True):
+            values[-1].add_incoming(value, block)
+    return values
 
 
 class _Folding:
@@ -89,11 +100,8 @@ class _Folding:
             phi.add_incoming(following, body)
         b.cbranch(b.icmp_signed("<=", b.add(after, width), end), body, behind)
         b.position_at_end(behind)
-        ends = [b.phi(self.type) for _ in lanes], b.phi(I64)
-        for phi, start, following in zip([*ends[0], ends[1]], [*lanes, offset], [*folded, after], strict=True):
-            phi.add_incoming(start, before)
-            phi.add_incoming(following, body)
-        return ends
+        *ends, stop = _either(b, (before, [*lanes, offset]), (body, [*folded, after]))
+        return ends, stop
 
 
 @intrinsic
@@ -134,11 +142,8 @@ def _begin_wide(b: Any, base: Any, count: Any, crc: Any, short: tuple[list[Any],
     folded = b.block
     b.branch(behind)
     b.position_at_end(behind)
-    ends = [b.phi(lane.type) for lane in lanes], b.phi(I64)
-    for phi, start, following in zip([*ends[0], ends[1]], [*short[0], short[1]], [*lanes, offset], strict=True):
-        phi.add_incoming(start, before)
-        phi.add_incoming(following, folded)
-    return ends
+    *ends, end = _either(b, (before, [*short[0], short[1]]), (folded, [*lanes, offset]))
+    return ends, end
 
 
 @inline

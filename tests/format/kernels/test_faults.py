@@ -31,6 +31,7 @@ class Fault(NamedTuple):
 
 RECORDS, TEXTS = test_encode.test_records_are_the_same, test_encode.test_hashes_of_texts_are_the_same
 STRINGS, KEYS = test_encode.test_property_strings_are_the_same, test_encode.test_keys_are_the_same
+PIECES = test_encode.test_pieces_are_the_records_in_whole_ones
 UNIQUE = test_encode.test_unique_keys_are_the_same
 STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
 COMMITS = test_commit_records.test_they_are_those_that_are_encoded
@@ -44,6 +45,7 @@ FAULTS = (
     Fault(ENCODE, "join_records", "row * header_size, header_size", "0, header_size", RECORDS),
     Fault(ENCODE, "join_records", "names.data, name, ", "names.data, 0, ", RECORDS),
     Fault(ENCODE, "join_records", "body_end - body) & _CRC_MASK", "body_end - body)", RECORDS),
+    Fault(ENCODE, "join_records", "range(first, count)", "range(count)", PIECES),
     Fault(ENCODE, "lay_column", "values.data, begin, size", "values.data, 0, size", STRINGS),
     Fault(ENCODE, "lay_column", "move(out, at, around.after, 0, after)", "pass", STRINGS),
     Fault(ENCODE, "hash_strings", "seen |= byte", "pass", TEXTS),
@@ -54,6 +56,7 @@ FAULTS = (
     Fault(ENCODE, "hash_keys", "if position > begin:", "if position >= begin:", KEYS),
     Fault(ENCODE, "write_unique_keys", "rank = first_rank + row", "rank = first_rank + (row & 15)", UNIQUE),
     Fault(ENCODE, "hash_unique_keys", " * _POWER_OF_PREFIX", "", UNIQUE),
+    Fault(ENCODE, "hash_unique_keys", "_UNIQUE_KEY_SIZE + digit", "_UNIQUE_KEY_SIZE + _PREFIX_SIZE", UNIQUE),
     Fault(ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[0]", STAMPS),
     Fault(ENTER, "stamp", "times[0 if len(times) == 1 else row]", "times[0]", STAMPS),
     Fault(ENTER, "join_commits", "(flags & _NO_TRANSACTION) |", "flags |", COMMITS),
