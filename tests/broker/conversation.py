@@ -266,6 +266,7 @@ class Conversation:
         self.say("send back", 36, back)
         self.say("send back at once to the dead letters", 36, back | {"delayLevel": -1})
         self.say("send back of nothing", 36, back | {"offset": 99_999_999})
+        self._dispatched()
         for topic in ("%RETRY%returners", "%DLQ%returners"):
             self.say(f"stats of {topic}", 202, {"topic": topic})
 
@@ -594,8 +595,15 @@ class Conversation:
         self.note("figures of the broker", sorted(self._figures()))
 
     def _figures(self) -> set[str]:
+        return {name for name in self._table() if not name.startswith(("commitLogDiskRatio_", "scheduleMessageOffset_"))}
+
+    def _table(self) -> dict[str, str]:
         table: dict[str, str] = parse_sent(bytes(self._peers.ask("admin", 28).body).decode())["table"]
-        return {name for name in table if not name.startswith(("commitLogDiskRatio_", "scheduleMessageOffset_"))}
+        return table
+
+    def _dispatched(self) -> None:
+        """Wait until the queues have what was sent: the Apache broker dispatches in a thread of its own."""
+        assert self._peers.until(lambda: self._table()["dispatchBehindBytes"] == "0")
 
     def _deletions(self) -> None:
         self.say("delete a topic", 215, {"topic": "Sent"})
@@ -606,7 +614,7 @@ class Conversation:
         self.say("offset of what is deleted", 14, {"consumerGroup": "clones", "topic": "Sent", "queueId": 0})
         self.say("make it again", 17, self._topic("Sent", 2))
         self._send("send anew", "Sent", f"UNIQ_KEY\x01N{0:031d}", b"anew")
-        self._peers.pause(0.5)  # the Apache broker dispatches in a thread of its own
+        self._dispatched()
         self._pull("pull anew")
 
     def _transactions(self) -> None:
