@@ -595,7 +595,9 @@ class Conversation:
         self.note("figures of the broker", sorted(self._figures()))
 
     def _figures(self) -> set[str]:
-        return {name for name in self._table() if not name.startswith(("commitLogDiskRatio_", "scheduleMessageOffset_"))}
+        return {
+            name for name in self._table() if not name.startswith(("commitLogDiskRatio_", "scheduleMessageOffset_"))
+        }
 
     def _table(self) -> dict[str, str]:
         table: dict[str, str] = parse_sent(bytes(self._peers.ask("admin", 28).body).decode())["table"]
