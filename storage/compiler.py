@@ -119,9 +119,11 @@ class Compiler:
         self._refusal = reason
 
     def _load(self, name: str) -> ModuleType | None:
+        if self._helper is not None:
+            self._helper.poll()  # else it stays as a zombie when it has ended
         check_platform()
         try:
-            directory: Path | None = self._directory()
+            directory: Path | None = self.directory()
         except Unusable:
             if self.mode == "auto":  # each process would compile for seconds
                 raise
@@ -129,10 +131,19 @@ class Compiler:
         if self.mode == "auto" and directory is not None and not is_complete(directory):
             self._compile_elsewhere(directory)
             return None
+        check_numba()
         with cached_in(directory):
-            return import_module(name)
+            try:
+                return import_module(name)
+            except Unusable:
+                raise
+            except Exception:
+                if directory is not None:
+                    remove_code(directory)  # one of its files may be spoilt: another attempt begins anew
+                raise
 
-    def _directory(self) -> Path:
+    def directory(self) -> Path:
+        """Where compiled code lies. Raises Unusable."""
         return own_directory(cache_home() / self._digest())
 
     def _digest(self) -> str:
@@ -176,6 +187,15 @@ def check_platform() -> None:
             raise Unusable("Numba is not installed: pip install 'spark_mq[fast]' makes reading and writing faster")
 
 
+def check_numba() -> None:
+    """Raises Unusable where Numba has been told to compile nothing, or for another processor than this one."""
+    from numba import config
+
+    for setting in ("DISABLE_JIT", "CPU_NAME", "CPU_FEATURES"):
+        if getattr(config, setting, None):
+            raise Unusable(f"NUMBA_{setting} is set, and they are compiled for this processor or not at all")
+
+
 def processor() -> tuple[str, str]:
     """Name and features of the processor, as the compiler sees it. Raises Unusable where it does not."""
     from llvmlite import binding
@@ -211,8 +231,8 @@ def cache_home() -> Path:
 def own_directory(path: Path) -> Path:
     """A directory that nobody but this user can write to, or replace; made where it is not there. Raises Unusable."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+        for missing in [place for place in (*reversed(path.parents), path) if not place.exists()]:
+            missing.mkdir(mode=0o700, exist_ok=True)
         real = path.resolve(strict=True)
         for place in (real, *real.parents):
             status = place.stat()
@@ -260,7 +280,7 @@ def cached_in(directory: Path | None) -> Iterator[None]:
     config.CACHE_DIR = str(directory) if directory is not None else ""
     if hasattr(Cache, "_load_overload") and hasattr(Cache, "_guard_against_spurious_io_errors"):
         Cache.load_overload = _load_overload
-    _caching.append(directory is not None)
+    _caching.append(directory)
     try:
         yield
     finally:
@@ -274,24 +294,42 @@ def _load_overload(cache: Any, signature: Any, target: Any) -> Any:
         return cache._load_overload(signature, target)
 
 
-_caching: list[bool] = []
+_caching: list[Path | None] = []
 
 
-def is_caching() -> bool:
-    """Whether what is compiled now is kept."""
-    return bool(_caching) and _caching[-1]
+def cache_directory() -> Path | None:
+    """Where what is compiled now is kept; None = nowhere."""
+    return _caching[-1] if _caching else None
+
+
+def check_cache(place: Path, directory: Path) -> None:
+    """Raises Unusable where Numba would take and keep code in a place that is not of the directory: nobody has looked who may write
+    there. Its variables in the environment decide that too, and it reads them again when one has changed.
+    """
+    if place.parent != directory:
+        raise Unusable(f"Numba keeps compiled code in {place}, not in {directory}")
 
 
 def compile_all(names: tuple[str, ...]) -> None:
     """Compile modules of kernels into the cache, and say that they are there. For a process of its own."""
     with suppress(OSError):
         os.nice(NICENESS)
+    directory = COMPILER.directory()
     for name in names:
         if COMPILER.load(name) is None:
             raise SystemExit(f"no compiled kernels: {COMPILER.refusal}")
-    directory = own_directory(cache_home() / COMPILER._digest())
+    if COMPILER.directory() != directory:
+        raise SystemExit("no compiled kernels: their sources were changed meanwhile")
     (directory / "complete").touch(mode=0o600)
     _drop_unused(directory)
+
+
+def remove_code(directory: Path) -> None:
+    """Delete what was compiled there, and keep the time of the last attempt."""
+    for path in sorted(directory.rglob("*"), reverse=True):
+        if path != directory / "attempt":
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _drop_unused(kept: Path) -> None:
@@ -299,11 +337,10 @@ def _drop_unused(kept: Path) -> None:
     limit = time.time() - 86_400 * UNUSED_DAYS
     for other in kept.parent.glob("kernels-*"):
         if other != kept and other.stat().st_mtime < limit:
-            for path in sorted(other.rglob("*"), reverse=True):
+            remove_code(other)
+            for path in (other / "attempt", other):
                 with suppress(OSError):
                     path.rmdir() if path.is_dir() else path.unlink()
-            with suppress(OSError):
-                other.rmdir()
 
 
 COMPILER = Compiler()

@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import logging
 from concurrent.futures import TimeoutError as AnswerTimeoutError
+from contextlib import ExitStack
 from functools import partial
 
 from spark_mq.broker.broker import Broker
@@ -262,18 +263,19 @@ class RunningBroker:
 
     def _close_store(self) -> None:
         files = self._service.store.writer.file_system
-        try:
-            if self.keeper is not None:
-                self.keeper.close()
-            self._service.acks.close()  # no slave will tell any more: nobody waits for one
-            if self.replication is not None:
-                self.replication.close()
+        with (
+            ExitStack() as closing
+        ):  # the last one first, each also where one before it fails: a batch must not outlive the store
+            closing.callback(self._service.close)
+            closing.callback(lambda: self.broker.close(current_time_ms()))
+            closing.callback(self._close_writers)
             if self.following is not None:
-                self.following.close()
-            self._close_writers()
-            self.broker.close(current_time_ms())
-        finally:
-            self._service.close()
+                closing.callback(self.following.close)
+            if self.replication is not None:
+                closing.callback(self.replication.close)
+            closing.callback(self._service.acks.close)  # no slave will tell any more: nobody waits for one
+            if self.keeper is not None:
+                closing.callback(self.keeper.close)
         if self._mode is not None and self._service.failure is None:
             forget_epoch(files, self._service.root)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -86,8 +87,11 @@ def stage_rows(
                 writer.append(frame)
         with writing_conditions(options.root):
             return writer.finish()
-    except BaseException:
-        writer.discard()
+    except BaseException as error:
+        try:
+            writer.discard()
+        except OSError as left:  # it must not take the place of what has happened
+            error.add_note(f"what was staged could not all be given back: {left}")
         raise
 
 
@@ -183,10 +187,11 @@ class _PartitionWriter:
         )
 
     def discard(self) -> None:
-        for segment in self._segments.values():
-            segment.discard()
-        if self._dead_letters is not None:
-            self._dead_letters.discard()
+        with ExitStack() as discarding:  # the others too where one fails: each holds a file and a thread
+            if self._dead_letters is not None:
+                discarding.callback(self._dead_letters.discard)
+            for segment in self._segments.values():
+                discarding.callback(segment.discard)
 
     def _segment(self, suffix: str) -> SegmentWriter:
         """The segment for records of one kind."""

@@ -34,8 +34,9 @@ def collected_later() -> Iterator[None]:
 def leave_modules_alone() -> None:
     """For a task's beginning: what is there by now is searched no more, if modules were loaded since this was last said.
 
-    Objects are freed as before when nothing names them; only a cycle that a frozen object is in stays. Outside of a worker it does
-    nothing: there other people's objects are many.
+    Objects are freed as before when nothing names them; only a cycle that a frozen object is in stays until the worker ends. In a
+    worker that runs a user's functions too, those are also cycles of theirs that are there at that moment: few, because Spark
+    searches after each task. Outside of a worker it does nothing: there other people's objects are many.
     """
     global _seen_modules
     if TaskContext.get() is not None and len(sys.modules) > _seen_modules:

@@ -124,10 +124,12 @@ def request_of(
 
 
 def check_schema(options: SourceOptions, schema: StructType) -> None:
-    """Raises OptionError where a schema that the user gave has a column that does not exist, or that can be null and must
+    """Raises OptionError where a schema that the user gave has no column, one that does not exist, or that can be null and must
     not be. Types are compared by Spark.
     """
     known = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
+    if not schema.fields:
+        raise OptionError("schema", f"it has no column; there are {', '.join(known)}")
     for field in schema:
         if field.name not in known:
             raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")

@@ -28,7 +28,11 @@ _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resources: ExitStack) -> StagedRuns:
-    staged = open_runs(writer.file_system, writer.root, segments, resources)
+    """The segments opened, until `resources` end, and their columns compared with their sums."""
+    try:
+        staged = open_runs(writer.file_system, writer.root, segments, resources)
+    except CorruptRecordError as error:
+        raise _changed(writer, error) from error
     if writer.settings.appends_crc and not all(run.columns.has_crc for run in staged.runs):
         reason = "rows were staged without the property __CRC32# that the store's records must have by now"
         hint = "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew"
@@ -41,9 +45,13 @@ def check_segments(writer: StoreWriter, staged: StagedRuns) -> None:
     try:
         staged.verify_data()
     except CorruptRecordError as error:
-        reason = f"rows that a task has staged have changed since: {error}"
-        hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
-        raise StoreNotWritableError(writer.root, reason, hint) from error
+        raise _changed(writer, error) from error
+
+
+def _changed(writer: StoreWriter, error: CorruptRecordError) -> StoreNotWritableError:
+    reason = f"rows that a task has staged have changed since: {error}"
+    hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
+    return StoreNotWritableError(writer.root, reason, hint)
 
 
 def check_queues(

@@ -52,7 +52,8 @@ class Hint:
     open_batches: OpenBatches | None = None
     """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
     synced_entries: tuple[str, ...] = ()
-    """`StoreEnds.synced_entries`. Nobody makes these directories anew without the lock, and who is killed at it leaves no hint."""
+    """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; where that was deleted, so was this
+    file. Who is killed while it makes one leaves no hint."""
     finished_intents: tuple[str, ...] = ()
     """`StoreEnds.finished_intents`."""
     name: str = ""

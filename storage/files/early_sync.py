@@ -27,9 +27,25 @@ class EarlySync:
         self._unsynced_bytes += size_bytes
         if self._unsynced_bytes >= EARLY_BYTES and (self._running is None or self._running.done()):
             self.end()
-            self._thread = self._thread or ThreadPoolExecutor(1)
-            self._running = self._thread.submit(self._begin())
+            self._running = self._started(self._begin())
             self._unsynced_bytes = 0
+
+    def _started(self, sync: Callable[[], None]) -> Future[None]:
+        """The sync in the other thread; done already, by this one, where no thread is to be had."""
+        thread = self._thread or ThreadPoolExecutor(1)
+        try:
+            running = thread.submit(sync)
+        except RuntimeError:
+            running = Future()
+            try:
+                sync()
+            except BaseException as error:
+                running.set_exception(error)
+            else:
+                running.set_result(None)
+        else:
+            self._thread = thread
+        return running
 
     def wait(self) -> None:
         """Returns when none is running."""

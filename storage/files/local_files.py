@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -64,19 +64,21 @@ class LocalFile:
                 self._was_read[block] = 1
                 start = block * _READ_AROUND_BYTES
                 size = min(_READ_AROUND_BYTES, self.size_bytes - start)
-                self._mapped_for_small.madvise(mmap.MADV_WILLNEED, start, size)
+                with suppress(OSError):  # it is advice
+                    self._mapped_for_small.madvise(mmap.MADV_WILLNEED, start, size)
         return self._small[position : position + length]
 
     def _map_for_small(self) -> np.ndarray:
         try:
             with _opened(self.path) as descriptor:
                 found = os.fstat(descriptor)
-                if not self.size_bytes or (found.st_dev, found.st_ino) != self._identity:
+                is_same = (found.st_dev, found.st_ino) == self._identity
+                if not self.size_bytes or not is_same or found.st_size < self.size_bytes:
                     return self._map
                 mapped = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+                mapped.madvise(mmap.MADV_RANDOM)
         except OSError:  # unlinked since, or too many files are open
             return self._map
-        mapped.madvise(mmap.MADV_RANDOM)
         self._mapped_for_small, self._was_read = mapped, bytearray(self.size_bytes // _READ_AROUND_BYTES + 1)
         return np.frombuffer(mapped, np.uint8)
 

@@ -197,8 +197,9 @@ class WindowDecoder:
             return False
         self._done = last
         self._fields.add(given, first, last)
-        if self._bodies is not None:
-            self._bodies.add(given, first, last)
+        if self._bodies is not None and not self._bodies.add(given, first, last):
+            self._is_regular = False
+            return False
         if self._ids is not None:
             kernels.message_ids(given, first, last, self._ids)
         if self._topics is not None:
@@ -287,8 +288,9 @@ class _Bodies:
         self._offsets[0] = 0
         self._column = kernels.Strings(self._offsets, np.frombuffer(self._data, np.uint8))
 
-    def add(self, given: Any, first: int, last: int) -> None:
-        self._kernels.bodies(given, first, last, self._column)
+    def add(self, given: Any, first: int, last: int) -> bool:
+        """Whether they are as they were when they were checked."""
+        return bool(self._kernels.bodies(given, first, last, self._column))
 
     def array(self, count: int) -> pa.Array:
         data = self._data.slice(0, int(self._offsets[count]))

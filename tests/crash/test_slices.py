@@ -259,6 +259,24 @@ def test_a_batch_that_another_commit_ends_while_its_rows_are_summed_up_is_not_wr
     assert_holds_exactly(store.root, [ROWS])
 
 
+@pytest.mark.parametrize("part", ["records", "columns"])
+def test_rows_that_have_changed_are_refused_and_the_store_is_as_it_was(store: SinkStore, part: str) -> None:
+    segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)
+    path = Path(staged_directory(store.root), segments[-1].path)
+    content = bytearray(path.read_bytes())
+    content[segments[-1].data_size_bytes - (part == "records")] ^= 1
+    path.write_bytes(content)
+    opened = store.open()
+    end = opened.log_end
+    with pytest.raises(
+        StoreNotWritableError, match=r"(?s)a task has staged have changed since: .* CRC .*nothing was written"
+    ):
+        commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics))
+    assert opened.log_end == end
+    assert opened.writer.failure is None
+    opened.release()
+
+
 def test_rows_that_change_when_they_have_been_summed_up_do_not_become_a_batch(store: SinkStore) -> None:
     """Nobody decides by the first look alone: the second is taken while they are appended."""
     segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)

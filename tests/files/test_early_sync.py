@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_a_short_file_is_synced_once_and_by_its_writer(file: Synced) -> None:
     sync.note(99)
     sync.finish()
     assert file.threads == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_where_no_thread_is_to_be_had_its_writer_syncs(
+    file: Synced, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    sync, file.fails = EarlyFileSync(file), fails
+    sync.note(100)
+    assert file.threads == [threading.current_thread()]
+    with pytest.raises(OSError, match="planted") if fails else nullcontext():
+        sync.finish()
+    assert len(file.threads) == 1 + (not fails)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_long_file_is_synced_meanwhile_and_at_its_end(file: Synced) -> None:

@@ -11,8 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +32,7 @@ from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from storage import open_store
 from storage.batch.intent import intent_directory, load_intents
 from storage.batch.ledger import Batch
-from storage.batch.staged_segment import list_segments, sink_digest, staged_directory
+from storage.batch.staged_segment import SegmentPool, list_segments, sink_digest, staged_directory
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.tables.topics import TopicTable
@@ -120,6 +122,31 @@ def test_a_batch_without_rows_touches_nothing(root: str) -> None:
     assert message.segments == ()
     commit(options, message)
     assert not os.path.exists(root)
+
+
+def test_a_task_that_fails_holds_no_file_although_it_can_give_none_back(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = options_of(root, onInvalidRow="deadLetter", deadLetterPath=str(tmp_path / "aside"))
+
+    def frames() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"body": b"good"}, {"body": None}])
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(SegmentPool, "give_back", mock.Mock(side_effect=OSError(errno.ENOSPC, "planted")))
+    with pytest.raises(ZeroDivisionError) as raised:
+        stage_rows(aside, InputColumns(("body",), kafka=False), Batch("sink", "query", 0), 0, 0, frames())
+    assert raised.value.__notes__ == ["what was staged could not all be given back: [Errno 28] planted"]
+    assert len(list(list_segments(FILES, root))) == 1
+    assert not [name for name in os.listdir("/proc/self/fd") if str(tmp_path) in _target(name)]
+    assert not files_under(str(tmp_path / "aside"))
+
+
+def _target(descriptor: str) -> str:
+    """What an open file of this process is."""
+    with suppress(FileNotFoundError):
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    return ""
 
 
 def test_a_replayed_batch_is_acknowledged_and_not_written_again(root: str) -> None:

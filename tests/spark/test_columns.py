@@ -114,6 +114,7 @@ def test_a_column_that_does_not_exist_is_refused_with_the_nearest(pristine_store
 @pytest.mark.parametrize(
     ("schema", "rule"),
     [
+        (StructType(), "it has no column"),
         (StructType([StructField("nonsense", StringType())]), "there is no column 'nonsense'"),
         (StructType([StructField("tags", StringType(), nullable=False)]), "column tags can be null"),
     ],

@@ -100,6 +100,18 @@ def test_nor_is_a_file(cache: Path) -> None:
         own_directory(cache_home() / "kernels-1")
 
 
+def test_with_any_umask_a_user_s_first_cache_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
+    before = os.umask(0o002)
+    try:
+        made = own_directory(cache_home() / "kernels-1")
+    finally:
+        os.umask(before)
+    assert {
+        place.stat().st_mode & 0o777 for place in (made, *made.parents) if place.is_relative_to(tmp_path / "home")
+    } == {0o700}
+
+
 def test_one_process_begins_to_compile_and_another_after_a_while(tmp_path: Path) -> None:
     assert begin_attempt(tmp_path)
     assert not begin_attempt(tmp_path)
@@ -133,13 +145,40 @@ def test_without_a_safe_cache_nobody_compiles(cache: Path, caplog: pytest.LogCap
     assert len(caplog.records) == 1
 
 
-def test_a_spoilt_cache_or_compiler_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_spoilt_cache_or_compiler_is_none(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("numba")
     broken = Compiler("on")
     with mock.patch.object(compiler, "import_module", side_effect=RuntimeError("spoilt")):
         assert loaded(broken) is None
     assert broken.refusal == "they cannot be loaded: RuntimeError: spoilt"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_who_finds_a_spoilt_cache_leaves_none(cache: Path) -> None:
+    """Else nobody would have kernels until somebody deletes it; and they are not compiled again and again."""
+    pytest.importorskip("numba")
+    broken = Compiler("auto")
+    directory = broken.directory()
+    (directory / "code").mkdir()
+    for name in ("complete", "attempt", "code/one.nbi"):
+        (directory / name).touch()
+    with mock.patch.object(compiler, "import_module", side_effect=EOFError):
+        assert loaded(broken) is None
+    assert broken.is_refused
+    assert [path.name for path in directory.rglob("*")] == ["attempt"]
+
+
+@pytest.mark.parametrize("setting", ["DISABLE_JIT", "CPU_NAME", "CPU_FEATURES"])
+def test_where_numba_is_told_otherwise_there_are_none(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    """Functions that are not compiled do not work; code for another processor ends the process."""
+    config = pytest.importorskip("numba").config
+    monkeypatch.setattr(config, setting, "1")
+    told = Compiler("on")
+    with mock.patch.object(compiler, "import_module", side_effect=AssertionError):
+        assert loaded(told) is None
+    assert f"NUMBA_{setting} is set" in (told.refusal or "")
 
 
 def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
@@ -222,6 +261,36 @@ def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_code_is_neither_taken_from_nor_kept_in_another_place(cache: Path, tmp_path: Path, when: str) -> None:
+    """Numba has places of its own, among them the sources' directory; its variables lead there, also one that is set later."""
+    pytest.importorskip("numba")
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "two.py").write_text(
+        "import os\n"
+        "from storage.format.kernels import ground as g\n"
+        "@g.kernel(g.types.int64(g.types.int64))\n"
+        "def one(number): return number + 1\n"
+        "os.environ['NUMBA_OPT'] = '2'\n"
+        "@g.kernel(g.types.int64(g.types.int64))\n"
+        "def two(number): return number + 2\n"
+        "@g.kernel(g.types.int64(g.types.int64))\n"
+        "def three(number): return number + 3\n"
+    )
+    code = (
+        "import sys\n"
+        f"sys.path.append({str(sources)!r})\n"
+        "from storage.compiler import COMPILER\n"
+        "print(COMPILER.load('two'), COMPILER.refusal)\n"
+    )
+    places = {"NUMBA_CACHE_LOCATOR_CLASSES": "InTreeCacheLocator"} if when == "before" else {}
+    ended = run("-c", code, PYTHONPATH=os.pathsep.join([str(PROJECT), str(sources)]), **{ENVIRONMENT: "on"}, **places)
+    assert ended.stdout.startswith("None Numba keeps compiled code in"), ended
+    assert not list(sources.rglob("*.nb?"))
+
+
+@pytest.mark.slow
 def test_kernels_stay_within_their_arrays_whatever_rows_come() -> None:
     """Every load and store is held against its bounds."""
     pytest.importorskip("numba")
@@ -253,8 +322,8 @@ def test_a_kernel_that_leaves_its_arrays_is_noticed_by_the_checks() -> None:
         "    def outside(array, position): return g.le_i64(array, position)\n"
         "array = np.zeros(16, np.uint8); array.flags.writeable = False\n"
         "print(outside(array, 8))\n"
-        "for position in (9, 16, -1):\n"
+        "for position in (9, 16, -1, 2**63 - 1):\n"
         "    try: outside(array, position)\n"
         "    except IndexError as error: print(error)\n"
     )
-    assert run("-c", code, **{ENVIRONMENT: "check"}).stdout == "0\n" + 3 * "argument 0 is left\n"
+    assert run("-c", code, **{ENVIRONMENT: "check"}).stdout == "0\n" + 4 * "argument 0 is left\n"

@@ -111,16 +111,19 @@ def fields(rows: Rows, first: int, last: int, wanted: Fields) -> None:
             wanted.hosts[i, row] = le_i64(rows.buffer, begin + wanted.host_positions[i])
 
 
-@kernel(types.void(ROWS, LONG, LONG, STRINGS))
-def bodies(rows: Rows, first: int, last: int, column: Strings) -> None:
-    """The bodies, as stored, of rows that are checked."""
+@kernel(types.boolean(ROWS, LONG, LONG, STRINGS))
+def bodies(rows: Rows, first: int, last: int, column: Strings) -> bool:
+    """The bodies, as stored, of rows that are checked. False where one has changed since: a file's map shows what its writer does."""
     at = np.int64(column.offsets[first])
     for row in range(first, last):
         begin = rows.positions[row]
         size = be_i32(rows.buffer, begin + BODY_SIZE)
+        if size < 0 or begin + HEADER_SIZE + size > rows.properties[row]:
+            return False
         memcpy(column.data, at, rows.buffer, begin + HEADER_SIZE, size)
         at += size
         column.offsets[row + 1] = at
+    return True
 
 
 @kernel(types.void(ROWS, LONG, LONG, BYTES))

@@ -11,6 +11,7 @@ stretch, not even for a moment, so no buffer needs slack.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from llvmlite import ir
@@ -18,7 +19,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from storage.compiler import COMPILER, is_caching
+from storage.compiler import COMPILER, cache_directory, check_cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 IS_CHECKED = COMPILER.has_bounds_checks
@@ -37,8 +38,19 @@ _VECTOR = ir.VectorType(I8, 16)
 
 
 def kernel(*signatures: Any) -> Callable[[F], F]:
-    """Compile a function for these signatures; it runs without the GIL."""
-    return njit(list(signatures), nogil=True, cache=is_caching(), **_OPTIONS)
+    """Compile a function for these signatures; it runs without the GIL. Raises Unusable where Numba would keep it in another place."""
+
+    def compiled(function: F) -> F:
+        directory = cache_directory()
+        dispatcher = njit(nogil=True, cache=directory is not None, **_OPTIONS)(function)
+        if directory is not None:
+            check_cache(Path(dispatcher.stats.cache_path), directory)
+        for signature in signatures:
+            dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return compiled
 
 
 def inline(function: F) -> F:
@@ -51,11 +63,10 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any, number: int,
     array = context.make_array(signature.args[number])(context, builder, args[number])
     if IS_CHECKED:
         zero = ir.Constant(I64, 0)
-        end = builder.add(position, size)
         count = cgutils.unpack_tuple(builder, array.shape)[0]
         wrong = builder.or_(
             builder.or_(builder.icmp_signed("<", position, zero), builder.icmp_signed("<", size, zero)),
-            builder.icmp_signed(">", end, count),
+            builder.icmp_signed(">", position, builder.sub(count, size)),
         )
         with cgutils.if_unlikely(builder, wrong):
             context.call_conv.return_user_exc(builder, IndexError, (f"argument {number} is left",))

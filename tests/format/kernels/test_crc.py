@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import platform
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from types import ModuleType
@@ -57,6 +61,27 @@ def test_sums_by_multiplications_of_64_bytes_are_zlib_s() -> None:
     module = module_for(*WIDE)
     assert module.IS_WIDE
     compare(module)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="no processor of this kind multiplies so")
+def test_a_processor_without_such_multiplications_compiles_none() -> None:
+    """Nor does it meet an instruction that it has not: that would end the process, and nobody could catch it."""
+    code = (
+        "import zlib, numpy\n"
+        "from llvmlite import binding\n"
+        "binding.get_host_cpu_features = dict\n"
+        "from numba import types\n"
+        "from storage.format.kernels import crc, ground\n"
+        "@ground.kernel(types.int64(ground.READ))\n"
+        "def summed(data): return crc.crc32(data, 0, len(data))\n"
+        "data = numpy.arange(500).astype(numpy.uint8)\n"
+        "data.flags.writeable = False\n"
+        "print(crc.IS_FAST, summed(data) == zlib.crc32(data))\n"
+    )
+    plain = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""}
+    environment = os.environ | plain
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "False True\n"), ended.stderr
 
 
 def test_a_wrong_constant_of_wide_multiplications_is_noticed() -> None:

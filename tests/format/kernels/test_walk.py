@@ -66,6 +66,8 @@ def test_a_length_that_changes_behind_the_check_is_noticed(compiled: ModuleType,
     rows = compiled.Rows(sealed(buffer), sealed(positions), sealed(sizes), sealed(np.empty(0, np.int64)), properties)
     found = compiled.number_topics(rows, 0, 1, np.empty(1, np.int32), np.empty(1, np.int64), np.empty(1, np.int64))
     assert found == -1
+    column = compiled.Strings(np.zeros(2, np.int32), np.empty(100, np.uint8))
+    assert not compiled.bodies(rows, 0, 1, column)
 
 
 @given(st.binary(max_size=400), st.lists(st.tuples(st.integers(-1, 401), st.integers(-1, 401)), max_size=5))
