@@ -297,17 +297,17 @@ def _load_overload(cache: Any, signature: Any, target: Any) -> Any:
 _caching: list[Path | None] = []
 
 
-def cache_directory() -> Path | None:
-    """Where what is compiled now is kept; None = nowhere."""
-    return _caching[-1] if _caching else None
+def is_caching() -> bool:
+    """Whether what is compiled now is kept."""
+    return bool(_caching) and _caching[-1] is not None
 
 
-def check_cache(place: Path, directory: Path) -> None:
-    """Raises Unusable where Numba would take and keep code in a place that is not of the directory: nobody has looked who may write
+def check_cache(place: str) -> None:
+    """Raises Unusable where Numba would take and keep code in another place than `cached_in` has said: nobody has looked who may write
     there. Its variables in the environment decide that too, and it reads them again when one has changed.
     """
-    if place.parent != directory:
-        raise Unusable(f"Numba keeps compiled code in {place}, not in {directory}")
+    if Path(place).parent != _caching[-1]:
+        raise Unusable(f"Numba keeps compiled code in {place}, not in {_caching[-1]}")
 
 
 def compile_all(names: tuple[str, ...]) -> None:

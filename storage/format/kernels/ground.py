@@ -11,7 +11,6 @@ stretch, not even for a moment, so no buffer needs slack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from llvmlite import ir
@@ -19,7 +18,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from storage.compiler import COMPILER, cache_directory, check_cache
+from storage.compiler import COMPILER, check_cache, is_caching
 
 F = TypeVar("F", bound=Callable[..., Any])
 IS_CHECKED = COMPILER.has_bounds_checks
@@ -41,10 +40,9 @@ def kernel(*signatures: Any) -> Callable[[F], F]:
     """Compile a function for these signatures; it runs without the GIL. Raises Unusable where Numba would keep it in another place."""
 
     def compiled(function: F) -> F:
-        directory = cache_directory()
-        dispatcher = njit(nogil=True, cache=directory is not None, **_OPTIONS)(function)
-        if directory is not None:
-            check_cache(Path(dispatcher.stats.cache_path), directory)
+        dispatcher = njit(nogil=True, cache=is_caching(), **_OPTIONS)(function)
+        if is_caching():
+            check_cache(dispatcher.stats.cache_path)
         for signature in signatures:
             dispatcher.compile(signature)
         dispatcher.disable_compile()
