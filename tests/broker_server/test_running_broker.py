@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.admin import Admin
@@ -21,6 +23,8 @@ from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting_server.server import ListenError
 from storage import open_store
 from storage.errors import StoreLockedError
+from storage.ha.listener import ReplicationListener
+from storage.service.put_service import PutService
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.name_server import our_name_server
 
@@ -83,6 +87,32 @@ def test_a_broker_that_cannot_listen_takes_nobodys_name_from_the_name_server(tmp
             with Admin(ClientSettings((names.address,))) as admin:
                 assert admin.cluster_info().broker_address_table
         open_store(tmp_path / "two", read_only=False).close()  # nobody holds it
+
+
+def test_whatever_fails_at_its_end_batches_end_before_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch would find its store closed amid a sync, and nobody would hear how that sync has ended."""
+    ended: list[str] = []
+
+    def planted(_: ReplicationListener) -> None:
+        ended.append("replication")
+        raise OSError(errno.EIO, "planted")
+
+    def noted(name: str, close: Callable[..., None]) -> Callable[..., None]:
+        def noting(*args: Any) -> None:
+            ended.append(name)
+            close(*args)
+
+        return noting
+
+    monkeypatch.setattr(ReplicationListener, "close", planted)
+    monkeypatch.setattr(BatchServer, "close", noted("batches", BatchServer.close))
+    monkeypatch.setattr(PutService, "close", noted("store", PutService.close))
+    with pytest.raises(OSError, match="planted"), running(tmp_path / "store", free_ports()):
+        pass
+    assert ended == ["replication", "batches", "store"]
+    open_store(tmp_path / "store", read_only=False).close()  # nobody holds it
 
 
 def test_one_store_has_one_broker(tmp_path: Path) -> None:
