@@ -116,7 +116,7 @@ def test_where_no_log_file_can_be_made_a_send_is_answered_so_and_a_later_one_is_
     """CommitLog.asyncPutMessage: CREATE_MAPPED_FILE_FAILED where MappedFileQueue.getLastMappedFile gives none."""
     store = open_store(tmp_path / "store", config=config_of("plain"), read_only=False, create=True)
     store.save_topic(TopicConfig("Orders", 4, 4))
-    with PutService(store) as service:
+    with PutService(store, starts_duties=False) as service:  # one of them makes the next file ahead
         handler, big = SendMessageHandler(service), replace(ORDER, body=bytes(400_000))
         stored = [handler.send(big).code for _ in range(2 * is_rolling)]
         end = store.writer.log_end
