@@ -263,9 +263,8 @@ class RunningBroker:
 
     def _close_store(self) -> None:
         files = self._service.store.writer.file_system
-        with (
-            ExitStack() as closing
-        ):  # the last one first, each also where one before it fails: a batch must not outlive the store
+        # The last one first, each also where one before it fails: a batch must not outlive the store.
+        with ExitStack() as closing:
             closing.callback(self._service.close)
             closing.callback(lambda: self.broker.close(current_time_ms()))
             closing.callback(self._close_writers)
