@@ -278,12 +278,7 @@ def test_code_is_neither_taken_from_nor_kept_in_another_place(cache: Path, tmp_p
         "@g.kernel(g.types.int64(g.types.int64))\n"
         "def three(number): return number + 3\n"
     )
-    code = (
-        "import sys\n"
-        f"sys.path.append({str(sources)!r})\n"
-        "from storage.compiler import COMPILER\n"
-        "print(COMPILER.load('two'), COMPILER.refusal)\n"
-    )
+    code = "from storage.compiler import COMPILER; print(COMPILER.load('two'), COMPILER.refusal)"
     places = {"NUMBA_CACHE_LOCATOR_CLASSES": "InTreeCacheLocator"} if when == "before" else {}
     ended = run("-c", code, PYTHONPATH=os.pathsep.join([str(PROJECT), str(sources)]), **{ENVIRONMENT: "on"}, **places)
     assert ended.stdout.startswith("None Numba keeps compiled code in"), ended

@@ -26,9 +26,8 @@ NARROW, WIDE = ("pclmul",), ("pclmul", "vpclmulqdq", "avx512f")
 
 def module_for(*features: str) -> ModuleType:
     """The module as a processor gets it that has these features alone; the test is skipped where this one has not."""
-    numba.njit("int64(int64)")(
-        lambda number: number
-    )  # Numba asks for the features once: it compiles for this processor
+    # Numba asks for the features once: it is to compile for this processor.
+    numba.njit("int64(int64)")(lambda number: number)
     binding = importlib.import_module("llvmlite.binding")
     found = binding.get_host_cpu_features()
     if not all(found.get(name) for name in features):
