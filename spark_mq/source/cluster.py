@@ -37,6 +37,7 @@ from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 
 _NAMED = 5
+_LOST_LOG = "give the broker.conf that says where the log lies, or copy the log's files, too"
 
 
 def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
@@ -84,6 +85,13 @@ def _names_of(store: MessageStore) -> BrokerNames:
     return broker_names(store.config, store.state(TOPICS_FILE, TopicTable.load) or TopicTable())
 
 
+def _refuse_lost_log(store: MessageStore) -> None:
+    """StoreNotFoundError for a log without a file, where queues hold entries: what a broker deletes never includes the last file."""
+    if not store.log.files and any(queue.file_starts for queue in store.queues):
+        found = "the log has no file, though its queues have some"
+        raise StoreNotFoundError(store.root, "every file of the log", found=found, hint=_LOST_LOG)
+
+
 class Cluster:
     """Open stores by broker name: the QueryCluster whose data is files."""
 
@@ -112,6 +120,7 @@ class Cluster:
         conf = conf and absolute_path(conf)
         for root in roots:
             store = open_store(absolute_path(root), config=conf)  # tasks have other working directories
+            _refuse_lost_log(store)
             name = broker_name or broker_name_of(store, root)
             if name in stores:
                 raise OptionError("path", f"two stores are of one broker, {name}: {stores[name].root} and {root}")

@@ -19,6 +19,7 @@ from storage.errors import AccessDeniedError, FileFailedError, FileSystemUnavail
 
 _DENIED = (errno.EACCES, errno.EPERM)
 _REASON_LENGTH = 120
+_ABSENT = (404, 410)  # what a web server answers where nothing is
 
 _CURES = {
     errno.EIO: "the disk or the mount is failing: look into the system's log, and copy the store while it can be read",
@@ -86,13 +87,27 @@ def from_remote_error(error: Exception, url: str) -> StorageError:
 
 @contextmanager
 def remote_errors(url: str) -> Iterator[None]:
-    """Within it a remote file system's errors become storage errors; that something is not there, or is a directory, is no error."""
+    """Within it a remote file system's errors become storage errors; that something is not there, or is a directory, is no error.
+
+    Of a server that fails, fsspec's web file system says that the file is not there: then its failure is the error.
+    """
     try:
         yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StorageError):
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, Exception) and _is_failure(error.__cause__):
+            raise from_remote_error(error.__cause__, url) from None
+        raise
+    except (IsADirectoryError, NotADirectoryError, StorageError):
         raise
     except Exception as error:
         raise from_remote_error(error, url) from None
+
+
+def _is_failure(cause: Exception) -> bool:
+    """Whether this cause of a FileNotFoundError is no answer that nothing is there."""
+    if isinstance(cause, OSError):
+        return not isinstance(cause, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+    return type(cause).__module__.startswith("aiohttp") and getattr(cause, "status", None) not in _ABSENT
 
 
 def _first_line(error: Exception) -> str:

@@ -1,17 +1,26 @@
-"""Stores on object storage or any other file system that fsspec knows, for reading: coalesced range reads."""
+"""Stores on object storage or any other file system that fsspec knows, for reading: coalesced range reads.
+
+What such a file system may leave out is requested, or the read is refused: sizes in listings, kinds other than file and directory,
+new listings in place of kept ones, answers as long as the range. A file of unknown size is never taken for an empty one.
+
+Not supported: URLs of several parts (`zip://…::https://…`), and of a web server those with a query.
+"""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 
+from storage.errors import FileSystemUnavailableError
 from storage.files.file_system import DirectoryEntry, FileSystem, GatheredWindow, Scratch, check_small, coalesce
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.os_errors import remote_errors
+from storage.files.os_errors import host_name, remote_errors
 from storage.format.window_layout import WindowLayout
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
@@ -64,46 +73,108 @@ def only_for_reading(path: str) -> str | None:
 
 
 class RemoteFileSystem:
-    """An fsspec file system. Paths are whole URLs. What it raises becomes AccessDeniedError or FileSystemUnavailableError."""
+    """An fsspec file system. Paths are whole URLs, below the one it was made for or beside it.
+
+    What it raises becomes AccessDeniedError or FileSystemUnavailableError. Nothing that it keeps of earlier answers is used.
+    """
 
     is_local = False
 
     def __init__(self, url: str) -> None:
+        """Raises FileSystemUnavailableError also for a URL below which no path can be named."""
         import fsspec  # only stores that lie elsewhere need it, and it is slow to import
 
+        self._web_base = url if url.startswith(("http://", "https://")) else None
+        if rule := _no_directory(url, is_web=self._web_base is not None):
+            raise _unavailable(url, *rule)
         with remote_errors(url):
             self._inner = fsspec.core.url_to_fs(url)[0]
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
+        place = self._place(path)
         try:
             with remote_errors(path):
-                found = self._inner.ls(path, detail=True, refresh=True)
+                self._inner.invalidate_cache()
+                found = self._inner.ls(place, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        own = self._inner._strip_protocol(path).rstrip("/")
-        entries = [
-            DirectoryEntry(
-                entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry["size"] or 0
-            )
-            for entry in found
-            if entry["name"].rstrip("/") != own
-        ]
-        return sorted(entries)
+        told = {name: entry for entry in found if (name := self._name_in(place, entry["name"])) is not None}
+        with remote_errors(path):
+            entries = {name: self._with_known_kind(entry) for name, entry in told.items()}
+            sizes = self._sizes([e["name"] for e in entries.values() if e is not None and _is_unsized(e)])
+        listed = []
+        for name, entry in entries.items():
+            if entry is not None and entry["name"] not in sizes:
+                listed.append(DirectoryEntry(name, entry["type"] == "directory", entry.get("size") or 0))
+            elif entry is not None and (size := sizes[entry["name"]]) is not _GONE:
+                listed.append(DirectoryEntry(name, False, _known(size, f"{path}/{name}")))
+        return sorted(listed)
 
     def read_file(self, path: str) -> bytes | None:
         try:
+            size = self._size(path)
+            check_small(path, size)
             with remote_errors(path):
-                check_small(path, self._inner.size(path) or 0)
-            content: bytes = self._inner.cat_file(path)
+                content: bytes = self._inner.cat_file(self._place(path))
+            if len(content) != size and len(content) != self._size(path):  # written meanwhile, or cut on its way
+                raise _wrong_length(path, 0, size, len(content))
         except (FileNotFoundError, IsADirectoryError):
             return None
         return content
 
     def open_file(self, path: str) -> RemoteFile:
-        return RemoteFile(self._inner, path)
+        return RemoteFile(self._inner, path, self._place(path), self._size(path))
 
     def open_small_reads(self, path: str) -> RemoteFile:
-        return RemoteFile(self._inner, path)
+        return self.open_file(path)
+
+    def _size(self, path: str) -> int:
+        """What a file has now. FileNotFoundError if it is not there; FileSystemUnavailableError where that cannot be told."""
+        with remote_errors(path):
+            self._inner.invalidate_cache()
+            return _known(self._inner.size(self._place(path)), path)
+
+    def _place(self, path: str) -> str:
+        """The path as fsspec takes it: of a web server what lies below the store is quoted, as topics may hold `%`."""
+        if self._web_base is None or not path.startswith(self._web_base):
+            return path
+        return self._web_base + quote(path[len(self._web_base) :])
+
+    def _name_in(self, place: str, found: str) -> str | None:
+        """What an entry of a listing is called; None of what does not lie right below the place.
+
+        That is the place itself, and of a web page links to anywhere: to the directory above, to the same page in another order.
+        """
+        own = self._inner._strip_protocol(place).rstrip("/")
+        found = found.rstrip("/")
+        if self._web_base is None:
+            return found.rpartition("/")[2] if found != own else None
+        above, _, name = found.partition("://")[2].rpartition("/")
+        is_below = above == own.partition("://")[2] and not re.search("[?#]", name)
+        return unquote(name) if is_below and name not in ("", ".", "..") else None
+
+    def _with_known_kind(self, entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The entry, of a link or of what a listing leaves open what `info` says of its target; None if that has gone."""
+        if entry.get("type") in _KINDS:
+            return entry
+        try:
+            return {**self._inner.info(entry["name"]), "name": entry["name"]}
+        except FileNotFoundError:
+            return None
+
+    def _sizes(self, names: Sequence[str]) -> dict[str, Any]:
+        """The sizes of files whose listing does not say them, together where the file system can; `_GONE` of those that have gone."""
+        try:
+            return dict(zip(names, self._inner.sizes(list(names)) if names else (), strict=True))
+        except FileNotFoundError:
+            return {name: self._size_or_gone(name) for name in names}
+
+    def _size_or_gone(self, name: str) -> Any:
+        try:
+            with remote_errors(name):
+                return self._inner.size(name)
+        except FileNotFoundError:
+            return _GONE
 
 
 class RemoteFile:
@@ -111,11 +182,12 @@ class RemoteFile:
     behind the last byte that is not zero: there a running broker writes on.
     """
 
-    def __init__(self, inner, path: str) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, inner: Any, path: str, place: str, size_bytes: int) -> None:
+        """`place` is the path as `inner`, the fsspec file system, takes it."""
         self.path = path
-        with remote_errors(path):
-            self.size_bytes: int = inner.size(path)
+        self.size_bytes = size_bytes
         self._inner = inner
+        self._place = place
         self._block_start = 0
         self._block = np.empty(0, np.uint8)
 
@@ -134,7 +206,13 @@ class RemoteFile:
 
     def _read(self, start: int, end: int) -> np.ndarray:
         with remote_errors(self.path):
-            return np.frombuffer(self._inner.cat_file(self.path, start=start, end=end), np.uint8)
+            content = self._inner.cat_file(self._place, start=start, end=end)
+        self._check_length(content, start, end)
+        return np.frombuffer(content, np.uint8)
+
+    def _check_length(self, content: bytes, start: int, end: int) -> None:
+        if len(content) != end - start:
+            raise _wrong_length(self.path, start, end, len(content))
 
     def gather(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch | None = None
@@ -144,8 +222,10 @@ class RemoteFile:
             return np.empty(0, np.uint8), places
         with remote_errors(self.path):
             fetched = self._inner.cat_ranges(
-                [self.path] * len(starts), starts.tolist(), stops.tolist(), on_error="raise"
+                [self._place] * len(starts), starts.tolist(), stops.tolist(), on_error="raise"
             )
+        for content, start, stop in zip(fetched, starts.tolist(), stops.tolist(), strict=True):
+            self._check_length(content, start, stop)
         return np.frombuffer(b"".join(fetched), np.uint8), places
 
     def gather_windows(
@@ -162,3 +242,38 @@ class RemoteFile:
 
     def close(self) -> None:
         self._block = np.empty(0, np.uint8)
+
+
+_KINDS = ("file", "directory")
+_GONE = object()
+_RANGES = "serve it by a server that answers byte ranges (nginx, Apache httpd, Caddy), or copy the store and read the copy"
+
+
+def _is_unsized(entry: Mapping[str, Any]) -> bool:
+    return entry["type"] != "directory" and entry.get("size") is None
+
+
+def _known(size: Any, path: str) -> int:
+    if size is None:
+        raise _unavailable(path, "nothing there tells how large the file is", _RANGES)
+    return int(size)
+
+
+def _wrong_length(path: str, start: int, end: int, found: int) -> FileSystemUnavailableError:
+    if found > end - start:
+        return _unavailable(path, f"{found} bytes came where bytes {start} to {end} were requested", _RANGES)
+    reason = f"only {found} bytes came where bytes {start} to {end} were requested"
+    return _unavailable(path, reason, "the answer was cut, or the file is shorter now: read again, from a copy if it goes on")
+
+
+def _no_directory(url: str, *, is_web: bool) -> tuple[str, str] | None:
+    """Why no path can be named below a URL, and the cure; None if one can."""
+    if "::" in url:
+        return "it names one file system inside another, and only plain URLs are read", "unpack or mount it, and give that path"
+    if is_web and re.search("[?#]", url):
+        return "it has a query, below which no file can be named", "give the address of the store's directory alone"
+    return None
+
+
+def _unavailable(url: str, reason: str, cure: str) -> FileSystemUnavailableError:
+    return FileSystemUnavailableError(url, host_name(), reason, cure)
