@@ -136,16 +136,17 @@ class RemoteFileSystem:
 
     def _place(self, path: str) -> str:
         """The path as fsspec takes it: of a web server what lies below the store is quoted, as topics may hold `%`."""
-        if self._web_base is None or not path.startswith(self._web_base):
-            return path
-        return self._web_base + quote(path[len(self._web_base) :])
+        if self._web_base is not None and path.startswith(self._web_base):
+            path = self._web_base + quote(path[len(self._web_base) :])
+        stripped: str = self._inner._strip_protocol(path)
+        return stripped
 
     def _name_in(self, place: str, found: str) -> str | None:
         """What an entry of a listing is called; None of what does not lie right below the place.
 
         That is the place itself, and of a web page links to anywhere: to the directory above, to the same page in another order.
         """
-        own = self._inner._strip_protocol(place).rstrip("/")
+        own = place.rstrip("/")
         found = found.rstrip("/")
         if self._web_base is None:
             return found.rpartition("/")[2] if found != own else None
@@ -246,7 +247,9 @@ class RemoteFile:
 
 _KINDS = ("file", "directory")
 _GONE = object()
-_RANGES = "serve it by a server that answers byte ranges (nginx, Apache httpd, Caddy), or copy the store and read the copy"
+_RANGES = (
+    "serve it by a server that answers byte ranges (nginx, Apache httpd, Caddy), or copy the store and read the copy"
+)
 
 
 def _is_unsized(entry: Mapping[str, Any]) -> bool:
@@ -263,13 +266,18 @@ def _wrong_length(path: str, start: int, end: int, found: int) -> FileSystemUnav
     if found > end - start:
         return _unavailable(path, f"{found} bytes came where bytes {start} to {end} were requested", _RANGES)
     reason = f"only {found} bytes came where bytes {start} to {end} were requested"
-    return _unavailable(path, reason, "the answer was cut, or the file is shorter now: read again, from a copy if it goes on")
+    return _unavailable(
+        path, reason, "the answer was cut, or the file is shorter now: read again, from a copy if it goes on"
+    )
 
 
 def _no_directory(url: str, *, is_web: bool) -> tuple[str, str] | None:
     """Why no path can be named below a URL, and the cure; None if one can."""
     if "::" in url:
-        return "it names one file system inside another, and only plain URLs are read", "unpack or mount it, and give that path"
+        return (
+            "it names one file system inside another, and only plain URLs are read",
+            "unpack or mount it, and give that path",
+        )
     if is_web and re.search("[?#]", url):
         return "it has a query, below which no file can be named", "give the address of the store's directory alone"
     return None

@@ -18,6 +18,7 @@ from tests.support.fixture_stores import Fixture
 from tests.support.object_store import BUCKET, ObjectStore, object_store
 from tests.support.places import PROJECT
 from tests.support.store_builder import StoreBuilder
+from tests.support.web_store import WebFlaws, web_store
 
 from .golden_rows import golden_rows, hashed
 from .in_process import bodies, next_batch, open_stream, plan_batch, planned_size, read_batch, rows_of
@@ -97,6 +98,37 @@ def test_a_stream_follows_a_store_that_is_copied_again(memory: Callable[[Path, s
 def test_a_url_without_a_store_is_refused(memory: Callable[[Path, str], str], tmp_path: Path) -> None:
     with pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_STORE_NOT_FOUND\].*memory://nothing"):
         read_batch("memory://nothing", topic="Topic")
+
+
+def test_a_bucket_is_listed_to_the_last_page(bucket: ObjectStore) -> None:
+    store = StoreBuilder(bucket.root / "broker-a", log_file_size_bytes=2 << 10)
+    sent = [body for queue_id in range(5) for body in store.send_many("Topic", 20, queue_id=queue_id)]
+    assert len(store.log_files) > 4
+    bucket.page_size = 2
+    assert sorted(bodies(read_batch(f"s3://{BUCKET}/broker-a", topic="Topic"))) == sorted(sent)
+
+
+def test_a_store_on_the_web_gives_the_golden_rows(pristine_store: Callable[[str], Fixture]) -> None:
+    pytest.importorskip("aiohttp")
+    store = pristine_store("clean")
+    with web_store(store.root.parent) as url:
+        assert hashed(read_batch(url, **ALL)) == golden_rows(store)
+        reader = open_stream(f"{url}/store", topic="TopicA", startingOffsets="earliest")
+        assert len(next_batch(reader, reader.initialOffset())[1]) == len(golden_rows(store, "TopicA"))
+
+
+@pytest.mark.parametrize(
+    "flaws",
+    [WebFlaws(ignores_ranges=True), WebFlaws(hides_sizes=True), WebFlaws(fails="/0{20}$")],
+    ids=["ranges", "sizes", "503"],
+)
+def test_a_web_server_that_lacks_something_is_named(flaws: WebFlaws, pristine_store: Callable[[str], Fixture]) -> None:
+    pytest.importorskip("aiohttp")
+    with (
+        web_store(pristine_store("clean").root, flaws) as url,
+        pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_FILE_SYSTEM_UNAVAILABLE\]"),
+    ):
+        read_batch(url, topic="TopicA")
 
 
 def large_store(root: Path, count: int) -> int:

@@ -1,6 +1,6 @@
 """A bucket on loopback: as much of S3's protocol as reading takes, over a directory. It counts what is fetched.
 
-ListObjectsV2 with a delimiter, HEAD and GET with a byte range; no authentication, one page a listing. Amazon S3 API
+ListObjectsV2 with a delimiter, page by page, HEAD and GET with a byte range; no authentication. Amazon S3 API
 Reference, version 2006-03-01.
 """
 
@@ -22,10 +22,11 @@ BUCKET = "bucket"
 
 @dataclass
 class ObjectStore:
-    """`url` is the endpoint; `fetched` lists (key, bytes) of every GET of an object."""
+    """`url` is the endpoint; `fetched` lists (key, bytes) of every GET of an object; a page of a listing holds `page_size` names."""
 
     root: Path
     url: str = ""
+    page_size: int = 1_000
     fetched: list[tuple[str, int]] = field(default_factory=list)
 
     @property
@@ -96,7 +97,13 @@ class _Handler(BaseHTTPRequestHandler):
         rests = sorted(key.removeprefix(prefix) for key in keys if key.startswith(prefix))
         folders = sorted({rest.split(delimiter)[0] + delimiter for rest in rests if delimiter and delimiter in rest})
         files = [prefix + rest for rest in rests if not delimiter or delimiter not in rest]
-        files = files[: int(query.get("max-keys", 1_000_000))]
+        names = sorted([*folders, *(name.removeprefix(prefix) for name in files)])
+        first = int(query.get("continuation-token", 0))
+        end = first + min(int(query.get("max-keys", self.store.page_size)), self.store.page_size)
+        page = set(names[first:end])
+        folders = [folder for folder in folders if folder in page]
+        files = [name for name in files if name.removeprefix(prefix) in page]
+        more = f"<NextContinuationToken>{end}</NextContinuationToken>" if end < len(names) else ""
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>1970-01-01T00:00:00.000Z</LastModified>"
             f"<ETag>&quot;0&quot;</ETag><Size>{(self.store.root / key).stat().st_size}</Size></Contents>"
@@ -109,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             200,
             f'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>{BUCKET}</Name>'
             f"<Prefix>{escape(prefix)}</Prefix><KeyCount>{len(files) + len(folders)}</KeyCount><MaxKeys>1000</MaxKeys>"
-            f"<IsTruncated>false</IsTruncated>{contents}{prefixes}</ListBucketResult>".encode(),
+            f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{more}{contents}{prefixes}</ListBucketResult>".encode(),
             {"Content-Type": "application/xml"},
         )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 
 @dataclass
@@ -44,7 +46,7 @@ def web_store(root: Path, flaws: WebFlaws | None = None) -> Iterator[str]:
             super().__init__(*arguments, directory=str(root))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -81,11 +83,13 @@ class _Handler(SimpleHTTPRequestHandler):
     do_HEAD = do_GET
 
     def list_directory(self, path: Any) -> Any:
-        page = super().list_directory(path)
-        if page is None or not self.flaws.adds_links:
-            return page
-        self.wfile.write(self.flaws.adds_links.encode())  # without a length such a page ends with the connection
-        return page
+        names = [quote(child.name) + "/" * child.is_dir() for child in Path(path).iterdir()]
+        page = self.flaws.adds_links + "".join(f'<a href="{name}">{name}</a>\n' for name in names)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        return io.BytesIO(page.encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on the console."""
