@@ -22,6 +22,7 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 BROKER_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 MASTER_ID = 0
 """Of the processes that share a broker's name the one that takes messages. Java: MixAll.MASTER_ID."""
 BUILT_IN_GROUPS = (

@@ -30,7 +30,7 @@ from storage.names import is_system_topic
 from storage.place.store_signs import HOME, is_store, no_store
 from storage.queues.positions import QueuePosition
 from storage.settings.unread import warn_of_unread
-from storage.tables.broker_names import BrokerNames, broker_names
+from storage.tables.broker_names import BrokerNames, broker_names, told_brokers
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
@@ -74,15 +74,25 @@ def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
 
 
 def broker_name_of(store: MessageStore, path: str) -> str:
-    """The name of a store's broker, where nobody gave it; `path` is the store's as the user wrote it, and as checkpoints have it."""
+    """The name of a store's broker, where nobody gave it; `path` is the store's as the user wrote it, and as checkpoints have it.
+
+    Raises OptionError where the topics tell several names.
+    """
     if name := _names_of(store).broker:
         return name
+    if told := told_brokers(_topics_of(store)):
+        rule = f"the topics of {store.root} tell {len(told)} names of its broker: {names(told)}; say which one holds"
+        raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]
 
 
 def _names_of(store: MessageStore) -> BrokerNames:
-    return broker_names(store.config, store.state(TOPICS_FILE, TopicTable.load) or TopicTable())
+    return broker_names(store.config, _topics_of(store))
+
+
+def _topics_of(store: MessageStore) -> TopicTable:
+    return store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
 
 
 def _refuse_lost_log(store: MessageStore) -> None:
@@ -181,8 +191,7 @@ class Cluster:
         """How many queues the topic has in the store that has most: those of topics.json, and those that hold messages."""
         counts = [0]
         for store in self.stores.values():
-            table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
-            config = table.topics.get(topic)
+            config = _topics_of(store).topics.get(topic)
             counts.append(0 if config is None else config.read_queue_count)
             counts.append(1 + max(store.queue_ids(topic), default=-1))
         return max(counts)

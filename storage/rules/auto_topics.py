@@ -13,8 +13,9 @@ from typing import Any, cast
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.retries import UNIT_SUBSCRIBED
-from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from storage.names import RETRY_PREFIX
 from storage.settings.nouns import SendConfig, TimerConfig
+from storage.tables.broker_names import BrokerNames, topics_of_names
 from storage.tables.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 
 AUTO_CREATE_TOPIC = "TBW102"
@@ -24,7 +25,6 @@ DEFAULT_TOPIC_QUEUE_COUNT = 4
 READ_WRITE = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUE_COUNT = 18
 _BENCHMARK_QUEUE_COUNT = 1024
-_REVIVE_QUEUE_COUNT = 8
 
 UNIT = 0x1
 """Bit of a topic's flag: a unit's own topic (Java: TopicSysFlag.FLAG_UNIT)."""
@@ -42,26 +42,19 @@ def built_in_topics(
 ) -> dict[str, TopicConfig]:
     """The topics that every broker has, in its file or not; entries of the file go before them. Java: TopicConfigManager.init."""
     queues = send.default_topic_queue_nums
-    cluster_perm = PERM_INHERIT | (READ_WRITE if send.cluster_topic_enable else 0)
-    broker_perm = PERM_INHERIT | (READ_WRITE if send.broker_topic_enable else 0)
     topics = [
         TopicConfig("SELF_TEST_TOPIC", 1, 1),
         TopicConfig("BenchmarkTest", _BENCHMARK_QUEUE_COUNT, _BENCHMARK_QUEUE_COUNT),
-        TopicConfig(cluster_name, perm=cluster_perm),
         TopicConfig("OFFSET_MOVED_EVENT", 1, 1),
         TopicConfig(SCHEDULE_TOPIC, _SCHEDULE_QUEUE_COUNT, _SCHEDULE_QUEUE_COUNT),
-        TopicConfig(f"{cluster_name}{REPLY_TOPIC_SUFFIX}", 1, 1),
-        TopicConfig(f"rmq_sys_REVIVE_LOG_{cluster_name}", _REVIVE_QUEUE_COUNT, _REVIVE_QUEUE_COUNT),
         TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
         TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
+        *topics_of_names(BrokerNames(broker_name, cluster_name), send),
     ]
     if send.auto_create_topic_enable:
         topics.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, PERM_INHERIT | READ_WRITE))
     if send.trace_topic_enable:
         topics.append(TopicConfig(send.msg_trace_topic_name, 1, 1))
-    if broker_name is not None:
-        topics.append(TopicConfig(broker_name, 1, 1, broker_perm))
-        topics.append(TopicConfig(f"{BROKER_MEMBER_TOPIC_PREFIX}{broker_name}", 1, 1, PERM_INHERIT))
     if timer.timer_wheel_enable:
         topics.append(TopicConfig(TIMER_TOPIC, 1, 1))
     return {topic.topic: topic for topic in topics}

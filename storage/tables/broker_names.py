@@ -1,4 +1,14 @@
-"""What a store's broker and cluster are called. Neither name stands in a store, but a broker makes topics that are named after both.
+"""What a store's broker and cluster are called: told by the topics that a broker names after both.
+
+A broker keeps these topics in topics.json among its users':
+
+    NAME                            perm 7 (1 without brokerTopicEnable), one queue
+    rmq_sys_SYNC_BROKER_MEMBER_NAME perm 1, one queue, since 5.0: no client may make such a topic
+    CLUSTER                         perm 7 (1 without clusterTopicEnable), 16 queues
+    CLUSTER_REPLY_TOPIC             one queue
+    rmq_sys_REVIVE_LOG_CLUSTER      eight queues, since 5.0
+
+Names that two topics tell are not chosen from: a broker that was renamed keeps the topics of its old name.
 
 Java: TopicConfigManager (its constructor).
 """
@@ -7,9 +17,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX
+from storage.names import BROKER_MEMBER_TOPIC_PREFIX, REPLY_TOPIC_SUFFIX, REVIVE_TOPIC_PREFIX, SYSTEM_TOPICS
 from storage.settings.load import StoreConfig
-from storage.tables.topics import PERM_INHERIT, TopicTable
+from storage.settings.nouns import SendConfig
+from storage.tables.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicTable
+
+_REVIVE_QUEUE_COUNT = 8
+_OF_EVERY_BROKER = "SELF_TEST_TOPIC"
 
 
 class BrokerNames(NamedTuple):
@@ -23,20 +37,88 @@ def broker_names(config: StoreConfig, topics: TopicTable, asked: str | None = No
     """For the broker's name the one that is `asked` for, else the configuration's names, else those that the topics tell, else Java's
     default for the cluster's.
     """
-    own_cluster = None if config.is_configured("brokerClusterName") else _cluster_of(topics)
+    own_cluster = None if config.is_configured("brokerClusterName") else _only(_clusters_of(topics))
     return BrokerNames(
-        asked or config.identity.broker_name or _broker_of(topics), own_cluster or config.identity.broker_cluster_name
+        asked or config.identity.broker_name or _only(told_brokers(topics)),
+        own_cluster or config.identity.broker_cluster_name,
     )
 
 
-def _broker_of(table: TopicTable) -> str | None:
-    members = sorted(topic for topic in table.topics if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX))
-    return members[0].removeprefix(BROKER_MEMBER_TOPIC_PREFIX) if members else None
+def told_brokers(table: TopicTable) -> list[str]:
+    """The broker's names that the topics tell: several where it was renamed, none where no broker wrote the table."""
+    members = [topic for topic in table.topics if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX)]
+    if members:
+        return sorted(topic.removeprefix(BROKER_MEMBER_TOPIC_PREFIX) for topic in members)
+    if _OF_EVERY_BROKER not in table.topics:  # so no broker of before 5.0 wrote it either
+        return []
+    others = SYSTEM_TOPICS | set(_clusters_of(table))
+    return sorted(
+        topic
+        for topic, config in table.topics.items()
+        if topic not in others
+        and config.perm & PERM_INHERIT
+        and config.read_queue_count == config.write_queue_count == 1
+    )
 
 
-def _cluster_of(table: TopicTable) -> str | None:
-    """The topic with a reply topic that hands its permissions on; a user's topic, which may have such a neighbour, does not."""
-    for topic in sorted(table.topics):
-        if table.topics[topic].perm & PERM_INHERIT and f"{topic}{REPLY_TOPIC_SUFFIX}" in table.topics:
-            return topic
-    return None
+def topics_of_names(names: BrokerNames, send: SendConfig) -> list[TopicConfig]:
+    """The topics that a broker of that name, in that cluster, has. Java: TopicConfigManager.init."""
+    return _of_cluster(names.cluster, send) + ([] if names.broker is None else _of_broker(names.broker, send))
+
+
+def with_names(table: TopicTable, config: StoreConfig, names: BrokerNames, *, now_ms: int) -> TopicTable:
+    """The table that tells these names, and no other for the broker's; itself where it does so already, or nobody knows the broker's.
+
+    Departure: Java adds its own name and keeps the old one, so that nobody can tell which of them holds. Here the old one's
+    `rmq_sys_SYNC_BROKER_MEMBER` topic goes, in which nothing is ever stored. Java also writes topics that hold no name: they are left to
+    the settings, which may change.
+    """
+    if names.broker is None:
+        return table
+    wanted = [] if told_brokers(table) == [names.broker] else _of_broker(names.broker, config.send)
+    clusters = _clusters_of(table)
+    if names.cluster not in clusters and (config.is_configured("brokerClusterName") or not clusters):
+        wanted = _of_cluster(names.cluster, config.send) + wanted
+    for topic in wanted:
+        if topic.topic not in table.topics:
+            table = table.with_topic(topic, now_ms=now_ms)
+    for other in told_brokers(table):
+        if other != names.broker:
+            table = table.without_topic(f"{BROKER_MEMBER_TOPIC_PREFIX}{other}", now_ms=now_ms)
+    return table
+
+
+def _of_broker(name: str, send: SendConfig) -> list[TopicConfig]:
+    return [
+        TopicConfig(name, 1, 1, _inherited(send.broker_topic_enable)),
+        TopicConfig(f"{BROKER_MEMBER_TOPIC_PREFIX}{name}", 1, 1, PERM_INHERIT),
+    ]
+
+
+def _of_cluster(name: str, send: SendConfig) -> list[TopicConfig]:
+    return [
+        TopicConfig(name, perm=_inherited(send.cluster_topic_enable)),
+        TopicConfig(f"{name}{REPLY_TOPIC_SUFFIX}", 1, 1),
+        TopicConfig(f"{REVIVE_TOPIC_PREFIX}{name}", _REVIVE_QUEUE_COUNT, _REVIVE_QUEUE_COUNT),
+    ]
+
+
+def _inherited(is_enabled: bool) -> int:
+    return PERM_INHERIT | (PERM_READ | PERM_WRITE if is_enabled else 0)
+
+
+def _clusters_of(table: TopicTable) -> list[str]:
+    """Topics with a reply topic that hand their permissions on; a user's topic, which may have such a neighbour, does not.
+
+    Where brokers since 5.0 have written, the cluster has a topic for what POP revives, too.
+    """
+    found = [
+        topic
+        for topic, config in sorted(table.topics.items())
+        if config.perm & PERM_INHERIT and f"{topic}{REPLY_TOPIC_SUFFIX}" in table.topics
+    ]
+    return [topic for topic in found if f"{REVIVE_TOPIC_PREFIX}{topic}" in table.topics] or found
+
+
+def _only(names: list[str]) -> str | None:
+    return names[0] if len(names) == 1 else None

@@ -14,7 +14,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import StoreConfig, refuse_for_writing
-from storage.tables.broker_names import broker_names
+from storage.tables.broker_names import broker_names, with_names
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 
@@ -42,5 +42,6 @@ def create_topic(
         validate_user_topic(topic.topic, broker_name=names.broker, cluster_name=names.cluster)
         if topic.topic in table.topics:
             return table.topics[topic.topic]
-        write_with_backup(path, table.with_topic(topic, now_ms=now_ms).to_text(), file_system)
+        table = with_names(table.with_topic(topic, now_ms=now_ms), config, names, now_ms=now_ms)
+        write_with_backup(path, table.to_text(), file_system)
     return None
