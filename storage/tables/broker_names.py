@@ -69,9 +69,9 @@ def topics_of_names(names: BrokerNames, send: SendConfig) -> list[TopicConfig]:
 def with_names(table: TopicTable, config: StoreConfig, names: BrokerNames, *, now_ms: int) -> TopicTable:
     """The table that tells these names, and no other for the broker's; itself where it does so already, or nobody knows the broker's.
 
-    Departure: Java adds its own name and keeps the old one, so that nobody can tell which of them holds. Here the old one's
-    `rmq_sys_SYNC_BROKER_MEMBER` topic goes, in which nothing is ever stored. Java also writes topics that hold no name: they are left to
-    the settings, which may change.
+    Departure: Java adds its own name and keeps the old one, so that a reader cannot know which of them holds. Here the old one's
+    `rmq_sys_SYNC_BROKER_MEMBER` topic goes, in which no broker stores a message. Java also writes topics that hold no name: here the
+    settings alone say what these are.
     """
     if names.broker is None:
         return table

@@ -17,7 +17,7 @@ def table_of(*topics: TopicConfig) -> TopicTable:
     return TopicTable(topics={topic.topic: topic for topic in topics})
 
 
-@pytest.mark.parametrize("name", ["clean", "expired", "ext"])
+@pytest.mark.parametrize("name", ["clean", "expired", "ext", "v4.9.7", "v5.0.0"])
 def test_a_brokers_topics_tell_what_its_configuration_says(name: str, pristine_store: Callable[[str], Fixture]) -> None:
     fixture = pristine_store(name)
     topics = TopicTable.load((fixture.root / "config" / "topics.json").read_text("utf-8"), "topics.json")
@@ -63,7 +63,7 @@ def test_what_is_written_is_what_a_broker_has_of_these_names(pristine_store: Cal
     assert broker_names(StoreConfig(), TopicTable.load(ours.to_text())) == BrokerNames("broker-lab", "LabCluster")
 
 
-@pytest.mark.parametrize("name", ["clean", "expired", "ext", "v550"])
+@pytest.mark.parametrize("name", ["clean", "expired", "ext", "v4.9.7", "v5.0.0", "v5.3.3"])
 def test_a_brokers_own_table_is_left_as_it_is(name: str, pristine_store: Callable[[str], Fixture]) -> None:
     fixture = pristine_store(name)
     table = TopicTable.load((fixture.root / "config" / "topics.json").read_text("utf-8"))
