@@ -128,7 +128,7 @@ def test_what_a_listing_leaves_out_is_requested(lacks: str, lacking: type[Lackin
     url = uploaded(store)
     lacking.lacks = lacks
     assert lines(url) == lines(str(store.root))
-    store.send_many("Topic", 20)
+    store.send_many("Topic", 60)  # in new files
     uploaded(store)
     assert lines(url) == lines(str(store.root)), "a listing that was kept is not looked at"
 
@@ -174,8 +174,8 @@ def test_a_store_on_the_web_reads_as_the_local_one(store: StoreBuilder) -> None:
     links = '<a href="?C=N;O=D">Name</a><a href="../">up</a><a href="/">top</a><a href="#top">#</a>'
     flaws = WebFlaws(adds_links=links)
     with web_store(store.root.parent, flaws) as url:
-        assert lines(f"{url}/broker-a") == lines(f"{url}/broker-a/") == lines(str(store.root))
         assert [queue.topic for queue in Cluster.open([url]).queues()] == [GROUP_TOPIC, "Topic"]
+        assert lines(f"{url}/broker-a") == lines(f"{url}/broker-a/") == lines(str(store.root))
 
 
 @needs_a_web_client

@@ -12,10 +12,16 @@ from unittest import mock
 
 import numpy as np
 
+import spark_mq.source.cluster
 import storage.batch.commit
+import storage.files.os_errors
+import storage.files.remote
+import storage.message_store
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
+import storage.tables.broker_names
+import storage.tables.topics
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -249,3 +255,54 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
     """With the sum over them that the task has reported."""
     return mock.patch.object(SegmentReader, "_check_data")
+
+
+def unknown_size_is_none() -> AbstractContextManager[Any]:
+    """A file whose size a listing leaves out is an empty one."""
+    return mock.patch.object(storage.files.remote, "_is_unsized", return_value=False)
+
+
+def answers_of_any_length_are_taken() -> AbstractContextManager[Any]:
+    """For the range that was requested, though a server cut it short or sent the whole file."""
+    return mock.patch.object(storage.files.remote.RemoteFile, "_check_length")
+
+
+def server_failure_is_absence() -> AbstractContextManager[Any]:
+    """What a server could not say is taken for a file that is not there."""
+    return mock.patch.object(storage.files.os_errors, "_is_failure", return_value=False)
+
+
+def kept_listings_are_believed() -> AbstractContextManager[Any]:
+    """Nothing tells a remote file system that it has to look again."""
+    original = storage.files.remote.RemoteFileSystem.__init__
+
+    def keeps(self: storage.files.remote.RemoteFileSystem, url: str) -> None:
+        original(self, url)
+        self._inner.invalidate_cache = lambda path=None: None
+
+    return mock.patch.object(storage.files.remote.RemoteFileSystem, "__init__", keeps)
+
+
+def web_names_stay_quoted() -> AbstractContextManager[Any]:
+    """Names are what the links of a web page say."""
+    return mock.patch.object(storage.files.remote, "unquote", lambda name: name)
+
+
+def lost_log_is_empty() -> AbstractContextManager[Any]:
+    """A store whose log has lost all its files is read as one without messages."""
+    return mock.patch.object(spark_mq.source.cluster, "_refuse_lost_log")
+
+
+def names_are_not_told() -> AbstractContextManager[Any]:
+    """A writer that knows the broker's name keeps it for itself."""
+    return mock.patch.object(storage.message_store.MessageStore, "_tell_names")
+
+
+def first_of_two_names_is_taken() -> AbstractContextManager[Any]:
+    """Of the names that a renamed broker's topics tell."""
+    return mock.patch.object(storage.tables.broker_names, "_only", lambda names: names[0] if names else None)
+
+
+def old_name_stays() -> AbstractContextManager[Any]:
+    """Beside the one under which the store is written now."""
+    return mock.patch.object(storage.tables.topics.TopicTable, "without_topic", lambda self, topic, now_ms: self)

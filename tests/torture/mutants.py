@@ -43,6 +43,8 @@ _EXPIRY = "tests/crash/test_expiry.py"
 _REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"
 _PROGRESS = "tests/crash/test_sink_progress.py"
+_LACKING = "tests/files/test_lacking_file_systems.py"
+_NAMES = "tests/storage/tables/test_broker_names.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -118,6 +120,49 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
+        "a size that nobody tells is none": Mutant(
+            faults.unknown_size_is_none,
+            (f"{_LACKING}::test_what_a_listing_leaves_out_is_requested[sizes]",),
+            r"assert \[\] == \[",
+        ),
+        "an answer of another length is taken for the range": Mutant(
+            faults.answers_of_any_length_are_taken,
+            (f"{_LACKING}::test_a_file_that_is_shorter_than_it_was_is_refused",),
+            "DID NOT RAISE",
+        ),
+        "a server that fails is one without the file": Mutant(
+            faults.server_failure_is_absence,
+            (f"{_LACKING}::test_a_table_that_cannot_be_read_is_not_taken_for_none[a server]",),
+            "DID NOT RAISE",
+        ),
+        "a listing that was kept is believed": Mutant(
+            faults.kept_listings_are_believed,
+            (f"{_LACKING}::test_what_a_listing_leaves_out_is_requested[new listings]",),
+            "a listing that was kept is not looked at",
+        ),
+        "a web page's names stay quoted": Mutant(
+            faults.web_names_stay_quoted,
+            (f"{_LACKING}::test_a_store_on_the_web_reads_as_the_local_one",),
+            r"assert \['Topic'\] == ",
+        ),
+        "a log without files is an empty one": Mutant(
+            faults.lost_log_is_empty, (f"{_LACKING}::test_a_log_without_files_is_lost_and_not_empty",), "DID NOT RAISE"
+        ),
+        "a store does not tell its broker's name": Mutant(
+            faults.names_are_not_told,
+            (
+                "tests/spark/test_names_by_path.py::test_a_name_that_is_given_is_told_and_comes_to_a_store_that_is_there",
+            ),
+            "assert None == 'first'",
+        ),
+        "of two names the first one is taken": Mutant(
+            faults.first_of_two_names_is_taken, (f"{_NAMES}::test_of_two_names_none_is_chosen",), "BrokerNames"
+        ),
+        "a renamed broker's old name stays": Mutant(
+            faults.old_name_stays,
+            (f"{_NAMES}::test_whoever_writes_under_a_new_name_leaves_that_alone",),
+            r"assert \['a', 'b'\] == \['b'\]",
+        ),
     }
 )
 """What is wrong → who must see it."""
