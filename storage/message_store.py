@@ -46,7 +46,6 @@ from storage.rows.one_row import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
-from storage.tables.broker_names import BrokerNames, with_names
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
@@ -284,8 +283,8 @@ class MessageStore(FollowedStore):
         if options.prepare is not None:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
-        if not follows:  # a follower's topics are its master's
-            self._tell_names(settings)
+        if not follows and (settings.topics.topics or options.holder == "broker"):
+            self._writer.tell_names()  # in a new store its first topic does so; a follower's topics are its master's
         if options.writes_as == "candidate":
             leave_open_intents(self._writer)
             return
@@ -295,13 +294,6 @@ class MessageStore(FollowedStore):
         self.finished_batches = finish_open_intents(self._writer, torn)
         if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
             settle(self._writer)
-
-    def _tell_names(self, settings: PutSettings) -> None:
-        """Topics that tell how broker and cluster are called, where the broker's name is known: readers need no configuration then."""
-        names = BrokerNames(settings.broker_name, settings.cluster)
-        told = with_names(settings.topics, self.config, names, now_ms=self._clock())
-        if told is not settings.topics:
-            self.writer.replace_topics(told)
 
     # Writing
 

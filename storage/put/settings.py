@@ -38,7 +38,7 @@ from storage.rules.row_topics import TopicRules
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
-from storage.tables.broker_names import broker_names
+from storage.tables.broker_names import BrokerNames, broker_names, with_names
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
@@ -97,6 +97,10 @@ class PutSettings:
         """What is said about topics."""
         mappings = self.mappings.mappings
         return TopicRules(self.topics.topics, self.send, self.timer, self.broker_name, self.cluster, mappings)
+
+    def named(self, topics: TopicTable, now_ms: int) -> TopicTable:
+        """The topics that tell how broker and cluster are called, where the broker's name is known."""
+        return with_names(topics, BrokerNames(self.broker_name, self.cluster), self.send, now_ms=now_ms)
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
         return replace(self, topics=topics)

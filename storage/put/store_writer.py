@@ -126,6 +126,11 @@ class StoreWriter(RawWriter):
         self._refuse_after_failure()
         return self._topics.make(topic)
 
+    def tell_names(self) -> None:
+        """Topics that tell how broker and cluster are called: readers need no configuration then. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.tell_names()
+
     def replace_topics(self, table: TopicTable) -> None:
         """Another table in place of topics.json's. Thread-safe."""
         self._refuse_after_failure()

@@ -56,32 +56,42 @@ class TopicEntries:
                         new=rules.new_topic(topic, queue_count),
                     )
             if table is not self.settings.topics:
-                self._save(table)
+                self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
         """The topic's entry, new or in place of its old one; nothing where it says so already. Raises OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
-                self._save(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+                self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
 
     def make(self, topic: TopicConfig) -> TopicConfig:
         """The topic's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
         with self._lock:
             present = self.settings.topics.topics.get(topic.topic)
             if present is None:
-                self._save(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+                self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
             return present or topic
 
     def remove(self, topic: str) -> None:
         """No entry for the topic; nothing where it has none. Raises OSError."""
         with self._lock:
             if topic in self.settings.topics.topics:
-                self._save(self.settings.topics.without_topic(topic, now_ms=self._clock()))
+                self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
 
     def replace(self, table: TopicTable) -> None:
         """Another table in place of this one. Raises OSError."""
         with self._lock:
             self._save(table)
+
+    def tell_names(self) -> None:
+        """What tells the names of broker and cluster, where it is missing and the broker's is known. Raises OSError."""
+        with self._lock:
+            if self.settings.named(self.settings.topics, self._clock()) is not self.settings.topics:
+                self._change(self.settings.topics)
+
+    def _change(self, table: TopicTable) -> None:
+        """Save a table of this store's own, with the topics that are named after broker and cluster, as Java does at each change."""
+        self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
         text = table.to_text()

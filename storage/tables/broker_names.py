@@ -66,7 +66,7 @@ def topics_of_names(names: BrokerNames, send: SendConfig) -> list[TopicConfig]:
     return _of_cluster(names.cluster, send) + ([] if names.broker is None else _of_broker(names.broker, send))
 
 
-def with_names(table: TopicTable, config: StoreConfig, names: BrokerNames, *, now_ms: int) -> TopicTable:
+def with_names(table: TopicTable, names: BrokerNames, send: SendConfig, *, now_ms: int) -> TopicTable:
     """The table that tells these names, and no other for the broker's; itself where it does so already, or nobody knows the broker's.
 
     Departure: Java adds its own name and keeps the old one, so that a reader cannot know which of them holds. Here the old one's
@@ -75,10 +75,10 @@ def with_names(table: TopicTable, config: StoreConfig, names: BrokerNames, *, no
     """
     if names.broker is None:
         return table
-    wanted = [] if told_brokers(table) == [names.broker] else _of_broker(names.broker, config.send)
+    wanted = [] if told_brokers(table) == [names.broker] else _of_broker(names.broker, send)
     clusters = _clusters_of(table)
-    if names.cluster not in clusters and (config.is_configured("brokerClusterName") or not clusters):
-        wanted = _of_cluster(names.cluster, config.send) + wanted
+    if names.cluster not in clusters and len(clusters) < 2:  # of several none was chosen, and the name is the default
+        wanted = _of_cluster(names.cluster, send) + wanted
     for topic in wanted:
         if topic.topic not in table.topics:
             table = table.with_topic(topic, now_ms=now_ms)

@@ -42,6 +42,6 @@ def create_topic(
         validate_user_topic(topic.topic, broker_name=names.broker, cluster_name=names.cluster)
         if topic.topic in table.topics:
             return table.topics[topic.topic]
-        table = with_names(table.with_topic(topic, now_ms=now_ms), config, names, now_ms=now_ms)
+        table = with_names(table.with_topic(topic, now_ms=now_ms), names, config.send, now_ms=now_ms)
         write_with_backup(path, table.to_text(), file_system)
     return None

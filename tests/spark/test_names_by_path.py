@@ -90,11 +90,11 @@ def test_of_two_names_the_reader_chooses(tmp_path: Path) -> None:
     root = tmp_path / "made"
     with open_store(root, read_only=False, create=True, broker_name="first") as store:
         store.put("Topic", b"body")
+        topics = store.writer.settings.topics
         second = replace(
-            store.writer.settings.topics.topics[f"{BROKER_MEMBER_TOPIC_PREFIX}first"],
-            topic=f"{BROKER_MEMBER_TOPIC_PREFIX}second",
+            topics.topics[f"{BROKER_MEMBER_TOPIC_PREFIX}first"], topic=f"{BROKER_MEMBER_TOPIC_PREFIX}second"
         )
-        store.writer.save_topic(second)  # as Java's, which was renamed
+        store.writer.replace_topics(topics.with_topic(second, now_ms=1))  # as Java's, which was renamed
     with pytest.raises(OptionError, match="first, second"):
         rows(path=str(root))
     assert {dict(row)["broker_name"] for row in rows(path=str(root), brokerName="second")} == {"'second'"}

@@ -16,7 +16,6 @@ import spark_mq.source.cluster
 import storage.batch.commit
 import storage.files.os_errors
 import storage.files.remote
-import storage.message_store
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
@@ -31,6 +30,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
+from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
@@ -295,7 +295,7 @@ def lost_log_is_empty() -> AbstractContextManager[Any]:
 
 def names_are_not_told() -> AbstractContextManager[Any]:
     """A writer that knows the broker's name keeps it for itself."""
-    return mock.patch.object(storage.message_store.MessageStore, "_tell_names")
+    return mock.patch.object(PutSettings, "named", lambda self, topics, now_ms: topics)
 
 
 def first_of_two_names_is_taken() -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig, load_config, parse_config
+from storage.settings.nouns import SendConfig
 from storage.tables.broker_names import BrokerNames, broker_names, told_brokers, with_names
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
@@ -51,7 +52,7 @@ def test_a_users_topic_with_replies_of_its_own_is_no_cluster() -> None:
 
 
 def named(name: str, cluster: str = "DefaultCluster") -> TopicTable:
-    return with_names(TopicTable(), parse_config(b"", "broker.conf"), BrokerNames(name, cluster), now_ms=1)
+    return with_names(TopicTable(), BrokerNames(name, cluster), SendConfig(), now_ms=1)
 
 
 def test_what_is_written_is_what_a_broker_has_of_these_names(pristine_store: Callable[[str], Fixture]) -> None:
@@ -68,12 +69,12 @@ def test_a_brokers_own_table_is_left_as_it_is(name: str, pristine_store: Callabl
     fixture = pristine_store(name)
     table = TopicTable.load((fixture.root / "config" / "topics.json").read_text("utf-8"))
     config = load_config(str(fixture.root), read_bytes=LocalFileSystem().read_file)
-    assert with_names(table, config, broker_names(config, table), now_ms=1) is table
+    assert with_names(table, broker_names(config, table), config.send, now_ms=1) is table
 
 
 def test_where_nobody_knows_the_name_nothing_is_written() -> None:
     table = table_of(TopicConfig("Topic"))
-    assert with_names(table, StoreConfig(), broker_names(StoreConfig(), table), now_ms=1) is table
+    assert with_names(table, broker_names(StoreConfig(), table), SendConfig(), now_ms=1) is table
 
 
 def test_of_two_names_none_is_chosen() -> None:
@@ -86,10 +87,10 @@ def test_of_two_names_none_is_chosen() -> None:
 
 
 def test_whoever_writes_under_a_new_name_leaves_that_alone() -> None:
-    renamed = with_names(named("a"), StoreConfig(), BrokerNames("b", "DefaultCluster"), now_ms=2)
+    renamed = with_names(named("a"), BrokerNames("b", "DefaultCluster"), SendConfig(), now_ms=2)
     assert told_brokers(renamed) == ["b"]
     assert renamed.topics["a"] == TopicConfig("a", 1, 1, 7), "messages may be in it"
-    assert with_names(renamed, StoreConfig(), BrokerNames("b", "DefaultCluster"), now_ms=3) is renamed
+    assert with_names(renamed, BrokerNames("b", "DefaultCluster"), SendConfig(), now_ms=3) is renamed
 
 
 def test_a_users_topic_is_no_brokers_name() -> None:
