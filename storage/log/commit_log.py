@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,7 +70,10 @@ class CommitLog:
         """`file_size_bytes` None = find it from the files. `force_property_crc` is forceVerifyPropCRC: what checks the CRC asks for the
         record's own in its properties, and not for the body's.
 
-        Raises StoreRefusedError where lengths disagree (Java: load)."""
+        Raises StoreRefusedError where lengths disagree (Java: load), or two directories have a file of one name.
+
+        Departure: Java reads from whichever of two such files it lists first, and logs an error when files expire
+        (MappedFileQueue.checkSelf): which of them holds the messages is not known."""
         self.directories = directories
         self._file_system = file_system
         self._configured_size = file_size_bytes
@@ -86,7 +90,7 @@ class CommitLog:
             for entry in self._file_system.list_directory(directory):
                 if not entry.is_directory and entry.size_bytes > 0:
                     found.append((_start_of(directory, entry.name), entry.size_bytes, f"{directory}/{entry.name}"))
-        found.sort()
+        found = sorted(set(found))  # a directory may be named twice
         size = self._configured_size or (found[0][1] if found else 0)
         for _, length, path in found:
             if length != size:
@@ -95,6 +99,13 @@ class CommitLog:
                     self.directories[0],
                     f"commit log file {path} has {length} bytes, not {size} as {rule}",
                     hint="a real broker does not start on such a store either; give the right broker.conf, or move the file away",
+                )
+        for (start, _, path), (other_start, _, other_path) in pairwise(found):
+            if start == other_start:
+                raise StoreRefusedError(
+                    self.directories[0],
+                    f"{path} and {other_path} are the same file of the log",
+                    hint="move one of them away, the one without messages; if both have some, copy both first and look which is right",
                 )
         self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
         for path in self._open_files.keys() - {file.path for file in self.files}:

@@ -342,3 +342,18 @@ def test_a_log_without_files_is_empty(tmp_path: Path) -> None:
     assert (log.minimum, log.files, walked(log)) == (0, (), ([], 0, None))
     with pytest.raises(OffsetOutOfRangeError):
         log.message_at(0, 0)
+
+
+def test_a_file_of_one_name_in_two_directories_is_refused_and_a_directory_named_twice_is_not(tmp_path: Path) -> None:
+    own, other = tmp_path / "a", tmp_path / "b"
+    for directory, name in (
+        (own, "00000000000000000000"),
+        (own, "00000000000000004096"),
+        (other, "00000000000000004096"),
+    ):
+        directory.mkdir(exist_ok=True)
+        (directory / name).write_bytes(bytes(4_096))
+    assert len(log_of(own, own).files) == 2
+    with pytest.raises(StoreRefusedError) as raised:
+        log_of(own, other)
+    assert all(f"{directory}/00000000000000004096" in str(raised.value) for directory in (own, other))
