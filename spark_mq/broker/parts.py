@@ -74,6 +74,7 @@ class BrokerParts:
         encoding: HeaderEncoding = HeaderEncoding.JSON,
         memory_bytes: int | None = None,
         clock: Callable[[], int],
+        steady: Callable[[], int],
         access: AccessRules | None = None,
         is_slave: bool = False,
     ) -> None:
@@ -107,6 +108,9 @@ class BrokerParts:
         self.pulled = ServedStore(service.store)
         """What pulls read, and nobody else: no pull waits for a look-up."""
         self.clock = clock
+        """The machine's time: for what is stored or sent."""
+        self.steady = steady
+        """Of a clock that nobody sets: how long somebody is silent, or waits."""
         self.encoding = encoding
         self.lock = threading.RLock()
         self.events: deque[BrokerEvent] = deque()
@@ -188,6 +192,10 @@ class BrokerParts:
             self.consumers.subscription_expires_ms = clients.subscription_expired_timeout
             self.offsets.version_step = max(1, clients.consumer_offset_update_version_step)
             self.offsets.heeds_resets = clients.use_server_side_reset_offset
+
+    def shown_ms(self, steady_ms: int) -> int:
+        """When a moment of the steady clock was, by the machine's, as it is set now."""
+        return self.clock() - (self.steady() - steady_ms)
 
     @property
     def broker_name(self) -> str:

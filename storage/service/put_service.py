@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.epoch_times import steady_time_ms
 from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
@@ -136,7 +137,7 @@ class PutService(SharedStore):
     def is_os_page_cache_busy(self) -> bool:
         """Whether one put has held the log for longer than `osPageCacheBusyTimeOutMills`."""
         since_ms, timeout_ms = self._held_since_ms, self._config.os_page_cache_busy_time_out_mills
-        return since_ms is not None and is_page_cache_busy(since_ms, self._writer.clock(), timeout_ms)
+        return since_ms is not None and is_page_cache_busy(since_ms, steady_time_ms(), timeout_ms)
 
     @property
     def is_pool_deficient(self) -> bool:
@@ -315,7 +316,7 @@ class PutService(SharedStore):
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        self._held_since_ms = self._writer.clock()
+        self._held_since_ms = steady_time_ms()
         try:
             yield
         finally:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ def test_a_silent_broker_leaves_and_its_connection_is_closed(tmp_path: Path) -> 
             assert "b" in admin.cluster_info().broker_address_table
             assert broker.sock.recv(1) == b""
             assert "b" not in admin.cluster_info().broker_address_table
+
+
+@pytest.mark.parametrize("days", [3, -3])
+def test_a_clock_that_is_set_empties_no_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    with our_name_server(tmp_path, scanNotActiveBrokerInterval="20") as server, admin_of(server) as admin:
+        broker = Broker(server)
+        with closing(broker.sock):
+            broker.register()
+            set_ns = time.time_ns() + days * 86_400 * 10**9
+            monkeypatch.setattr(time, "time_ns", lambda: set_ns)
+            scans = count()
+            of_server = server.running._name_server
+            scan = of_server.scan
+            monkeypatch.setattr(of_server, "scan", lambda now_ms: (next(scans), scan(now_ms))[1])
+            until(lambda: next(scans) > 10, "it looks for silent brokers")
+            assert admin.route("T").master_addresses == ("127.0.0.1:1",)
+            assert broker.ask(make_request(105, {"topic": "T"})).code == 0
 
 
 def test_brokers_hear_of_a_new_lowest_id(tmp_path: Path) -> None:
