@@ -110,7 +110,8 @@ class AdminHandlers:
         return asked.answer(header=told)
 
     def delay_offsets(self, asked: Asked) -> RemotingCommand:
-        """45: delayOffset.json, as far as it is on the disk."""
+        """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
+        self._parts.note_slave(asked.connection)
         text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_DELAYS).encode())
 

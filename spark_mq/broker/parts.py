@@ -50,6 +50,7 @@ from storage.tables.topics import TopicConfig
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
 }
+_SLAVE_HOSTS_KEPT = 64
 _LESS_OF_SLAVE = 10
 """Of accessMessageInMemoryMaxRatio, percent. Java: MessageStoreConfig.getAccessMessageInMemoryMaxRatio of a slave."""
 
@@ -100,6 +101,8 @@ class BrokerParts:
         """What keeps a slave from following its master; whoever follows sets it."""
         self.slaves: Callable[[], Sequence[HaConnectionInfo]] = tuple
         """What is known of each slave; whoever serves slaves sets it."""
+        self.slave_hosts: dict[str, None] = {}
+        """Hosts that have asked for what only slaves ask for, the last ones; with access control these have signed."""
         self.timer_page: Callable[[], bytes] = bytes
         """The timer's checkpoint as its file has it; whoever runs the timer sets it."""
         self.epochs: Callable[[], EpochEntryCache | None] = lambda: None
@@ -192,6 +195,15 @@ class BrokerParts:
             self.consumers.subscription_expires_ms = clients.subscription_expired_timeout
             self.offsets.version_step = max(1, clients.consumer_offset_update_version_step)
             self.offsets.heeds_resets = clients.use_server_side_reset_offset
+
+    def note_slave(self, connection: ClientConnection) -> None:
+        """It has asked for what only slaves ask for."""
+        host = connection.address.rpartition(":")[0].strip("[]")
+        with self.lock:
+            self.slave_hosts.pop(host, None)
+            self.slave_hosts[host] = None
+            if len(self.slave_hosts) > _SLAVE_HOSTS_KEPT:
+                del self.slave_hosts[next(iter(self.slave_hosts))]
 
     def shown_ms(self, steady_ms: int) -> int:
         """When a moment of the steady clock was, by the machine's, as it is set now."""
