@@ -81,7 +81,7 @@ class Controller:
         *,
         state: ControllerState | None = None,
         keep: Callable[[Sequence[Event]], None] = lambda events: None,
-        save_settings: Callable[[str], None] = lambda text: None,
+        save_settings: Callable[[Mapping[str, str]], None] = lambda changes: None,
     ) -> None:
         self.configuration = configuration
         self.address = ""

@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class NameServer:
-    """One name server. `save_texts` and `save_settings` keep a file's content, and raise OSError where they cannot."""
+    """One name server. `save_texts` keeps a file's content, `save_settings` changes one's lines; OSError where they cannot."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class NameServer:
         started_ms: int,
         kv_config: KvConfig | None = None,
         save_texts: Callable[[str], None] = lambda text: None,
-        save_settings: Callable[[str], None] = lambda text: None,
+        save_settings: Callable[[Mapping[str, str]], None] = lambda changes: None,
     ) -> None:
         self.state = State(configuration, started_ms, kv_config or KvConfig(), save_texts, save_settings)
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Self
+from typing import Self
 
 from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.settings import (
@@ -41,8 +41,6 @@ def _in_home(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class NameServerSettings(AdministeredSettings):
     """What the name server itself does."""
-
-    fixed_names: ClassVar[frozenset[str]] = frozenset({"kvConfigPath"})
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     kv_config_path: str = setting("kvConfigPath", partial(_in_home, "kvConfig.json"), "String")

@@ -16,13 +16,13 @@ from storage.rules.response_codes import ResponseCode
 
 @dataclass(slots=True)
 class State:
-    """Tables, texts and settings. `save_texts` and `save_settings` write a file's content, and raise OSError where that fails."""
+    """Tables, texts and settings. `save_texts` writes the file of texts, `save_settings` changes that of settings. Both raise OSError."""
 
     configuration: Configuration
     started_ms: int
     kv_config: KvConfig
     save_texts: Callable[[str], None]
-    save_settings: Callable[[str], None]
+    save_settings: Callable[[Mapping[str, str]], None]
     tables: RouteTables = field(default_factory=RouteTables)
     departures: list[BrokerAddressRequest] = field(default_factory=list)
     """Brokers that have left, until the next batch."""

@@ -39,6 +39,8 @@ from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.service.put_service import PutService
+from storage.settings.fixed import FIXED_SETTINGS
+from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
@@ -296,6 +298,26 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
         assert broker.parts.config.delay == broker.parts.service.config.delay, "what the open store goes by stays"
         assert b"messageDelayLevel=1s\n" in bytes(peers.ask("admin", 26).body)
     assert set(reserved_hours) <= {72, 3}
+
+
+def test_a_changed_setting_stands_in_its_place_and_what_only_a_start_reads_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    before = b"# ours\n" + CONF + b"fileReservedTime : 7 # h\n\n! of the operators\nbrokerPermission=6\n"
+    path.write_bytes(before)
+    store = open_store(
+        tmp_path / "store", config=parse_config(before, str(path)), read_only=False, create=True, clock=FakeClock()
+    )
+    with PutService(store, starts_duties=False) as service, Broker(service) as broker:
+        peers = BrokerPeers(broker, FakeClock())
+        for name in sorted(FIXED_SETTINGS & JAVA_SETTINGS.keys()):
+            answer = peers.ask("admin", 25, {}, f"fileReservedTime=9\n{name}=x\n".encode())
+            assert answer.code == 16, name
+            assert name in (answer.remark or "") or "black list" in (answer.remark or "")
+        assert peers.ask("admin", 25, {}, b"tls.server.keyPath=/x\n").code == 16
+        assert path.read_bytes() == before
+        assert peers.ask("admin", 25, {}, b"fileReservedTime=9\nmaxTransferCountOnMessageInMemory=3\n").code == 0
+    after = before.replace(b"fileReservedTime : 7 # h", b"fileReservedTime=9")
+    assert path.read_bytes() == after + b"maxTransferCountOnMessageInMemory=3\n"
 
 
 def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Asked:
 
     def __init__(self, state: ControllerState | None = None, **settings: str) -> None:
         self.events: list[Event] = []
-        self.saved: list[str] = []
+        self.saved: list[Mapping[str, str]] = []
         self.controller = Controller(
             Configuration.of(settings), state=state, keep=self._keep, save_settings=self.saved.append
         )

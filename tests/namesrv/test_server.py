@@ -28,7 +28,7 @@ from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.route_headers import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
-from storage.settings.java_properties import parse_properties
+from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
 from tests.support.name_server import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
@@ -151,9 +151,14 @@ def test_texts_outlive_the_process_and_a_torn_file_does_not_start_one(tmp_path: 
 
 def test_changed_settings_are_written_so_that_they_are_read_again(tmp_path: Path) -> None:
     odd = str(tmp_path / "a\\b é😀.json")
+    path = tmp_path / "namesrv.properties"
+    path.write_bytes(changed_properties(b"# ours\norderMessageEnable = false\n\n! the end\n", {"kvConfigPath": odd}))
     with our_name_server(tmp_path, kvConfigPath=odd) as server, closing((broker := Broker(server)).sock):
         assert broker.ask(make_request(318, None, b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70")).code == 0
-    content = (tmp_path / "namesrv.properties").read_bytes()
+        refused = broker.ask(make_request(318, None, b"scanNotActiveBrokerInterval=71\nlistenPort=1"))
+        assert (refused.code, "listenPort" in (refused.remark or "")) == (16, True)
+    content = path.read_bytes()
+    assert content.splitlines()[:4] == [b"# ours", b"orderMessageEnable=true", b"", b"! the end"]
     assert {"kvConfigPath": odd}.items() <= {each.key: each.value for each in parse_properties(content)}.items()
     again = Configuration.read(content, "namesrv.properties").name_server
     assert (again.order_message_enable, again.scan_interval_ms, again.kv_config_path) == (True, 70, odd)
