@@ -16,7 +16,7 @@ from storage.rules.response_codes import ResponseCode
 
 @dataclass(slots=True)
 class State:
-    """Tables, texts and settings. `save_texts` writes the file of texts, `save_settings` changes that of settings. Both raise OSError."""
+    """Tables, texts and settings. `save_texts` and `save_settings` write their files, and raise OSError where that fails."""
 
     configuration: Configuration
     started_ms: int
@@ -37,6 +37,8 @@ class Ask(NamedTuple):
     header: Any
     channel: Hashable
     now_ms: int
+    host: str = ""
+    """The IP address of who asks."""
 
     def answer(self, header: Header | None = None, body: WireBody | None = None) -> RemotingCommand:
         """SUCCESS. Without a header there are no extFields, as in Java."""
