@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import StorageError
+from storage.files.file_limit import need_files
 from storage.format.replication import Dialect
 from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
 from storage.ha.log_reader import LogReader
@@ -43,6 +44,7 @@ _READ_BYTES = 64 << 10
 _TURN_BYTES = 4 << 20
 """What one slave is sent before the others have their turn."""
 _MOST_CONNECTIONS = 64
+_OWN_FILES = 64
 _LEFT_KEPT = 16
 _HOSTS_KEPT = 64
 _MOST_LOOKS = 4
@@ -125,7 +127,8 @@ class ReplicationListener:
     """Serves a log to slaves until `close`. `replicas` is what it knows of them."""
 
     def __init__(self, reader: LogReader, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
-        """Listens from now on. Raises OSError where it cannot."""
+        """Listens from now on. Raises OSError where it cannot, and ConfigurationError where the process may open too few files."""
+        need_files(_MOST_CONNECTIONS + _OWN_FILES, "a master")
         self._reader = reader
         self._settings = settings
         self.replicas = replicas or Replicas()
