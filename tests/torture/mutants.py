@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tests.torture import faults, steps
 from tests.torture.rounds import HANG_SECONDS, PROJECT, command, from_line
+from tests.torture.server_faults import SERVER_FAULTS
 from tests.torture.step_faults import ENVIRONMENT, STEP_FAULTS
 
 ROUNDS = 6
@@ -118,6 +119,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
+        **{name: Mutant(*fault) for name, fault in SERVER_FAULTS.items()},
     }
 )
 """What is wrong → who must see it."""
