@@ -79,8 +79,14 @@ class Group:
         return replace(self, replicas={**self.replicas, broker_id: registered})
 
     def with_set(self, broker_ids: Iterable[int]) -> Group:
-        """With another set of those in sync."""
-        return replace(self, sync_state_set=frozenset(broker_ids), sync_state_set_epoch=self.sync_state_set_epoch + 1)
+        """With another set of those in sync, who count as registered from then on: none of them is forgotten by itself."""
+        members = frozenset(broker_ids)
+        replicas = {
+            each: found._replace(is_pending=False) if each in members else found
+            for each, found in self.replicas.items()
+        }
+        epoch = self.sync_state_set_epoch + 1
+        return replace(self, replicas=replicas, sync_state_set=members, sync_state_set_epoch=epoch)
 
     def with_master(self, broker_id: int | None) -> Group:
         """With another master, or with none."""

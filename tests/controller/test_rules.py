@@ -362,6 +362,18 @@ def test_ids_that_nobody_registers_shut_no_group() -> None:
     assert asked.elect(399).code == 0
 
 
+def test_who_is_in_sync_is_not_forgotten_though_it_never_registered() -> None:
+    asked = in_sync(1)
+    assert asked.apply(2).code == asked.beat(1).code == asked.beat(2).code == 0
+    assert asked.alter((1, 2)).code == 0
+    asked.now_ms += 10 * 3_600_000
+    asked.controller.scan_brokers(asked.now_ms)
+    asked.now_ms += 10 * 3_600_000
+    asked.controller.scan_brokers(asked.now_ms)
+    assert set(asked.group.replicas) == set(asked.group.sync_state_set) == {1, 2}
+    assert asked.controller.state.pending == {}
+
+
 def test_a_journal_of_before_knows_only_brokers_that_have_registered() -> None:
     old = b'{"brokerAddress":"h:1","brokerName":"b","clusterName":"C","newBrokerId":1,"registerCheckCode":"h:1;7"}'
     event = decode_event(b"\0\2" + old)
