@@ -15,13 +15,22 @@ _UNITS = (("seconds", 1), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000
 
 
 def steady_time_ms() -> int:
-    """For lengths of time alone: nobody can set this clock back, and it begins anywhere."""
+    """For lengths of time alone: nobody can set this clock, and it begins anywhere.
+
+    Who is silent, what is idle and what expires in memory is judged by it. Departure: Java takes System.currentTimeMillis for most of
+    these, so a clock that is set forward by two minutes closes its connections, empties its routes and frees its locks.
+    """
     return time.monotonic_ns() // 1_000_000
 
 
 def current_time_ms() -> int:
-    """The machine's clock. Java: System.currentTimeMillis."""
+    """The machine's clock, for times that are stored or sent. Java: System.currentTimeMillis."""
     return time.time_ns() // 1_000_000
+
+
+def shown_time_ms(steady_ms: int) -> int:
+    """When a moment of the steady clock was, by the machine's clock as it is set now: for people to read."""
+    return current_time_ms() - (steady_time_ms() - steady_ms)
 
 
 def is_time(now_ms: int, last_ms: int, interval_ms: int) -> bool:

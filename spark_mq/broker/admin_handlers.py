@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_mq.broker.asked import UNSET, Asked, Handler
-from spark_mq.broker.broker_settings import is_barred, settings_text, told_settings
+from spark_mq.broker.broker_settings import settings_text, told_settings
 from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
@@ -34,6 +34,7 @@ from storage.errors import ConfigurationError
 from storage.format.fastjson import to_text
 from storage.format.message_id import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
+from storage.settings.fixed import refusal_of_change
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
@@ -74,8 +75,9 @@ class AdminHandlers:
         parts = self._parts
         try:
             told = told_settings(asked.body)
-            if is_barred(parts.config, told):
-                return asked.answer(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            refusal = refusal_of_change(told, parts.config.clients.config_black_list)
+            if refusal is not None:
+                return asked.answer(ResponseCode.NO_PERMISSION, refusal)
             parts.change_settings(told, asked.now_ms)
         except (ConfigurationError, ValueError) as error:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
@@ -110,7 +112,8 @@ class AdminHandlers:
         return asked.answer(header=told)
 
     def delay_offsets(self, asked: Asked) -> RemotingCommand:
-        """45: delayOffset.json, as far as it is on the disk."""
+        """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
+        self._parts.note_slave(asked.connection)
         text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_DELAYS).encode())
 

@@ -35,7 +35,7 @@ from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
-from storage.epoch_times import current_time_ms, is_time
+from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError
 from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
@@ -71,11 +71,13 @@ class Broker:
         *,
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = current_time_ms,
+        steady: Callable[[], int] = steady_time_ms,
         memory_bytes: int | None = None,
         access: AccessRules | None = None,
         is_slave: bool = False,
     ) -> None:
-        """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds;
+        """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
+        `steady` those of a clock that nobody sets, which silence and waiting go by;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; whoever has the sockets asks for it.
         `is_slave`: it takes no messages, and gives some where slaveReadEnable.
 
@@ -84,7 +86,13 @@ class Broker:
         settings = service.settings
         statistics = PutStatistics(settings.broker_name, settings.cluster)
         self.parts = BrokerParts(
-            service, statistics=statistics, memory_bytes=memory_bytes, clock=clock, access=access, is_slave=is_slave
+            service,
+            statistics=statistics,
+            memory_bytes=memory_bytes,
+            clock=clock,
+            steady=steady,
+            access=access,
+            is_slave=is_slave,
         )
         self._wake = wake
         self._messages = MessageHandlers(self.parts)
@@ -93,7 +101,7 @@ class Broker:
         self._topics_seen = service.settings.topics
         self._saving = threading.Lock()
         """Held while offsets are saved, so that none are written over later ones; before all other locks."""
-        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = clock()
+        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = steady()
         self._resources = ExitStack()
         self._resources.enter_context(service.listening(self._arrived))
         self._resources.enter_context(service.mapping(self._maps_of))
@@ -245,7 +253,7 @@ class Broker:
         parts = self.parts
         if not (arrived := parts.arrivals.take()):
             return
-        now_ms = parts.clock()
+        now_ms = parts.steady()
         with parts.held_lock:
             for name, tags_codes in arrived.items():
                 parts.run_again(parts.held.arrived(name, parts.served.maximum(*name), tags_codes, now_ms))
@@ -258,24 +266,27 @@ class Broker:
     # Duties
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: pulls whose time is up, silent clients, offsets to be saved, figures to be sampled. Raises OSError."""
-        parts = self.parts
+        """Do what is due: pulls whose time is up, silent clients, offsets to be saved, figures to be sampled. Raises OSError.
+
+        It is due by the steady clock; what is written then has the time `now_ms`.
+        """
+        parts, steady_ms = self.parts, self.parts.steady()
         with parts.held_lock:
-            parts.run_again(parts.held.look(now_ms, parts.served.maximum))
+            parts.run_again(parts.held.look(steady_ms, parts.served.maximum))
         with parts.lock:
             parts.traffic.sample(now_ms)
-            if is_time(now_ms, self._looked_ms, EXPIRY_LOOK_MS):
-                self._looked_ms = now_ms
-                silent = dict.fromkeys((*parts.producers.expire(now_ms), *parts.consumers.expire(now_ms)))
+            if is_time(steady_ms, self._looked_ms, EXPIRY_LOOK_MS):
+                self._looked_ms = steady_ms
+                silent = dict.fromkeys((*parts.producers.expire(steady_ms), *parts.consumers.expire(steady_ms)))
                 parts.events.extend(Close(connection) for connection in silent)
-        if is_time(now_ms, self._saved_ms, parts.config.clients.flush_consumer_offset_interval):
-            self._saved_ms = now_ms
+        if is_time(steady_ms, self._saved_ms, parts.config.clients.flush_consumer_offset_interval):
+            self._saved_ms = steady_ms
             self.save_offsets()
-        if is_time(now_ms, self._filters_ms, FILTERS_SAVED_MS):
-            self._filters_ms = now_ms
+        if is_time(steady_ms, self._filters_ms, FILTERS_SAVED_MS):
+            self._filters_ms = steady_ms
             self.save_filters()
-        if is_time(now_ms, self._protected_ms, PROTECTION_MS):
-            self._protected_ms = now_ms
+        if is_time(steady_ms, self._protected_ms, PROTECTION_MS):
+            self._protected_ms = steady_ms
             self._protect()
         if parts.events:
             self._wake()

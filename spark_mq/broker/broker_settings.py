@@ -1,7 +1,8 @@
 """A running broker's settings: told as Java's properties, and changed by an operator.
 
-What is changed is written into the broker.conf that was read. What sends, pulls, clients, transactions and retention go by holds at
-once; what the open store goes by (file sizes, flushes, sizes of messages) from the next start on.
+What is changed is written into the broker.conf that was read, in its place; what may not be changed says `storage/settings/fixed.py`.
+What sends, pulls, clients, transactions and retention go by holds at once; what the open store goes by (file sizes, flushes, sizes of
+messages) from the next start on.
 Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlackListConfigExist.
 """
 
@@ -12,17 +13,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from storage.format.bloom_filter import BloomFilter
-from storage.settings.java_properties import parse_properties
+from storage.settings.java_properties import changed_properties, escaped_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import NOUNS
 
 SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 """Settings that nobody is told."""
-_OF_ACCESS = SECRETS | {
-    *("authenticationEnabled", "authenticationWhitelist", "authorizationEnabled", "authorizationWhitelist", "aclEnable")
-}
-"""Settings of access control: of the file alone."""
 
 
 def settings_text(config: StoreConfig) -> str:
@@ -58,20 +55,13 @@ def told_settings(text: bytes) -> dict[str, str]:
     return {found.key: found.value for found in parse_properties(text, None)}
 
 
-def is_barred(config: StoreConfig, told: Mapping[str, str]) -> bool:
-    """Whether one of the settings may not be changed by request."""
-    barred = {"brokerConfigPath", "rocketmqHome", "configBlackList", *_OF_ACCESS}
-    barred |= {name.strip() for name in config.clients.config_black_list.split(";")}
-    return not barred.isdisjoint(told)
-
-
 def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
     """The configuration with these settings; names that no broker knows are passed over. Raises ConfigurationError.
 
     Its settings of sends, pulls, clients, transactions and retention are the new ones. The others belong to the store that is open.
     """
     values = dict(config.settings) | {name: value for name, value in told.items() if name in JAVA_SETTINGS}
-    text = "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
+    text = "".join(f"{name}={escaped_value(value)}\n" for name, value in values.items())
     found = parse_config(text.encode(), config.file)
     return replace(
         config,
@@ -85,13 +75,5 @@ def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
 
 
 def changed_text(content: bytes, told: Mapping[str, str]) -> bytes:
-    """The text of a broker.conf with these settings: behind its own lines, where the last one counts."""
-    known = {name: value for name, value in told.items() if name in JAVA_SETTINGS}
-    kept = [line for line in content.splitlines() if line.partition(b"=")[0].strip().decode("latin-1") not in known]
-    added = [f"{name}={_escaped(value)}".encode("latin-1", "backslashreplace") for name, value in known.items()]
-    return b"\n".join([*kept, *added, b""])
-
-
-def _escaped(value: str) -> str:
-    """As Java's Properties reads it back."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    """The text of a broker.conf with these settings; names that no broker knows are passed over. Raises ConfigurationError."""
+    return changed_properties(content, {name: value for name, value in told.items() if name in JAVA_SETTINGS})

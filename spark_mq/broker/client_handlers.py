@@ -54,14 +54,15 @@ class ClientHandlers:
         beat = read_body(HeartbeatData, asked.body)
         command = asked.command
         is_v2, is_changed = beat.heartbeat_fingerprint != 0, False
+        seen_ms = self._parts.steady()
         with self._parts.lock:
-            client = KnownClient(asked.connection, beat.client_id, command.language.name, command.version, asked.now_ms)
+            client = KnownClient(asked.connection, beat.client_id, command.language.name, command.version, seen_ms)
             for data in beat.consumers:
                 is_changed |= self._consumes(data, client, beat, is_v2=is_v2)
             for producer in beat.producers:
                 self._parts.producers.register(
                     producer.group_name,
-                    KnownClient(asked.connection, beat.client_id, client.language, client.version, asked.now_ms),
+                    KnownClient(asked.connection, beat.client_id, client.language, client.version, seen_ms),
                 )
         changed = is_changed if is_v2 else True
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
@@ -153,8 +154,9 @@ class ClientHandlers:
     def lock(self, asked: Asked) -> RemotingCommand:
         """41."""
         body = read_body(LockBody, asked.body)
-        with self._parts.lock:
-            granted = self._parts.locks.lock(body.consumer_group or "", body.queues, body.client_id or "", asked.now_ms)
+        parts = self._parts
+        with parts.lock:
+            granted = parts.locks.lock(body.consumer_group or "", body.queues, body.client_id or "", parts.steady())
         return asked.answer(body=LockedQueues(queues=granted))
 
     def unlock(self, asked: Asked) -> RemotingCommand:

@@ -44,11 +44,12 @@ class Change(NamedTuple):
 
 
 class ConsumerTable:
-    """All groups of consumers that are online. For one thread at a time. Times are ms."""
+    """All groups of consumers that are online. For one thread at a time. Times are ms of a clock that nobody sets."""
 
     def __init__(self, *, expires_ms: int = 120_000, subscription_expires_ms: int = 600_000) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self._subscribed_topics: dict[str, set[str]] = {}
+        self._told_ms: dict[tuple[str, str], int] = {}
         self._told: dict[str, ConsumerGroup] = {}
         """What pulls said that carry their own subscription. Java: consumerCompensationTable."""
         self.expires_ms = expires_ms
@@ -106,15 +107,16 @@ class ConsumerTable:
             if not group.clients:
                 del self.groups[name]
         for name, group in list(self._told.items()):
-            for topic, sub in list(group.subscriptions.items()):
-                if now_ms - sub.sub_version > self.subscription_expires_ms:
-                    del group.subscriptions[topic]
+            for topic in list(group.subscriptions):
+                if now_ms - self._told_ms[name, topic] > self.subscription_expires_ms:
+                    del group.subscriptions[topic], self._told_ms[name, topic]
                     if not group.subscriptions:
                         del self._told[name]
         return silent
 
-    def tell(self, name: str, subscription: SubscriptionData) -> None:
-        """What a pull says that carries its subscription. Java: compensateSubscribeData."""
+    def tell(self, name: str, subscription: SubscriptionData, now_ms: int) -> None:
+        """What a pull says that carries its subscription. Java: compensateSubscribeData, which lets it expire by its version."""
+        self._told_ms[name, subscription.topic] = now_ms
         self._told.setdefault(name, ConsumerGroup()).subscriptions[subscription.topic] = subscription
 
     def subscription(self, name: str, topic: str) -> SubscriptionData | None:

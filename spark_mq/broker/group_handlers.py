@@ -168,7 +168,7 @@ class GroupHandlers:
                         remote_ip=f"/{client.connection.address}",
                         language=client.language,
                         version=client.version,
-                        last_update_time_ms=client.seen_ms,
+                        last_update_time_ms=self._parts.shown_ms(client.seen_ms),
                     )
                     for client in clients.values()
                 )

@@ -91,7 +91,7 @@ class _Load:
 
 
 class HeldPulls:
-    """All pulls that wait, by queue. For one thread at a time. Times are ms."""
+    """All pulls that wait, by queue. For one thread at a time. Times are ms of a clock that nobody sets."""
 
     def __init__(self, look_interval_ms: int = LONG_POLLING_LOOK_MS, limits: HeldLimits | None = None) -> None:
         """`look_interval_ms`: how often all are looked at."""

@@ -67,7 +67,7 @@ class MessageHandlers:
 
     def _holds_lock(self, group: str) -> bool:
         with self._parts.lock:
-            return self._parts.locks.holds_any(group, self._parts.clock())
+            return self._parts.locks.holds_any(group, self._parts.steady())
 
     def send(self, asked: Asked) -> RemotingCommand:
         """10, 310, 320."""

@@ -50,6 +50,7 @@ from storage.tables.topics import TopicConfig
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
 }
+_SLAVE_HOSTS_KEPT = 64
 _LESS_OF_SLAVE = 10
 """Of accessMessageInMemoryMaxRatio, percent. Java: MessageStoreConfig.getAccessMessageInMemoryMaxRatio of a slave."""
 
@@ -74,6 +75,7 @@ class BrokerParts:
         encoding: HeaderEncoding = HeaderEncoding.JSON,
         memory_bytes: int | None = None,
         clock: Callable[[], int],
+        steady: Callable[[], int],
         access: AccessRules | None = None,
         is_slave: bool = False,
     ) -> None:
@@ -99,6 +101,8 @@ class BrokerParts:
         """What keeps a slave from following its master; whoever follows sets it."""
         self.slaves: Callable[[], Sequence[HaConnectionInfo]] = tuple
         """What is known of each slave; whoever serves slaves sets it."""
+        self.slave_hosts: dict[str, None] = {}
+        """Hosts that have asked for what only slaves ask for, the last ones; with access control these have signed."""
         self.timer_page: Callable[[], bytes] = bytes
         """The timer's checkpoint as its file has it; whoever runs the timer sets it."""
         self.epochs: Callable[[], EpochEntryCache | None] = lambda: None
@@ -107,6 +111,9 @@ class BrokerParts:
         self.pulled = ServedStore(service.store)
         """What pulls read, and nobody else: no pull waits for a look-up."""
         self.clock = clock
+        """The machine's time: for what is stored or sent."""
+        self.steady = steady
+        """Of a clock that nobody sets: how long somebody is silent, or waits."""
         self.encoding = encoding
         self.lock = threading.RLock()
         self.events: deque[BrokerEvent] = deque()
@@ -188,6 +195,19 @@ class BrokerParts:
             self.consumers.subscription_expires_ms = clients.subscription_expired_timeout
             self.offsets.version_step = max(1, clients.consumer_offset_update_version_step)
             self.offsets.heeds_resets = clients.use_server_side_reset_offset
+
+    def note_slave(self, connection: ClientConnection) -> None:
+        """It has asked for what only slaves ask for."""
+        host = connection.address.rpartition(":")[0].strip("[]")
+        with self.lock:
+            self.slave_hosts.pop(host, None)
+            self.slave_hosts[host] = None
+            if len(self.slave_hosts) > _SLAVE_HOSTS_KEPT:
+                del self.slave_hosts[next(iter(self.slave_hosts))]
+
+    def shown_ms(self, steady_ms: int) -> int:
+        """When a moment of the steady clock was, by the machine's, as it is set now."""
+        return self.clock() - (self.steady() - steady_ms)
 
     @property
     def broker_name(self) -> str:

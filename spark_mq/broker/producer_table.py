@@ -22,7 +22,7 @@ class KnownClient:
 
 
 class ProducerTable:
-    """All groups of producers. For one thread at a time. Times are ms."""
+    """All groups of producers. For one thread at a time. Times are ms of a clock that nobody sets."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[ClientConnection, KnownClient]] = {}

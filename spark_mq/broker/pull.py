@@ -115,7 +115,7 @@ class PullHandler:
             return asked.answer(refused.code, refused.remark, forbidden)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
-        begun_ms = self._parts.clock()
+        begun_ms = self._parts.steady()
         if reset is not None and self._parts.config.clients.use_server_side_reset_offset:
             found = self._reset(request.topic, pull.queue_id, reset)
             code, remark = ResponseCode.PULL_OFFSET_MOVED, _RESET
@@ -139,7 +139,7 @@ class PullHandler:
                     pull.queue_id,
                     found.message_count,
                     len(found.body),
-                    self._parts.clock() - begun_ms,
+                    self._parts.steady() - begun_ms,
                 )
             else:
                 self._parts.traffic.missed()
@@ -195,7 +195,7 @@ class PullHandler:
             asked.connection,
             asked.command,
             pull.queue_offset,
-            asked.now_ms,
+            self._parts.steady(),
             timeout_ms,
             pull.wanted.tags_codes,
             _size_bytes(asked.command),
@@ -206,7 +206,7 @@ class PullHandler:
                 return False
             maximum = parts.served.maximum(*name)
             if maximum > found.max_offset:
-                parts.run_again(parts.held.arrived(name, maximum, None, asked.now_ms))
+                parts.run_again(parts.held.arrived(name, maximum, None, parts.steady()))
         return True
 
     # Checks, in Java's order
@@ -267,7 +267,7 @@ class PullHandler:
             except ValueError:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-            self._parts.consumers.tell(group.group, told)
+            self._parts.consumers.tell(group.group, told, self._parts.steady())
             subscription, expression, bits = told, compiled(told), None
         else:
             subscription, expression, bits = self._heartbeat_subscription(request, group), None, None

@@ -23,8 +23,9 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """The locks of all groups. For one thread at a time. Times are ms.
+    """The locks of all groups. For one thread at a time.
 
+    Times are ms of a clock that nobody sets: of one that was set forward two clients would have a queue. Java: currentTimeMillis.
     Once in a lock's life those that have expired are forgotten; Java keeps all that were ever asked for.
     """
 

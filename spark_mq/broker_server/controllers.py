@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
@@ -14,6 +13,7 @@ from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, ma
 from spark_mq.remoting import controller_headers as wire
 from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
 from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from storage.epoch_times import current_time_ms
 from storage.ha.roles import Term
 from storage.rules.response_codes import ResponseCode
 
@@ -93,7 +93,7 @@ class Controllers:
             broker_name=self._name,
             broker_id=broker_id,
             broker_address=self._address,
-            invoke_time_ms=_now_ms(),
+            invoke_time_ms=current_time_ms(),
         )
         code = RequestCode.CONTROLLER_REGISTER_BROKER
         address, answer = self._ask(code, header)
@@ -107,7 +107,7 @@ class Controllers:
             broker_name=self._name,
             broker_id=broker_id,
             designate_elect=False,
-            invoke_time_ms=_now_ms(),
+            invoke_time_ms=current_time_ms(),
         )
         code = RequestCode.CONTROLLER_ELECT_MASTER
         address, answer = self._ask(code, header, accepted=(ResponseCode.CONTROLLER_MASTER_STILL_EXIST,))
@@ -127,7 +127,7 @@ class Controllers:
         """1001: others are in sync than before; the set that holds now. Raises ResponseError where the controller says no."""
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
         header = wire.AlterSyncStateSetRequest(
-            broker_name=self._name, master_broker_id=own_id, master_epoch=epoch, invoke_time_ms=_now_ms()
+            broker_name=self._name, master_broker_id=own_id, master_epoch=epoch, invoke_time_ms=current_time_ms()
         )
         body = SyncStateSet(broker_ids=tuple(sorted(wanted)), epoch=set_epoch)
         address, answer = self._ask(code, header, body)
@@ -173,7 +173,3 @@ def _term(epoch: int | None, master_id: int | None, address: str | None, found: 
     is_known = master_id is not None and master_id > 0 and bool(address)
     members = frozenset(found.broker_ids)
     return Term(epoch or 0, master_id if is_known else None, address if is_known else None, members, found.epoch)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

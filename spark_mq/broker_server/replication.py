@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from spark_mq.broker_server.settings import Configuration
@@ -40,9 +40,13 @@ def told_ha_address(configuration: Configuration, ip: str) -> str:
 
 
 def serve_slaves(
-    service: PutService, configuration: Configuration, epochs: EpochFile | None = None
+    service: PutService,
+    configuration: Configuration,
+    epochs: EpochFile | None = None,
+    is_known: Callable[[str], bool] = lambda host: False,
 ) -> ReplicationListener:
     """A listener that serves what is written, under SYNC_FLUSH synced, confirmed or not; `epochs`: in the controller's dialect.
+    `is_known`: whether a slave is known to be at a host.
 
     Departure: it binds to bindAddress, Java to every address. Raises ListenError.
     """
@@ -66,6 +70,7 @@ def serve_slaves(
                 dialect=Dialect.DEFAULT if epochs is None else Dialect.CONTROLLER,
                 timing=Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
                 batch_bytes=settings.ha_transfer_batch_size,
+                is_known=is_known,
             ),
             Replicas(settings.ha_max_gap_not_in_sync),
         )

@@ -158,7 +158,10 @@ class RunningBroker:
 
     async def _begin(self) -> None:
         self.replication = listener = serve_slaves(
-            self._service, self._configuration, None if self._mode is None else self._mode.epochs
+            self._service,
+            self._configuration,
+            None if self._mode is None else self._mode.epochs,
+            self.broker.parts.slave_hosts.__contains__,
         )
         self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
         self.broker.parts.slaves = lambda: slaves_told(listener, self._service.sendable_end)

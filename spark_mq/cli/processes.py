@@ -14,7 +14,8 @@ from typing import Annotated, NamedTuple, Protocol, TypeVar
 import typer
 
 from spark_mq.cli.app import CommandError
-from spark_mq.remoting_server.server import ListenError, raise_file_limit
+from spark_mq.remoting_server.server import FILES_LEAST, ListenError
+from storage.files.file_limit import need_files, raise_file_limit
 from storage.files.local_file_system import LocalFileSystem
 
 _HOME = "ROCKETMQ_HOME"
@@ -90,8 +91,11 @@ def configuration_from(
 def serve(
     start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], *, verbose: bool, watermarks: bool = False
 ) -> None:
-    """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C. Raises CommandError where it cannot listen."""
+    """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C. Raises CommandError where it cannot listen, and
+    ConfigurationError where the process may open too few files.
+    """
     raise_file_limit()
+    need_files(FILES_LEAST, "a server")  # before anything is opened
     with _logging_to_stderr(logging.INFO if verbose else logging.WARNING, watermarks=watermarks):
         try:
             asyncio.run(_run(start, words_of))

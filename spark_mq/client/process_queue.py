@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from spark_mq.client.message import MessageExt
 from spark_mq.remoting.client_bodies import ProcessQueueInfo
+from storage.epoch_times import shown_time_ms
 
 LOCK_LIFE_MS = 30_000
 """How long a lock of the broker counts here; there it lives for 60 s. Java: REBALANCE_LOCK_MAX_LIVE_TIME."""
@@ -46,7 +47,10 @@ class FlowLimits:
 
 
 class ProcessQueue:
-    """One queue that this consumer reads. `limit` arguments count messages; times are ms since 1970 UTC."""
+    """One queue that this consumer reads. `limit` arguments count messages; times are ms of a clock that nobody sets.
+
+    Departure: Java goes by the machine's clock; one that is set forward lets its locks expire, and queues be given up and taken anew.
+    """
 
     def __init__(self, now_ms: int) -> None:
         self._waiting: dict[int, MessageExt] = {}
@@ -210,10 +214,10 @@ class ProcessQueue:
             transaction_message_count=taken.number,
             locked=self.is_locked,
             try_unlock_times=self.unlock_tries,
-            last_lock_time_ms=self.last_lock_ms,
+            last_lock_time_ms=shown_time_ms(self.last_lock_ms),
             dropped=self.is_dropped,
-            last_pull_time_ms=self.last_pull_ms,
-            last_consume_time_ms=self.last_consume_ms,
+            last_pull_time_ms=shown_time_ms(self.last_pull_ms),
+            last_consume_time_ms=shown_time_ms(self.last_consume_ms),
         )
 
 

@@ -36,7 +36,7 @@ from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType, subscription
 from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType
-from storage.epoch_times import current_time_ms, other_unit_rule
+from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
 from storage.names import validate_group, validate_topic
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ class _AtWork(ConsumerMember):
             self.calls,
             offset_store_of(pull.model, self.calls, pull.offset_directory, instance.client_id, self.group),
             pull,
-            current_time_ms,
+            steady_time_ms,
             namespace=settings.namespace,
             write_interval_ms=settings.persist_consumer_offset_interval_ms,
         )

@@ -59,7 +59,7 @@ from spark_mq.remoting.client_bodies import (
 from spark_mq.remoting.client_bodies import (
     ConsumeStatus as TopicConsumeStatus,
 )
-from storage.epoch_times import current_time_ms
+from storage.epoch_times import current_time_ms, shown_time_ms, steady_time_ms
 from storage.names import RETRY_PREFIX, retry_topic, validate_group, validate_topic
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ class _AtWork(ConsumerMember):
             Listeners(consumer._listener, consumer._orderly_listener, consumer._queue_listener),
             self._push,
             settings,
-            current_time_ms,
+            steady_time_ms,
         )
         self.engine.subscriptions.update(consumer._wanted)
         if self._push.model is MessageModel.CLUSTERING:
@@ -287,7 +287,7 @@ class _AtWork(ConsumerMember):
             "PROP_CLIENT_VERSION": "V5_3_3",
             "PROP_CONSUMEORDERLY": str(self._orderly_listener is not None).lower(),
             "PROP_THREADPOOL_CORE_SIZE": str(self._pool.thread_count),
-            "PROP_CONSUMER_START_TIMESTAMP": str(self.engine.start_time_ms),
+            "PROP_CONSUMER_START_TIMESTAMP": str(shown_time_ms(self.engine.start_time_ms)),
         }
         wanted = sorted(self.engine.subscriptions.values(), key=lambda each: each.topic)
         return ConsumerRunningInfo(
@@ -301,14 +301,14 @@ class _AtWork(ConsumerMember):
     async def consume_directly(self, record: bytes, broker_name: str) -> ConsumeDirectlyResult:
         found = decode_records(record)
         messages = [replace(MessageExt.of(each, broker_name), topic=self.engine.topic_of(each)) for each in found]
-        begun_ms = current_time_ms()
+        begun_ms = steady_time_ms()
         result, remark, auto_commit = await self._pool.call(partial(self._consume_one, messages)) or (None, None, True)
         return ConsumeDirectlyResult(
             is_order=self._orderly_listener is not None,
             auto_commit=auto_commit,
             consume_result=result or "CR_RETURN_NULL",
             remark=remark,
-            spent_time_ms=current_time_ms() - begun_ms,
+            spent_time_ms=steady_time_ms() - begun_ms,
         )
 
     def _consume_one(self, messages: list[MessageExt]) -> tuple[str, str | None, bool]:

@@ -28,6 +28,7 @@ from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue
 from spark_mq.client.subscriptions import Subscription
 from spark_mq.remoting.client_bodies import MessageModel
+from storage.epoch_times import current_time_ms
 from storage.names import RETRY_PREFIX
 
 REBALANCE_INTERVAL_MS = 20_000
@@ -173,7 +174,7 @@ class Rebalancer:
         if not taken and not given_up:
             return False
         if topic in self._subscriptions:
-            self._subscriptions[topic] = self._subscriptions[topic].renewed(self._clock_ms())
+            self._subscriptions[topic] = self._subscriptions[topic].renewed(current_time_ms())
         await self._announced()
         for queue, process_queue, offset in taken:
             if not process_queue.is_dropped:

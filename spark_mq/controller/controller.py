@@ -24,7 +24,7 @@ from spark_mq.controller.election import controllers_own, elect_master, masterle
 from spark_mq.controller.events import Event
 from spark_mq.controller.limits import check_body
 from spark_mq.controller.liveness import BrokerKey, Gone, Liveness, LivingBrokers
-from spark_mq.controller.registration import apply_broker_id, next_broker_id, register_broker
+from spark_mq.controller.registration import Applications, apply_broker_id, next_broker_id, register_broker
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.controller.sync_state import alter_sync_state_set, replica_info, sync_state_data
@@ -70,6 +70,7 @@ class _Ask(NamedTuple):
     header: Any
     channel: Hashable
     now_ms: int
+    host: str
 
 
 class Controller:
@@ -81,7 +82,7 @@ class Controller:
         *,
         state: ControllerState | None = None,
         keep: Callable[[Sequence[Event]], None] = lambda events: None,
-        save_settings: Callable[[str], None] = lambda text: None,
+        save_settings: Callable[[Mapping[str, str]], None] = lambda changes: None,
     ) -> None:
         self.configuration = configuration
         self.address = ""
@@ -91,6 +92,7 @@ class Controller:
         self._keep = keep
         self._save_settings = save_settings
         self._notices: list[RoleNotice] = []
+        self.applications = Applications()
 
     def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
         """The answer to any request of anybody, whatever it is."""
@@ -104,7 +106,7 @@ class Controller:
         header = read_header(REQUEST_HEADERS[request.code], request)
         if request.code in ADMIN_CODES or getattr(header, "designate_elect", False):
             check_may_administer(request, caller.host, self.configuration.controller.administrator)
-        return handler(self, _Ask(request, header, caller.channel, now_ms))
+        return handler(self, _Ask(request, header, caller.channel, now_ms, caller.host))
 
     # Who is there.
 
@@ -122,7 +124,18 @@ class Controller:
                 "broker %d of %s is silent for %d ms", gone.key.broker_id, gone.key.broker_name, gone.silent_ms
             )
             self._broker_gone(gone.key, now_ms)
+        self._forget_applications(now_ms)
         return found
+
+    def _forget_applications(self, now_ms: int) -> None:
+        """Ids that were applied for long ago are free again, if nobody has registered with them."""
+        lapsed = self.applications.lapsed(self.state, now_ms)
+        if lapsed:
+            _LOG.warning("%d brokers have applied for an id and never registered: they are forgotten", len(lapsed))
+            try:
+                self.hold(Decided(events=lapsed))
+            except OSError as error:
+                _LOG.error("they are not forgotten yet: the decision cannot be kept: %s", error)
 
     def scan_masters(self, now_ms: int) -> None:
         """Groups whose master is not alive get another one. Java: scanInactiveMasterAndTriggerReelect."""
@@ -262,7 +275,9 @@ def _next_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
 
 def _apply_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
     """1013."""
-    return _done(controller, ask, apply_broker_id(controller.state, ask.header))
+    answer = _done(controller, ask, apply_broker_id(controller.state, ask.header, controller.applications))
+    controller.applications.note(controller.state, ask.host, ask.now_ms)
+    return answer
 
 
 def _heartbeat(controller: Controller, ask: _Ask) -> RemotingCommand:

@@ -51,7 +51,8 @@ def elect_master(
         return refused(not_there, "Broker hasn't been registered", MasterAnswer())
     by_controller = asked.broker_id == BY_CONTROLLER
     if group.master_epoch == 0 and not by_controller:
-        if asked.broker_id not in group.replicas:
+        replica = group.replicas.get(asked.broker_id)
+        if replica is None or replica.is_pending:
             remark = f"BrokerId: {asked.broker_id} hasn't been registered in broker-set: {name}"
             return refused(not_there, remark, MasterAnswer())
         return _elected(group, asked.broker_id)

@@ -40,6 +40,8 @@ class ApplyBrokerId(WireBody):
     broker_address: str
     new_broker_id: Long
     register_check_code: str
+    is_pending: bool | None = wire("pending", default=None)
+    """It has yet to register (UpdateBrokerAddress). This package's own; journals of before do not have it."""
 
 
 class ElectMaster(WireBody):
@@ -58,7 +60,7 @@ class CleanBrokerData(WireBody):
 
 
 class UpdateBrokerAddress(WireBody):
-    """A broker is at another address."""
+    """A broker has registered: it is at this address from now on."""
 
     cluster_name: str
     broker_name: str
@@ -72,6 +74,7 @@ class ReplicaState(WireBody):
     broker_id: Long
     address: str
     register_check_code: str
+    is_pending: bool | None = wire("pending", default=None)
 
 
 class GroupState(WireBody):

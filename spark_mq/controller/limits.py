@@ -17,7 +17,9 @@ class ControllerLimits:
     check_code_length: int = 512
     replicas_of_a_group: int = 100
     replicas: int = 10_000
-    """Of all groups together."""
+    """Of all groups together, that have registered."""
+    pending: int = 1_000
+    """Of all groups together, that have applied for an id and not registered yet."""
     body_bytes: int = 1 << 20
     """Of a request."""
 
@@ -36,10 +38,11 @@ def check_name(kind: str, name: str, most: int = DEFAULT_LIMITS.name_length) -> 
 
 
 def check_room(state: ControllerState, group: Group | None, limits: ControllerLimits = DEFAULT_LIMITS) -> None:
-    """Raises RequestRefusedError where a broker more would be too many."""
-    if group is not None and len(group.replicas) >= limits.replicas_of_a_group:
+    """Raises RequestRefusedError where a registered broker more would be too many."""
+    registered = 0 if group is None else sum(not replica.is_pending for replica in group.replicas.values())
+    if registered >= limits.replicas_of_a_group:
         raise _refused(f"this controller takes at most {limits.replicas_of_a_group} brokers of a name")
-    if state.replica_count >= limits.replicas:
+    if state.registered_count >= limits.replicas:
         raise _refused(f"this controller takes at most {limits.replicas} brokers")
 
 

@@ -3,13 +3,20 @@
 It asks for the next id (1012), writes it to its disk, applies for it (1013), and registers (1003), each step again until it is done. An
 id belongs to who has applied for it with the same check code before. Ids are never used twice while the group is there.
 
-Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departure: an id below 1 is nobody's.
+Who has applied and does not register loses the id: after an hour, or earlier where too many wait. Then the host gives way that has the
+most of them. So invented names are few, and keep no broker away.
+
+Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departures: an id below 1 is nobody's; in Java whoever has
+applied has the id for ever.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import NamedTuple
+
 from spark_mq.controller.decided import Decided, refused, set_of
-from spark_mq.controller.events import ApplyBrokerId, UpdateBrokerAddress
+from spark_mq.controller.events import ApplyBrokerId, CleanBrokerData, UpdateBrokerAddress
 from spark_mq.controller.limits import DEFAULT_LIMITS, ControllerLimits, check_name, check_room
 from spark_mq.controller.liveness import LivingBrokers
 from spark_mq.controller.state import FIRST_BROKER_ID, ControllerState
@@ -23,6 +30,9 @@ from spark_mq.remoting.controller_headers import (
 )
 from storage.rules.response_codes import ResponseCode
 
+LAPSES_MS = 3_600_000
+"""After so long an id is free again that was applied for. A broker registers at once, and applies again where it was stopped before."""
+
 
 def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:
     """1012. Nothing is promised by it: whoever applies first has the id."""
@@ -33,8 +43,54 @@ def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decide
     )
 
 
+class _Application(NamedTuple):
+    """From which host an id was applied for, and when that was seen first."""
+
+    host: str
+    since_ms: int
+
+
+class Applications:
+    """Who has applied for which id and has yet to register. In memory alone: after a start the time begins anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], _Application] = {}
+
+    def note(self, state: ControllerState, host: str, now_ms: int) -> None:
+        """After an application of a host: it is that of which nothing was known."""
+        self._known = {key: self._known.get(key) or _Application(host, now_ms) for key in state.pending}
+
+    def lapsed(self, state: ControllerState, now_ms: int) -> tuple[CleanBrokerData, ...]:
+        """What is to be forgotten because it was applied for too long ago."""
+        self.note(state, "", now_ms)
+        return tuple(
+            _forget(key) for key, application in self._known.items() if now_ms - application.since_ms > LAPSES_MS
+        )
+
+    def giving_way(
+        self, state: ControllerState, broker_name: str, limits: ControllerLimits = DEFAULT_LIMITS
+    ) -> tuple[CleanBrokerData, ...]:
+        """What is to be forgotten so that one more may apply for an id of a name."""
+        group = state.groups.get(broker_name)
+        is_full = group is not None and len(group.replicas) >= limits.replicas_of_a_group
+        if not is_full and len(state.pending) < limits.pending:
+            return ()
+        waiting = [key for key in state.pending if not is_full or key[0] == broker_name]
+        hosts = {key: self._known[key].host if key in self._known else "" for key in waiting}
+        counts = Counter(hosts.values())
+        found = max(waiting, key=lambda key: counts[hosts[key]], default=None)  # of several the first one
+        return () if found is None else (_forget(found),)
+
+
+def _forget(key: tuple[str, int]) -> CleanBrokerData:
+    return CleanBrokerData(broker_name=key[0], broker_ids=(key[1],))
+
+
 def apply_broker_id(
-    state: ControllerState, asked: ApplyBrokerIdRequest, limits: ControllerLimits = DEFAULT_LIMITS
+    state: ControllerState,
+    asked: ApplyBrokerIdRequest,
+    applications: Applications,
+    limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
     """1013. Raises RequestRefusedError for names beyond the limits."""
     code, name, broker_id = asked.register_check_code, asked.broker_name, asked.applied_broker_id
@@ -62,12 +118,18 @@ def apply_broker_id(
         broker_address=address,
         new_broker_id=broker_id,
         register_check_code=code,
+        is_pending=True,
     )
-    return Decided(answer, events=(event,))
+    return Decided(answer, events=(*applications.giving_way(state, name, limits), event))
 
 
-def register_broker(state: ControllerState, asked: RegisterToControllerRequest, living: LivingBrokers) -> Decided:
-    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address beyond the limits."""
+def register_broker(
+    state: ControllerState,
+    asked: RegisterToControllerRequest,
+    living: LivingBrokers,
+    limits: ControllerLimits = DEFAULT_LIMITS,
+) -> Decided:
+    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
     name, broker_id = asked.broker_name, asked.broker_id
     answer = RegisterToControllerAnswer(cluster_name=asked.cluster_name, broker_name=name)
     group = state.groups.get(name)
@@ -77,6 +139,9 @@ def register_broker(state: ControllerState, asked: RegisterToControllerRequest, 
     if broker_id not in group.replicas:
         return refused(not_there, f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}", answer)
     check_name("address", asked.broker_address)
+    is_pending = group.replicas[broker_id].is_pending
+    if is_pending:
+        check_room(state, group, limits)
     if living.is_alive(group, group.master_id):
         answer = RegisterToControllerAnswer(
             cluster_name=asked.cluster_name,
@@ -86,7 +151,7 @@ def register_broker(state: ControllerState, asked: RegisterToControllerRequest, 
             master_epoch=group.master_epoch,
             sync_state_set_epoch=group.sync_state_set_epoch,
         )
-    if asked.broker_address == group.address(broker_id):
+    if asked.broker_address == group.address(broker_id) and not is_pending:
         return Decided(answer, set_of(group))
     event = UpdateBrokerAddress(
         cluster_name=asked.cluster_name, broker_name=name, broker_address=asked.broker_address, broker_id=broker_id

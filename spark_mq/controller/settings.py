@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.peer import is_this_host
@@ -73,13 +73,6 @@ def _in_home(*names: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ControllerSettings(AdministeredSettings):
     """What the controller itself does."""
-
-    fixed_names: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("controllerStorePath", "controllerType"),
-            *("controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId"),
-        }
-    )
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     config_store_path: str = setting(

@@ -4,7 +4,7 @@
 
 It changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
 Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: ids that are taken are passed over when the next one is counted
-up; a group that has nobody in sync left after a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
+up; a group that loses its last one in sync by a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Replica(NamedTuple):
 
     address: str
     register_check_code: str
+    is_pending: bool = False
+    """It has applied for its id, and has not registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,22 @@ class Group:
         return replace(self, replicas=replicas, next_broker_id=following)
 
     def with_address(self, broker_id: int, address: str) -> Group:
-        """With a broker at another address."""
+        """With a broker that has registered, at an address."""
         found = self.replicas.get(broker_id)
         if found is None:
             return self
-        return replace(self, replicas={**self.replicas, broker_id: found._replace(address=address)})
+        registered = found._replace(address=address, is_pending=False)
+        return replace(self, replicas={**self.replicas, broker_id: registered})
 
     def with_set(self, broker_ids: Iterable[int]) -> Group:
-        """With another set of those in sync."""
-        return replace(self, sync_state_set=frozenset(broker_ids), sync_state_set_epoch=self.sync_state_set_epoch + 1)
+        """With another set of those in sync, who count as registered from then on: none of them is forgotten by itself."""
+        members = frozenset(broker_ids)
+        replicas = {
+            each: found._replace(is_pending=False) if each in members else found
+            for each, found in self.replicas.items()
+        }
+        epoch = self.sync_state_set_epoch + 1
+        return replace(self, replicas=replicas, sync_state_set=members, sync_state_set_epoch=epoch)
 
     def with_master(self, broker_id: int | None) -> Group:
         """With another master, or with none."""
@@ -97,25 +106,47 @@ class ControllerState:
     groups: dict[str, Group] = field(default_factory=dict)
     replica_count: int = 0
     """Of all groups together."""
+    pending: dict[tuple[str, int], None] = field(default_factory=dict)
+    """Names and ids of brokers that have yet to register, in the order in which they applied."""
+
+    @property
+    def registered_count(self) -> int:
+        """How many brokers have registered."""
+        return self.replica_count - len(self.pending)
 
     def apply(self, event: Event) -> None:
         """What the event says holds from now on. One of a group that is not there changes nothing."""
         if isinstance(event, WholeState):
             self.groups = {each.broker_name: _group_of(each) for each in event.groups}
             self.replica_count = sum(len(group.replicas) for group in self.groups.values())
+            self.pending = {(name, each): None for name, group in self.groups.items() for each in _pending(group)}
             return
         before = self.groups.get(event.broker_name)
         after = _changed(before, event)
-        if after is None or not after.replicas or (isinstance(event, CleanBrokerData) and not after.sync_state_set):
+        had_synced = before is not None and bool(before.sync_state_set)
+        is_last_cleaned = (
+            isinstance(event, CleanBrokerData) and had_synced and after is not None and not after.sync_state_set
+        )
+        if after is None or not after.replicas or is_last_cleaned:
             self.groups.pop(event.broker_name, None)
             after = None
         else:
             self.groups[event.broker_name] = after
         self.replica_count += _count(after) - _count(before)
+        for each in _pending(before) - _pending(after):
+            del self.pending[event.broker_name, each]
+        for each in sorted(_pending(after) - _pending(before)):
+            self.pending[event.broker_name, each] = None
 
     def whole(self) -> WholeState:
         """All of it as one event."""
         return WholeState(groups=tuple(_state_of(group) for group in self.groups.values()))
+
+
+def _pending(group: Group | None) -> frozenset[int]:
+    return (
+        frozenset() if group is None else frozenset(each for each, found in group.replicas.items() if found.is_pending)
+    )
 
 
 def _count(group: Group | None) -> int:
@@ -126,7 +157,8 @@ def _changed(group: Group | None, event: Event) -> Group | None:
     """The group after the event; None where there is none."""
     if isinstance(event, ApplyBrokerId):
         known = group or Group(event.cluster_name, event.broker_name)
-        return known.with_replica(event.new_broker_id, Replica(event.broker_address, event.register_check_code))
+        replica = Replica(event.broker_address, event.register_check_code, bool(event.is_pending))
+        return known.with_replica(event.new_broker_id, replica)
     if group is None:
         return None
     if isinstance(event, AlterSyncStateSet):
@@ -148,7 +180,10 @@ def _group_of(state: GroupState) -> Group:
         cluster=state.cluster_name,
         broker_name=state.broker_name,
         next_broker_id=state.next_broker_id,
-        replicas={each.broker_id: Replica(each.address, each.register_check_code) for each in state.replicas},
+        replicas={
+            each.broker_id: Replica(each.address, each.register_check_code, bool(each.is_pending))
+            for each in state.replicas
+        },
         master_id=state.master_broker_id,
         master_epoch=state.master_epoch,
         sync_state_set=frozenset(state.sync_state_set),
@@ -166,7 +201,12 @@ def _state_of(group: Group) -> GroupState:
         sync_state_set=tuple(sorted(group.sync_state_set)),
         master_broker_id=group.master_id,
         replicas=tuple(
-            ReplicaState(broker_id=each, address=found.address, register_check_code=found.register_check_code)
+            ReplicaState(
+                broker_id=each,
+                address=found.address,
+                register_check_code=found.register_check_code,
+                is_pending=found.is_pending or None,
+            )
             for each, found in sorted(group.replicas.items())
         ),
     )

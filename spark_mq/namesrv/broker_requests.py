@@ -37,6 +37,10 @@ def register_broker(state: State, ask: Ask) -> RemotingCommand:
     sign = sign_of(state.tables, {**ask.ext_fields, "": heard}, body)
     repeated = Registration(header, TopicConfigTable(), ask.channel, None, zone_name, sign)
     result = renew(state.tables, repeated, ask.now_ms) or _register_anew(state, ask, repeated)
+    if result.other_address is not None:
+        told = "%s says that broker %s (id %d) is at %s; until now it is alive at %s. One of both has a wrong name or address"
+        where = header.broker_address, result.other_address
+        _LOG.warning(told, ask.host or "somebody", header.broker_name, header.broker_id, *where)
     if result.notice is not None:
         state.notices.append(result.notice)
     is_told = state.configuration.name_server.returns_order_topics
@@ -107,3 +111,5 @@ BROKER_REQUESTS: Mapping[int, Handler] = {
     RequestCode.BROKER_HEARTBEAT: hear_heartbeat,
     RequestCode.GET_BROKER_MEMBER_GROUP: member_group,
 }
+REGISTRATION_CODES = BROKER_REQUESTS.keys() - {RequestCode.GET_BROKER_MEMBER_GROUP}
+"""What changes who is there: answered to hosts of `registrationNetworks` alone."""

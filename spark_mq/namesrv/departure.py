@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_mq.namesrv.tables import BrokerAddress, MinBrokerIdNotice, RouteTables, min_id_notice
+from spark_mq.namesrv.tables import BrokerAddress, MinBrokerIdNotice, RouteTables, drop_name, min_id_notice
 from spark_mq.remoting.route_headers import BrokerAddressRequest
 from storage.tables.topics import PERM_WRITE
 
@@ -73,7 +73,7 @@ def unregister(
             reduced[header.broker_name] = None
         else:
             removed[header.broker_name] = None
-            _leave_cluster(tables, header)
+            drop_name(tables, header.cluster_name, header.broker_name)
     _clean_topics(tables, removed, reduced)
     if not notifies_min_id:
         return []
@@ -100,14 +100,6 @@ def _take_address(tables: RouteTables, header: BrokerAddressRequest, lost: dict[
         del tables.groups[header.broker_name]
     elif had_lowest_id:
         lost[header.broker_name] = header.broker_address
-
-
-def _leave_cluster(tables: RouteTables, header: BrokerAddressRequest) -> None:
-    names = tables.clusters.get(header.cluster_name)
-    if names is not None:
-        names.pop(header.broker_name, None)
-        if not names:
-            del tables.clusters[header.cluster_name]
 
 
 def _clean_topics(tables: RouteTables, removed: Iterable[str], reduced: Iterable[str]) -> None:

@@ -5,10 +5,10 @@ Java sets no limits. A registration beyond them is refused whole, with the limit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from spark_mq.namesrv.tables import RouteTables
+from spark_mq.namesrv.tables import BrokerAddress, RouteTables
 from spark_mq.remoting.route_bodies import QueueData, TopicConfigTable
 from spark_mq.remoting.route_headers import RegisterBrokerRequest
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
@@ -24,6 +24,11 @@ class RouteLimits:
     """Broker names."""
     brokers_of_a_name: int = 1_000
     topics: int = 1_000_000
+    static_topics: int = 100_000
+    brokers_of_a_connection: int = 100
+    """Addresses that have registered over one. A broker has a connection of its own; those of one process may share it."""
+    topics_of_a_connection: int = 200_000
+    """That the brokers of one connection have together."""
 
 
 DEFAULT_ROUTE_LIMITS = RouteLimits()
@@ -39,7 +44,11 @@ def check_name(kind: str, name: str, limits: RouteLimits = DEFAULT_ROUTE_LIMITS)
 
 
 def check_registration(
-    tables: RouteTables, header: RegisterBrokerRequest, topics: TopicConfigTable, limits: RouteLimits
+    tables: RouteTables,
+    header: RegisterBrokerRequest,
+    topics: TopicConfigTable,
+    channel: Hashable,
+    limits: RouteLimits,
 ) -> None:
     """Raises RequestRefusedError for a registration beyond the limits."""
     named = (("cluster", header.cluster_name), ("broker", header.broker_name), ("address", header.broker_address))
@@ -51,7 +60,24 @@ def check_registration(
     elif header.broker_id not in group.addresses:
         _check_count("brokers of a name", len(group.addresses) + 1, limits.brokers_of_a_name)
     names = [config.topic_name or key for key, config in topics.topic_config_table.items()]
-    check_topics(tables, [*names, *(topics.topic_queue_mapping_info_map or {})], limits)
+    mappings = topics.topic_queue_mapping_info_map or {}
+    check_topics(tables, [*names, *mappings], limits)
+    _check_count("static topics", len(tables.mappings.keys() | mappings.keys()), limits.static_topics)
+    _check_connection(tables, header, names, channel, limits)
+
+
+def _check_connection(
+    tables: RouteTables, header: RegisterBrokerRequest, topics: Iterable[str], channel: Hashable, limits: RouteLimits
+) -> None:
+    who = BrokerAddress(header.cluster_name, header.broker_address)
+    others = {
+        other: live.broker_name for other, live in tables.live.items() if live.channel == channel and other != who
+    }
+    _check_count("brokers over one connection", len(others) + 1, limits.brokers_of_a_connection)
+    name = header.broker_name
+    new = sum(name not in tables.topics.get(topic, ()) for topic in set(topics))
+    count = new + sum(tables.topic_counts.get(each, 0) for each in {name, *others.values()})
+    _check_count("topics over one connection", count, limits.topics_of_a_connection)
 
 
 def check_topics(tables: RouteTables, topics: Iterable[str], limits: RouteLimits = DEFAULT_ROUTE_LIMITS) -> None:

@@ -8,8 +8,8 @@ A request that cannot be read, or that is refused, is answered with the reason; 
 those of one moment are one batch, as in Java. Not for several threads at once.
 
 Java: NamesrvController, BatchUnregistrationService. Departures: what operators change is answered to this host alone, and to others
-where it is signed (`remoting_server/administration.py`). A text or a setting that cannot be written to its file is not taken, and the
-answer says so.
+where it is signed (`remoting_server/administration.py`); brokers register from named networks, where any are named. A text or a setting
+that cannot be written to its file is not taken, and the answer says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping
 
-from spark_mq.namesrv.broker_requests import BROKER_REQUESTS
+from spark_mq.namesrv.broker_requests import BROKER_REQUESTS, REGISTRATION_CODES
 from spark_mq.namesrv.departure import Expired, departure_of, expired, registered_over, unregister
 from spark_mq.namesrv.kv_config import KvConfig
 from spark_mq.namesrv.operator_requests import ADMIN_CODES, OPERATOR_REQUESTS
@@ -33,6 +33,7 @@ from spark_mq.remoting import (
 from spark_mq.remoting_server.administration import check_may_administer
 from spark_mq.remoting_server.peer import Caller
 from spark_mq.remoting_server.refusals import answered, not_supported
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
 """Who answers which request; all others are not supported."""
@@ -43,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class NameServer:
-    """One name server. `save_texts` and `save_settings` keep a file's content, and raise OSError where they cannot."""
+    """One name server. `save_texts` keeps a file's content, `save_settings` changes one's lines; OSError where they cannot."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class NameServer:
         started_ms: int,
         kv_config: KvConfig | None = None,
         save_texts: Callable[[str], None] = lambda text: None,
-        save_settings: Callable[[str], None] = lambda text: None,
+        save_settings: Callable[[Mapping[str, str]], None] = lambda changes: None,
     ) -> None:
         self.state = State(configuration, started_ms, kv_config or KvConfig(), save_texts, save_settings)
 
@@ -67,8 +68,16 @@ class NameServer:
         if request.code in ADMIN_CODES:
             administrator = self.state.configuration.name_server.administrator
             check_may_administer(request, caller.host, administrator)
+        if request.code in REGISTRATION_CODES:
+            self._check_may_register(caller.host)
         header = read_header(REQUEST_HEADERS[request.code], request)
-        return handler(self.state, Ask(request, header, caller.channel, now_ms))
+        return handler(self.state, Ask(request, header, caller.channel, now_ms, caller.host))
+
+    def _check_may_register(self, host: str) -> None:
+        """Raises RequestRefusedError for who is in none of the named networks."""
+        if not self.state.configuration.name_server.may_register(host):
+            remark = f"{host} is in none of the networks from which brokers register here (registrationNetworks)"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
     def close_channel(self, channel: Hashable) -> None:
         """A connection is gone: the brokers that had registered over it leave."""

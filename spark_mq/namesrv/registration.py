@@ -2,14 +2,14 @@
 
 What a registration changes, in Java's order:
 
-    1  the cluster has the broker's name, the name has a group; both stay, whatever comes after
+    1  the cluster has the broker's name, the name has a group; both stay, unless 4 refuses the first broker of the name
     2  the same address under another id is no more
     3  the id is another address' whose tables are newer: the registration is dropped, and answered as if it were taken
     4  an id that is not there, with exactly one topic: refused; a new topic came before its broker
     5  the address gets the id; the topics of a master count, and those of the slave with the lowest id, if it speaks of acting masters
     6  when it was heard of, for how long that is good, and over which connection
 
-Java: RouteInfoManager.registerBroker.
+Java: RouteInfoManager.registerBroker. Departure: in Java the name of a refused broker stays for ever.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from spark_mq.namesrv.tables import (
     LiveBroker,
     MinBrokerIdNotice,
     RouteTables,
+    drop_name,
     min_id_notice,
 )
 from spark_mq.remoting import Body
@@ -61,6 +62,8 @@ class Registered(NamedTuple):
     master_address: str | None = None
     ha_server_address: str | None = None
     notice: MinBrokerIdNotice | None = None
+    other_address: str | None = None
+    """Of a broker that is alive, and had the id of that name when this one came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def register(
     Raises RequestRefusedError, and changes nothing, where names are too long or too many.
     """
     header = told.header
-    check_registration(tables, header, told.topics, rules.limits)
+    check_registration(tables, header, told.topics, told.channel, rules.limits)
     who = BrokerAddress(header.cluster_name, header.broker_address)
     version = told.topics.data_version or DataVersion()
     tables.clusters.setdefault(header.cluster_name, {})[header.broker_name] = None
@@ -125,9 +128,12 @@ def register(
     _forget_other_ids(tables, group, header)
     if _is_older_than_another(tables, group, header, version):
         tables.live.pop(who, None)
-        return Registered()
+        return Registered(other_address=group.addresses[header.broker_id])
     if header.broker_id not in group.addresses and len(told.topics.topic_config_table) == 1:
+        if is_first:
+            drop_name(tables, header.cluster_name, header.broker_name)
         return None
+    other_address = _living_other(tables, group, header)
     is_first = is_first or not group.addresses.get(header.broker_id)
     group.addresses[header.broker_id] = header.broker_address
     _take_topics(tables, group, told, rules, is_first=is_first)
@@ -135,7 +141,7 @@ def register(
     notice = None
     if is_min_id_lower and rules.notifies_min_id:
         notice = min_id_notice(group.addresses, ha_address=header.ha_server_address)
-    return _told_of_its_master(tables, group, header)._replace(notice=notice)
+    return _told_of_its_master(tables, group, header)._replace(notice=notice, other_address=other_address)
 
 
 def _forget_other_ids(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> None:
@@ -146,14 +152,22 @@ def _forget_other_ids(tables: RouteTables, group: BrokerGroup, header: RegisterB
             tables.loss_count += 1  # another slave's topics may count now
 
 
+def _living_other(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> str | None:
+    """The address of another broker that is alive and has the id; None where there is none."""
+    address = group.addresses.get(header.broker_id)
+    if address == header.broker_address or address is None:
+        return None
+    return address if BrokerAddress(header.cluster_name, address) in tables.live else None
+
+
 def _is_older_than_another(
     tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest, version: DataVersion
 ) -> bool:
-    address = group.addresses.get(header.broker_id)
-    if address is None or address == header.broker_address:
+    address = _living_other(tables, group, header)
+    if address is None:
         return False
-    other = tables.live.get(BrokerAddress(header.cluster_name, address))
-    return other is not None and other.data_version.state_version > version.state_version
+    other = tables.live[BrokerAddress(header.cluster_name, address)]
+    return other.data_version.state_version > version.state_version
 
 
 def _take_topics(
@@ -207,6 +221,7 @@ def _keep_live(tables: RouteTables, who: BrokerAddress, told: Registration, vers
         data_version=version,
         channel=told.channel,
         ha_server_address=told.header.ha_server_address,
+        broker_name=told.header.broker_name,
         sign=told.sign,
     )
     if told.filter_servers:

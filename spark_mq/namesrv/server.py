@@ -5,14 +5,14 @@
     await running.close()
 
 Handlers run on the event loop: all but the rare changes of texts and settings, which wait for their file, are a matter of memory.
-Java: NamesrvController.
+Java: NamesrvController. Departure: how long a broker is silent is told by a clock that nobody sets; where Java's is set forward by two
+minutes all routes are gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 
 from spark_mq.client.event_loop import spawn
@@ -29,6 +29,7 @@ from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
+from storage.epoch_times import steady_time_ms
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 
@@ -46,7 +47,7 @@ class RunningNameServer:
         settings = configuration.name_server
         self._name_server = NameServer(
             configuration,
-            started_ms=_now_ms(),
+            started_ms=steady_time_ms(),
             kv_config=kv_config,
             save_texts=partial(_save_texts, settings.kv_config_path),
             save_settings=partial(save_settings, settings.config_store_path),
@@ -98,7 +99,7 @@ class RunningNameServer:
     # Events.
 
     def _answer(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
-        answer = self._name_server.answer(request, Caller(peer, peer.host), _now_ms())
+        answer = self._name_server.answer(request, Caller(peer, peer.host), steady_time_ms())
         self._settle_soon()
         return answer
 
@@ -117,7 +118,7 @@ class RunningNameServer:
             self._tell(notice)
 
     def _scan(self) -> None:
-        for gone in self._name_server.scan(_now_ms()):
+        for gone in self._name_server.scan(steady_time_ms()):
             _LOG.warning("broker %s was silent for %d ms", gone.who.address, gone.silent_ms)
             if isinstance(gone.channel, Peer):
                 gone.channel.close("its broker was silent for too long")
@@ -146,7 +147,3 @@ class RunningNameServer:
 
 def _save_texts(path: str, text: str) -> None:
     write_with_backup(path, text)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -5,11 +5,12 @@ The file has the server's settings too (`remoting_server/settings.py`); listenPo
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Self
+from typing import Self
 
 from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.settings import (
@@ -21,6 +22,7 @@ from spark_mq.remoting_server.settings import (
     setting,
     unfollowed_names,
 )
+from storage.errors import ConfigurationError
 
 DEFAULT_PORT = 9_876
 IMPORTANT = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "tls.server.mode", "supportActingMaster")
@@ -42,8 +44,6 @@ def _in_home(name: str) -> str:
 class NameServerSettings(AdministeredSettings):
     """What the name server itself does."""
 
-    fixed_names: ClassVar[frozenset[str]] = frozenset({"kvConfigPath"})
-
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     kv_config_path: str = setting("kvConfigPath", partial(_in_home, "kvConfig.json"), "String")
     config_store_path: str = setting("configStorePath", partial(_in_home, "namesrv.properties"), "String")
@@ -64,6 +64,8 @@ class NameServerSettings(AdministeredSettings):
     wait_seconds_for_service: int = setting("waitSecondsForService", 45, "int")
     deletes_topics: bool = setting("deleteTopicWithBrokerRegistration", False, "boolean")
     config_black_list: str = setting("configBlackList", "configBlackList;configStorePath;kvConfigPath", "String")
+    registration_networks: str = setting("registrationNetworks", "", "String")
+    """`10.1.0.0/16;192.168.7.9;fd00::/8`: from where brokers register; empty = from everywhere. A name of this package's own."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -73,7 +75,25 @@ class NameServerSettings(AdministeredSettings):
             "unregister_queue_capacity",
         ):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
-        _ = self.administrator
+        _ = self.administrator, self.networks
+
+    @property
+    def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """From where brokers register; none = from everywhere. Raises ConfigurationError."""
+        texts = filter(None, (text.strip() for text in self.registration_networks.split(";")))
+        try:
+            return tuple(ipaddress.ip_network(text) for text in texts)
+        except ValueError as rule:
+            raise ConfigurationError(None, None, "registrationNetworks", str(rule)) from None
+
+    def may_register(self, host: str) -> bool:
+        """Whether brokers register from that address."""
+        networks = self.networks
+        if not networks:
+            return True
+        address = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in networks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from storage.rules.response_codes import ResponseCode
 
 @dataclass(slots=True)
 class State:
-    """Tables, texts and settings. `save_texts` and `save_settings` write a file's content, and raise OSError where that fails."""
+    """Tables, texts and settings. `save_texts` and `save_settings` write their files, and raise OSError where that fails."""
 
     configuration: Configuration
     started_ms: int
     kv_config: KvConfig
     save_texts: Callable[[str], None]
-    save_settings: Callable[[str], None]
+    save_settings: Callable[[Mapping[str, str]], None]
     tables: RouteTables = field(default_factory=RouteTables)
     departures: list[BrokerAddressRequest] = field(default_factory=list)
     """Brokers that have left, until the next batch."""
@@ -37,6 +37,8 @@ class Ask(NamedTuple):
     header: Any
     channel: Hashable
     now_ms: int
+    host: str = ""
+    """The IP address of who asks."""
 
     def answer(self, header: Header | None = None, body: WireBody | None = None) -> RemotingCommand:
         """SUCCESS. Without a header there are no extFields, as in Java."""

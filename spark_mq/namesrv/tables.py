@@ -48,6 +48,7 @@ class LiveBroker:
     channel: Hashable
     """The connection that it came over; equal to nothing but itself."""
     ha_server_address: str
+    broker_name: str
     sign: bytes = b""
     """Of the whole registration; see `registration.renew`."""
 
@@ -95,6 +96,8 @@ class RouteTables:
     """All tables."""
 
     topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    topic_counts: dict[str, int] = field(default_factory=dict)
+    """Of each broker's name, how many topics have queues there."""
     groups: dict[str, BrokerGroup] = field(default_factory=dict)
     clusters: dict[str, dict[str, None]] = field(default_factory=dict)
     """The names of a cluster's brokers are the keys, so that they keep their order."""
@@ -142,7 +145,10 @@ class RouteTables:
 
     def put_queues(self, topic: str, data: QueueData) -> None:
         """A topic's queues at the brokers of one name."""
-        self.topics.setdefault(topic, {})[data.broker_name] = data
+        queues, name = self.topics.setdefault(topic, {}), data.broker_name
+        if name not in queues:
+            self.topic_counts[name] = self.topic_counts.get(name, 0) + 1
+        queues[name] = data
 
     def drop_queues(self, topic: str, broker_names: Iterable[str]) -> None:
         """A topic's queues at these brokers are no more; without any left the topic is none."""
@@ -151,16 +157,25 @@ class RouteTables:
             for name in broker_names:
                 if queues.pop(name, None) is not None:
                     self.loss_count += 1
+                    self._count_out(name)
             if not queues:
                 del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forgets a topic in one cluster, or in all. Nobody else is told. Java: deleteTopic."""
         if not cluster:
-            if self.topics.pop(topic, None) is not None:
+            queues = self.topics.pop(topic, None)
+            if queues is not None:
                 self.loss_count += 1
+                for name in queues:
+                    self._count_out(name)
         elif names := self.clusters.get(cluster):
             self.drop_queues(topic, names)
+
+    def _count_out(self, broker_name: str) -> None:
+        self.topic_counts[broker_name] -= 1
+        if not self.topic_counts[broker_name]:
+            del self.topic_counts[broker_name]
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
         """Adds a topic by an operator's word; False, and nothing is done, where one of its brokers is unknown.
@@ -191,6 +206,16 @@ class RouteTables:
                 queues[broker_name] = replace(data, perm=changed(data.perm))
                 count += 1
         return count
+
+
+def drop_name(tables: RouteTables, cluster: str, broker_name: str) -> None:
+    """A broker's name is no more, and its cluster neither without another one."""
+    tables.groups.pop(broker_name, None)
+    names = tables.clusters.get(cluster)
+    if names is not None:
+        names.pop(broker_name, None)
+        if not names:
+            del tables.clusters[cluster]
 
 
 def min_id_notice(

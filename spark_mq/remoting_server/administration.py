@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from spark_mq.access.authentication import authenticate
 from spark_mq.access.rules import name_and_secret
@@ -29,10 +29,10 @@ from spark_mq.remoting_server.settings import (
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.settings.java_properties import parse_properties
+from storage.settings.fixed import refusal_of_change
+from storage.settings.java_properties import changed_properties, parse_properties
 
 _ADMIN_USER = "initAuthenticationUser"
-_FIXED = frozenset({"configBlackList", "configStorePath", "rocketmqHome", _ADMIN_USER})
 
 _C = TypeVar("_C", bound="AdministeredConfiguration")
 
@@ -50,10 +50,7 @@ def check_may_administer(request: RemotingCommand, host: str, administrator: Cre
 
 @dataclass(frozen=True, slots=True)
 class AdministeredSettings:
-    """Of the settings of a server's own: who may change them, and which of them nobody may."""
-
-    fixed_names: ClassVar[frozenset[str]] = frozenset()
-    """Names of the server's own that no request may change."""
+    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `storage/settings/fixed.py`)."""
 
     config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
     """Names, between semicolons, that no request may change."""
@@ -68,11 +65,6 @@ class AdministeredSettings:
         except ValueError as rule:
             raise ConfigurationError(None, None, _ADMIN_USER, str(rule)) from None
         return None if found is None else Credentials(*found)
-
-    def is_fixed(self, java_name: str) -> bool:
-        """Whether no request may change the setting: what names files, secrets, addresses and TLS, and the black list."""
-        is_own = java_name in _FIXED or java_name in self.fixed_names
-        return is_own or java_name in self.config_black_list.split(";") or java_name.startswith("tls.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +104,27 @@ class AdministeredConfiguration(ConfigurationTexts):
         return replace(self.of({**self.changed_texts(texts), **kept}), tls=self.tls, warnings=self.warnings)
 
 
-def changed_settings(configuration: _C, request: RemotingCommand, save: Callable[[str], None]) -> _C:
-    """The configuration that a request's properties make, and that is saved. `save` takes the file's text.
+def changed_settings(configuration: _C, request: RemotingCommand, save: Callable[[Mapping[str, str]], None]) -> _C:
+    """The configuration that a request's properties make. `save` writes those that the server knows into its file.
 
     Raises RequestRefusedError, ConfigurationError and OSError; nothing has changed then.
     """
     texts = {found.key: found.value for found in parse_properties(bytes(request.body))}
-    if any(map(configuration.own.is_fixed, texts)):
-        raise RequestRefusedError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-    if not texts:
+    refusal = refusal_of_change(texts, configuration.own.config_black_list)
+    if refusal is not None:
+        raise RequestRefusedError(ResponseCode.NO_PERMISSION, refusal)
+    known = {name: text for name, text in texts.items() if name in configuration.texts()}
+    if not known:
         return configuration
-    changed = configuration.updated(texts)
-    save(changed.file_text())
+    changed = configuration.updated(known)
+    save(known)
     return changed
 
 
-def save_settings(path: str, text: str) -> None:
-    """Replaces the file of settings durably; what was there is kept as `path`.bak."""
+def save_settings(path: str, changes: Mapping[str, str]) -> None:
+    """Writes changed settings into their file durably; what was there is kept as `path`.bak."""
     files = LocalFileSystem()
     before = files.read_file(path)
     if before:
         files.replace(f"{path}.bak", before)
-    files.replace(path, text.encode("ascii"))
+    files.replace(path, changed_properties(before or b"", changes))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import socket
 from collections.abc import Callable
 
@@ -25,9 +24,12 @@ from spark_mq.remoting_server.processors import Processors
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.tls import TlsContexts
+from storage.files.file_limit import need_files
 
 _ACCEPTED_IN_A_TURN = 256
 _OWN_FILES = 128
+FILES_LEAST = 256
+"""Open files of a server: its own, and some connections."""
 _PAUSE_SECONDS = 1
 _SWEEP_SECONDS = 5
 _END_SECONDS = 5
@@ -58,14 +60,15 @@ class RemotingServer:
         *,
         on_close: Callable[[Peer], None] = lambda peer: None,
     ) -> None:
-        """Raises ConfigurationError where a certificate cannot be read."""
+        """Raises ConfigurationError where a certificate cannot be read, or the process may open too few files."""
+        files = need_files(FILES_LEAST, "a server")
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._shared = Shared(settings, on_close)
         self._arrivals = Arrivals(TlsContexts(tls), settings.idle_seconds)
         self._listeners: list[socket.socket] = []
         self._pools: dict[RequestPool, None] = {}
-        self._connections_most = settings.connections_most or _files_most() - _OWN_FILES
+        self._connections_most = settings.connections_most or files - _OWN_FILES
         self._refused_count = 0
         self._said_at = 0.0
         self._sweeping = self._loop.call_later(self._sweep_seconds(), self._sweep)
@@ -191,15 +194,3 @@ class RemotingServer:
 
     def _sweep_seconds(self) -> float:
         return min(_SWEEP_SECONDS, self._settings.idle_seconds / 4)
-
-
-def raise_file_limit() -> int:
-    """As many open files as the process may have, as a JVM takes them; how many."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def _files_most() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft if soft != resource.RLIM_INFINITY else 1 << 20

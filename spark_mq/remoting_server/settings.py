@@ -66,21 +66,6 @@ def setting_texts(config: object) -> dict[str, str]:
     return texts
 
 
-def properties_text(texts: Mapping[str, str]) -> str:
-    """A properties file that `java.util.Properties` reads back, whatever the values hold."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in texts.items())
-
-
-def _escaped(value: str) -> str:
-    marked = (
-        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
-    )
-    units = marked.encode("utf-16-be", "replace")
-    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
-    escaped = "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}" for unit in found)
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
 class ConfigurationTexts(ABC):
     """All settings of a server's process, as operators see them: those of its own, of its listener, of TLS."""
 
@@ -98,10 +83,6 @@ class ConfigurationTexts(ABC):
     def text(self) -> str:
         """As a properties file, `name=value` in each line, as Java answers who asks for it."""
         return "".join(f"{name}={value}\n" for name, value in self.texts().items())
-
-    def file_text(self) -> str:
-        """The same, as `java.util.Properties` reads it back whatever the values hold."""
-        return properties_text(self.texts())
 
     def changed_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
         """With other values; unknown names are left alone, as in Java."""

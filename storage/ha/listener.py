@@ -23,10 +23,19 @@ from typing import NamedTuple
 
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import StorageError
+from storage.files.file_limit import need_files
 from storage.format.replication import Dialect
 from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
 from storage.ha.log_reader import LogReader
-from storage.ha.master_session import DEFAULT_BATCH_BYTES, MasterSession, Outgoing, off_a_boundary, where_to_start
+from storage.ha.master_session import (
+    DEFAULT_BATCH_BYTES,
+    MasterSession,
+    Outgoing,
+    Place,
+    off_a_boundary,
+    where_to_start,
+    who_gives_way,
+)
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.timing import Timing
 
@@ -35,6 +44,7 @@ _READ_BYTES = 64 << 10
 _TURN_BYTES = 4 << 20
 """What one slave is sent before the others have their turn."""
 _MOST_CONNECTIONS = 64
+_OWN_FILES = 64
 _LEFT_KEPT = 16
 _HOSTS_KEPT = 64
 _MOST_LOOKS = 4
@@ -58,6 +68,8 @@ class ListenerSettings:
     """haTransferBatchSize."""
     knows: Callable[[int], bool] = lambda broker_id: True
     """Whether a controller lists a broker id; asked of who is no learner."""
+    is_known: Callable[[str], bool] = lambda host: False
+    """Whether a slave is known to be at a host: where connections are too many, its own come first."""
 
 
 class Refusal(NamedTuple):
@@ -85,6 +97,8 @@ class _Connection:
     asked: int | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
     wants_write: bool = False
+    since_ms: int = 0
+    """When it came, began, or acknowledged anything new."""
 
     def __hash__(self) -> int:
         """Turns of connections follow from their numbers."""
@@ -93,6 +107,12 @@ class _Connection:
     @property
     def host(self) -> str:
         return self.address.rpartition(":")[0]
+
+    @property
+    def neighbourhood(self) -> str:
+        """Its host; of IPv6 the network of 64 bits, of which whoever has one address has all."""
+        host = self.host.partition("%")[0]
+        return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 
     def replica(self) -> Replica:
         is_loopback = ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
@@ -107,7 +127,8 @@ class ReplicationListener:
     """Serves a log to slaves until `close`. `replicas` is what it knows of them."""
 
     def __init__(self, reader: LogReader, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
-        """Listens from now on. Raises OSError where it cannot."""
+        """Listens from now on. Raises OSError where it cannot, and ConfigurationError where the process may open too few files."""
+        need_files(_MOST_CONNECTIONS + _OWN_FILES, "a master")
         self._reader = reader
         self._settings = settings
         self.replicas = replicas or Replicas()
@@ -211,19 +232,35 @@ class ReplicationListener:
                 self._deaf_until_ms = steady_time_ms() + _DEAF_MS
             return  # else it has gone already
         address = f"{name[0]}:{name[1]}"
-        if len(self._connections) >= _MOST_CONNECTIONS:
+        settings, now_ms = self._settings, steady_time_ms()
+        session = MasterSession(settings.dialect, now_ms, settings.timing, settings.batch_bytes)
+        connection = _Connection(next(self._numbers), accepted, address, session, since_ms=now_ms)
+        if len(self._connections) >= _MOST_CONNECTIONS and not self._make_room(connection):
             accepted.close()
             self._note_refusal(address, f"there are {_MOST_CONNECTIONS} connections")
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        settings = self._settings
-        session = MasterSession(settings.dialect, steady_time_ms(), settings.timing, settings.batch_bytes)
-        connection = _Connection(next(self._numbers), accepted, address, session)
         self._connections.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
         if settings.dialect is Dialect.DEFAULT:
             self.replicas.connected(connection.number, connection.replica())
+
+    def _make_room(self, newcomer: _Connection) -> bool:
+        now_ms, held = steady_time_ms(), list(self._connections)
+        found = who_gives_way([self._place(each, now_ms) for each in held], self._place(newcomer, now_ms))
+        if found is None:
+            return False
+        self._refuse(held[found], f"there are {_MOST_CONNECTIONS} connections, and {newcomer.address} comes first")
+        return True
+
+    def _place(self, connection: _Connection, now_ms: int) -> Place:
+        session, since_ms = connection.session, connection.since_ms
+        takes_nothing = (
+            session.acknowledged < session.sent and now_ms - since_ms > self._settings.timing.housekeeping_ms
+        )
+        is_known = self._settings.is_known(connection.host)
+        return Place(connection.neighbourhood, is_known, connection.asked is None or takes_nothing, since_ms)
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -241,6 +278,7 @@ class ReplicationListener:
 
     def _heed(self, connection: _Connection, event: SessionEvent) -> None:
         if isinstance(event, Acknowledged):
+            connection.since_ms = steady_time_ms()
             self.replicas.acknowledged(connection.number, event.offset)
         elif isinstance(event, Asked):
             self._judge(connection, event.offset)
@@ -253,14 +291,23 @@ class ReplicationListener:
         if not said.is_learner and not self._settings.knows(said.broker_id):
             self._refuse(connection, f"no broker of id {said.broker_id} is known")
             return
+        is_known, others = (
+            self._settings.is_known,
+            [
+                other
+                for other in self._connections
+                if other.identified is not None and other.identified.broker_id == said.broker_id
+            ],
+        )
+        if any(is_known(other.host) for other in others) and not is_known(connection.host):
+            self._refuse(
+                connection, f"broker {said.broker_id} is connected from a host that is known, and this is none"
+            )
+            return
         connection.identified = said
         self.replicas.connected(connection.number, connection.replica())
-        for other in list(self._connections):  # a broker has one connection: the newest
-            if (
-                other is not connection
-                and other.identified is not None
-                and other.identified.broker_id == said.broker_id
-            ):
+        for other in others:  # a broker has one connection: the newest
+            if other is not connection:
                 self._refuse(other, f"another connection says that it is broker {said.broker_id}")
 
     def _judge(self, connection: _Connection, asked: int) -> None:

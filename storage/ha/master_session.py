@@ -11,6 +11,8 @@ Java: DefaultHAConnection, AutoSwitchHAConnection.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from storage.errors import CorruptRecordError
@@ -89,6 +91,7 @@ class MasterSession:
         self._dialect = dialect
         self._batch_bytes = batch_bytes
         self._silence = Silence(timing or Timing(), now_ms)
+        self._ask_by_ms = now_ms + (timing or Timing()).housekeeping_ms
         self._incoming = Incoming(lambda buffer: decode_from_slave(dialect, buffer))
         self._slave: SlaveHandshake | None = None
         self._owes_handshake = False
@@ -219,8 +222,11 @@ class MasterSession:
         return FrameEpoch(found.epoch, found.start_offset, extent.confirm_offset)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether the slave has said nothing for so long that it counts as gone. Java: haHousekeepingInterval."""
-        return self._silence.is_over(now_ms)
+        """Whether the slave has said nothing for so long that it counts as gone. Java: haHousekeepingInterval.
+
+        Departure: who has asked for no place by then is gone whatever it says; in Java any eight bytes hold a connection.
+        """
+        return self._silence.is_over(now_ms) or (self._asked is None and now_ms > self._ask_by_ms)
 
     def deadline(self, *, is_blocked: bool = False) -> int:
         """When to look again, ms, if nothing happens before. `is_blocked`: what was taken has not been written."""
@@ -229,6 +235,37 @@ class MasterSession:
         if self._owes_confirmed:
             return min(self._silence.deadline_ms(), self._silence.written_ms + CONFIRM_PAUSE_MS)
         return self._silence.deadline_ms()
+
+
+class Place(NamedTuple):
+    """A connection to the master as one of few."""
+
+    host: str
+    is_known: bool
+    """Whether a slave is known to be there."""
+    is_idle: bool
+    """Whether it has not asked yet, or has been taking nothing in for long."""
+    since_ms: int
+    """Since when it has neither come nor acknowledged anything new."""
+
+
+def who_gives_way(places: Sequence[Place], newcomer: Place) -> int | None:
+    """Whose place a newcomer gets where all are taken; None = nobody's.
+
+    Known slaves come first. Among others the host with the most places gives one up: an idle one if it has any, and the one that has
+    brought nothing for longest. The newcomer's own host gives up an idle one or none. Departure: Java takes any number of connections.
+    """
+    counts = Counter(place.host for place in places)
+
+    def rank(index: int) -> tuple[bool, int, bool, int]:
+        place = places[index]
+        return not place.is_known, counts[place.host], place.is_idle, -place.since_ms
+
+    found = max(range(len(places)), key=rank)
+    place = places[found]
+    if place.is_known != newcomer.is_known:
+        return found if newcomer.is_known else None
+    return found if place.is_idle or counts[place.host] > counts[newcomer.host] + 1 else None
 
 
 def where_to_start(

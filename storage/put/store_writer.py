@@ -19,6 +19,7 @@ from storage.derived.runs import AppendedRun, groups_of_runs
 from storage.derived.sync import DerivedSync
 from storage.derived.writer import DerivedWriter
 from storage.ends.store_ends import StoreEnds
+from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.failed_sync import note_failed_sync
@@ -420,7 +421,7 @@ class StoreWriter(RawWriter):
 
     def checkpoint_if_due(self) -> None:
         """A checkpoint a minute bounds what a recovery must walk."""
-        if self.clock() - self.ends.checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
+        if is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()
 
     @property

@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.epoch_times import steady_time_ms
 from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
@@ -65,8 +66,13 @@ class PutService(SharedStore):
     store meanwhile asks for it within `exclusive`, or opens the store a second time for reading. A context manager that closes it.
     """
 
-    def __init__(self, store: MessageStore, *, starts_duties: bool = True) -> None:
-        """Without `starts_duties` nothing happens by itself: whoever calls does the turns. Raises StoreNotWritableError."""
+    def __init__(
+        self, store: MessageStore, *, starts_duties: bool = True, steady: Callable[[], int] = steady_time_ms
+    ) -> None:
+        """Without `starts_duties` nothing happens by itself: whoever calls does the turns. `steady` is a clock that nobody sets, ms.
+
+        Raises StoreNotWritableError.
+        """
         super().__init__(store)
         self._config = store.config.flush
         self._policy = self._writer.settings.flush
@@ -77,6 +83,7 @@ class PutService(SharedStore):
         self._work = Work(self._joining)
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
+        self._steady = steady
         self._held_since_ms: int | None = None
         self._is_closed = self._is_refusing = False
         self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
@@ -136,7 +143,7 @@ class PutService(SharedStore):
     def is_os_page_cache_busy(self) -> bool:
         """Whether one put has held the log for longer than `osPageCacheBusyTimeOutMills`."""
         since_ms, timeout_ms = self._held_since_ms, self._config.os_page_cache_busy_time_out_mills
-        return since_ms is not None and is_page_cache_busy(since_ms, self._writer.clock(), timeout_ms)
+        return since_ms is not None and is_page_cache_busy(since_ms, self._steady(), timeout_ms)
 
     @property
     def is_pool_deficient(self) -> bool:
@@ -315,7 +322,7 @@ class PutService(SharedStore):
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        self._held_since_ms = self._writer.clock()
+        self._held_since_ms = self._steady()
         try:
             yield
         finally:

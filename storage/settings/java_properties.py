@@ -8,11 +8,13 @@ and here in the same way.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from storage.errors import ConfigurationError
 
 _BLANK = " \t\f"
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _KEY_END = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.)", re.DOTALL)
@@ -35,7 +37,7 @@ def parse_properties(content: bytes, file: str | None = None) -> list[Property]:
     where Java throws too.
     """
     found = []
-    for line, text in _logical_lines(content.decode("latin-1")):
+    for line, _, text in _logical_lines(_LINE_END.split(content.decode("latin-1"))):
         key = _KEY_END.match(text)
         assert key is not None  # the pattern matches the empty string
         separator = _SEPARATOR.match(text, key.end())
@@ -50,11 +52,48 @@ def parse_properties(content: bytes, file: str | None = None) -> list[Property]:
     return found
 
 
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines without comments and blanks, continuations joined, each with the number of its first line."""
-    lines: list[tuple[int, str]] = []
+def changed_properties(content: bytes, changes: Mapping[str, str]) -> bytes:
+    """The content of a file with other values; comments, order and all other lines stay as they are.
+
+    A value stands where the setting's last line was; what has no line comes at the end. Raises ConfigurationError.
+    Departure: Java writes all settings anew, in any order, and no comment.
+    """
+    text = content.decode("latin-1")
+    lines, ends = _LINE_END.split(text), _LINE_END.findall(text)
+    kept = [line + end for line, end in zip(lines, [*ends, ""], strict=True)]
+    new_line = ends[0] if ends else "\n"
+    missing = dict(changes)
+    logical = [span[:2] for span in _logical_lines(lines)]
+    for (first, last), found in reversed(list(zip(logical, parse_properties(content), strict=True))):
+        if found.key in changes:
+            value = missing.pop(found.key, None)  # of several lines for one setting the last one counts
+            kept[first - 1 : last] = [] if value is None else [f"{found.key}={escaped_value(value)}{new_line}"]
+    if missing:
+        before = "".join(kept)
+        is_open = before.rstrip("\r\n").endswith("\\")  # a line that goes on would take the next one in
+        if before and not before.endswith(("\n", "\r")):
+            kept.append(new_line)
+        kept += [new_line] * is_open
+        kept += [f"{name}={escaped_value(value)}{new_line}" for name, value in missing.items()]
+    return "".join(kept).encode("latin-1")
+
+
+def escaped_value(value: str) -> str:
+    """As `java.util.Properties` reads it back, whatever it holds."""
+    marked = (
+        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    units = marked.encode("utf-16-be", "replace")
+    found = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    escaped = "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}" for unit in found)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def _logical_lines(natural_lines: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Lines without comments and blanks, continuations joined, each with the numbers of its first line and its last."""
+    lines: list[tuple[int, int, str]] = []
     first, begun = 0, list[str]()  # a line that goes on: where it began, its parts
-    for number, natural in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+    for number, natural in enumerate(natural_lines, 1):
         stripped = natural.lstrip(_BLANK)
         if not begun and (not stripped or stripped[0] in "#!"):
             first = 0
@@ -64,10 +103,10 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         if trailing_backslashes % 2:
             begun += [stripped[:-1]] if len(stripped) > 1 else []
         else:
-            lines.append((first, "".join((*begun, stripped))))
+            lines.append((first, number, "".join((*begun, stripped))))
             first, begun = 0, []
     if begun:  # a backslash at the end of the file continues nothing
-        lines.append((first, "".join(begun)))
+        lines.append((first, len(natural_lines), "".join(begun)))
     return lines
 
 

@@ -17,13 +17,30 @@ from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.registration import registration
-from spark_mq.remoting import HeaderEncoding, decode_frame, encode_frame, make_request, read_body, write_body
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_mq.remoting import (
+    HeaderEncoding,
+    MessageQueue,
+    decode_frame,
+    encode_frame,
+    make_request,
+    read_body,
+    write_body,
+)
+from spark_mq.remoting.client_bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBody,
+    LockedQueues,
+    ProducerData,
+    SubscriptionData,
+)
 from spark_mq.remoting.route_bodies import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.service.put_service import PutService
+from storage.settings.fixed import FIXED_SETTINGS
+from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
@@ -43,9 +60,12 @@ OFFSET = {"consumerGroup": "TOOLS_CONSUMER", "topic": "TBW102", "queueId": 0}
 
 
 @contextmanager
-def running(root: Path, clock: FakeClock, conf: bytes = CONF) -> Iterator[Broker]:
+def running(root: Path, clock: FakeClock, conf: bytes = CONF, steady: FakeClock | None = None) -> Iterator[Broker]:
     store = open_store(root, config=parse_config(conf), read_only=False, create=True, clock=clock)
-    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock) as broker:
+    with (
+        PutService(store, starts_duties=False) as service,
+        Broker(service, clock=clock, steady=steady or clock) as broker,
+    ):
         yield broker
 
 
@@ -280,6 +300,26 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
     assert set(reserved_hours) <= {72, 3}
 
 
+def test_a_changed_setting_stands_in_its_place_and_what_only_a_start_reads_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    before = b"# ours\n" + CONF + b"fileReservedTime : 7 # h\n\n! of the operators\nbrokerPermission=6\n"
+    path.write_bytes(before)
+    store = open_store(
+        tmp_path / "store", config=parse_config(before, str(path)), read_only=False, create=True, clock=FakeClock()
+    )
+    with PutService(store, starts_duties=False) as service, Broker(service) as broker:
+        peers = BrokerPeers(broker, FakeClock())
+        for name in sorted(FIXED_SETTINGS & JAVA_SETTINGS.keys()):
+            answer = peers.ask("admin", 25, {}, f"fileReservedTime=9\n{name}=x\n".encode())
+            assert answer.code == 16, name
+            assert name in (answer.remark or "") or "black list" in (answer.remark or "")
+        assert peers.ask("admin", 25, {}, b"tls.server.keyPath=/x\n").code == 16
+        assert path.read_bytes() == before
+        assert peers.ask("admin", 25, {}, b"fileReservedTime=9\nmaxTransferCountOnMessageInMemory=3\n").code == 0
+    after = before.replace(b"fileReservedTime : 7 # h", b"fileReservedTime=9")
+    assert path.read_bytes() == after + b"maxTransferCountOnMessageInMemory=3\n"
+
+
 def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once(tmp_path: Path) -> None:
     """Java's processors and managers ask BrokerConfig and MessageStoreConfig each time."""
     clock = FakeClock()
@@ -475,6 +515,43 @@ def test_silent_clients_are_closed_and_nobody_is_told(tmp_path: Path) -> None:
         assert len(peers.notices["bob"]) == told
 
 
+@pytest.mark.parametrize("jump_ms", [3 * DAY_MS, -3 * DAY_MS])
+def test_a_clock_that_is_set_closes_no_connection_frees_no_lock_and_answers_no_pull(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    clock, steady = FakeClock(), FakeClock(7_000)
+    with running(tmp_path / "store", clock, steady=steady) as broker:
+        peers = BrokerPeers(broker, clock)
+        data = ConsumerData(group_name="g", message_model="CLUSTERING", subscriptions=(SubscriptionData(topic="T"),))
+        beat = HeartbeatData(client_id="ann", consumers=(data,), producers=(ProducerData(group_name="p"),))
+        peers.ask("ann", 34, {}, write_body(beat))
+        names, message = sent("T")
+        peers.ask("p", 310, names | {"e": 0}, message)
+        queue = MessageQueue("T", "b", 0)
+        taken = write_body(LockBody(consumer_group="g", client_id="ann", queues=(queue,)))
+        wanted = write_body(LockBody(consumer_group="g", client_id="bob", queues=(queue,)))
+        assert read_body(LockedQueues, peers.ask("ann", 41, {}, taken).body).queues == (queue,)
+        pull = {"consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 1, "maxMsgNums": 1, "sysFlag": 6}
+        pull |= {"commitOffset": 0, "suspendTimeoutMillis": 100_000, "subscription": "*", "subVersion": 0}
+        parked = peers.start("ann", 11, pull)
+
+        for _ in range(2):  # with time enough that all that is done at intervals is looked at
+            clock.now_ms += jump_ms
+            peers.pause(0)
+            steady.now_ms += 20_000
+            peers.pause(0)
+        assert not peers.closed
+        assert not parked.done()
+        assert read_body(LockedQueues, peers.ask("bob", 41, {}, wanted).body).queues == ()
+        assert broker.parts.consumers.find("g", "ann") is not None
+        assert broker.parts.consumers.subscription("g", "T") is not None
+
+        steady.now_ms += 130_000
+        peers.pause(0)
+        assert peers.closed == ["ann"]
+        assert read_body(LockedQueues, peers.ask("bob", 41, {}, wanted).body).queues == (queue,)
+
+
 @pytest.mark.parametrize(("more", "code"), [(b"", 17), (b"traceTopicEnable=true\n", 0)])
 def test_clients_may_trace_where_the_broker_has_the_topic(tmp_path: Path, more: bytes, code: int) -> None:
     with running(tmp_path / "store", FakeClock(), CONF + b"autoCreateTopicEnable=false\n" + more) as broker:
@@ -544,7 +621,7 @@ def test_events_wake_whoever_takes_them_once(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", config=parse_config(CONF), read_only=False, create=True, clock=clock)
     with (
         PutService(store, starts_duties=False) as service,
-        Broker(service, clock=clock, wake=lambda: woken.append(1)) as broker,
+        Broker(service, clock=clock, steady=clock, wake=lambda: woken.append(1)) as broker,
     ):
         peers = BrokerPeers(broker, clock)
         peers.ask("p", 310, *sent("T"))

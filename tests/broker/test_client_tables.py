@@ -113,3 +113,14 @@ def test_locks_that_have_expired_are_forgotten() -> None:
         assert locks.count <= 2 * LOCK_LIVES_MS // 1_000 + 3
     assert locks.holds_any("team", 600_000)
     assert not locks.holds_any("group-0", 600_000)
+
+
+def test_what_a_pull_says_of_its_subscription_lasts_from_then_on() -> None:
+    """Its version is a time of the client's clock, which says nothing of when it was heard."""
+    table = ConsumerTable(subscription_expires_ms=1_000)
+    for version, now_ms in ((1_800_000_000_000, 50), (7, 500)):
+        table.tell("team", SubscriptionData(topic="T", sub_version=version), now_ms)
+        table.expire(now_ms + 1_000)
+        assert table.subscription("team", "T") is not None
+    table.expire(1_501)
+    assert table.subscription("team", "T") is None

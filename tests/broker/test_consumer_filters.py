@@ -257,7 +257,7 @@ def bodies(body: bytes) -> list[str]:
 def running(root: Path, clock: FakeClock, more: str = CALCULATES) -> Iterator[Group]:
     config = parse_config((CONF + more).encode())
     store = open_store(root, config=config, read_only=False, create=True, clock=clock)
-    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock) as broker:
+    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
         yield Group(broker, clock)
 
 
@@ -303,7 +303,7 @@ def test_a_broker_goes_on_with_the_filters_and_maps_that_an_apache_broker_has_le
 
     def pulled() -> set[int]:
         store = open_store(fixture.root, config=parse_config(conf.encode()), read_only=False, clock=clock)
-        with PutService(store, starts_duties=False) as service, Broker(service, clock=clock) as broker:
+        with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
             group = Group(broker, clock, "GroupSql2")
             group.beat(told(known.expression, known.client_version, topic="TopicA"))  # of the version that is known
             found = broker.parts.filters.find("TopicA", "GroupSql2")

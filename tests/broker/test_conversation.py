@@ -51,7 +51,7 @@ def test_a_broker_says_what_the_apache_broker_says(tmp_path: Path) -> None:
     config = parse_config("".join(f"{name}={value}\n" for name, value in CONF.items()).encode())
     clock = FakeClock()
     store = open_store(tmp_path / "store", config=config, read_only=False, create=True, clock=clock)
-    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock) as broker:
+    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
         ours = Conversation(BrokerPeers(broker, clock), PORT).all()
     theirs = [Exchange(*json.loads(line)) for line in APACHES.read_text("utf-8").splitlines()]
     mine = [Exchange(*json.loads(line)) for line in as_text(ours).splitlines()]

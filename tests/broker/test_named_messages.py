@@ -27,7 +27,7 @@ CONF = (
 @contextmanager
 def running(root: Path, clock: FakeClock) -> Iterator[Broker]:
     store = open_store(root, config=parse_config(CONF), read_only=False, create=True, clock=clock)
-    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock) as broker:
+    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
         yield broker
 
 

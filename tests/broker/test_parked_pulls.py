@@ -19,17 +19,19 @@ from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from tests.broker.peers import FakeClock
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
 
 
 @contextmanager
-def broker_of(root: Path, woken: threading.Event | None = None) -> Iterator[Broker]:
+def broker_of(root: Path, woken: threading.Event | None = None, clock: FakeClock | None = None) -> Iterator[Broker]:
     """Its log has one message, in queue 0 of T."""
     store = open_store(root, config=StoreConfig.tiny(), read_only=False, create=True)
     store.put("T", b"first", tags="a", queue_id=0)
     wake = (lambda: None) if woken is None else woken.set
-    with PutService(store) as service, Broker(service, clock=lambda: 1_000, wake=wake) as broker:
+    steady = clock or FakeClock(1_000)
+    with PutService(store) as service, Broker(service, clock=lambda: 1_000, steady=steady, wake=wake) as broker:
         broker.tick(1_000)  # the first look is one interval away
         yield broker
 
@@ -65,11 +67,14 @@ def test_a_pull_too_many_is_answered_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suspend_ms", [MOST_WAIT_MS, 1 << 60])
 def test_nobody_waits_for_longer_than_the_most(tmp_path: Path, suspend_ms: int) -> None:
-    with broker_of(tmp_path) as broker:
+    clock = FakeClock(1_000)
+    with broker_of(tmp_path, clock=clock) as broker:
         broker.answer(ANN, pull(suspend_ms=suspend_ms), 1_000)
-        broker.tick(1_000 + MOST_WAIT_MS - 1)
+        clock.now_ms += MOST_WAIT_MS - 1
+        broker.tick(1_000)
         assert not broker.take_events()
-        broker.tick(1_000 + 2 * MOST_WAIT_MS)
+        clock.now_ms += MOST_WAIT_MS + 1
+        broker.tick(1_000)
         assert [type(event) for event in broker.take_events()] == [RunAgain]
 
 

@@ -40,7 +40,7 @@ class Broker:
             root, config=config, read_only=False, create=True, file_system=self.disk, clock=lambda: self.now_ms
         )
         store.save_topic(TopicConfig("Orders", 4, 4))
-        self.service = PutService(store)
+        self.service = PutService(store, steady=lambda: self.now_ms)
         self._handler = SendMessageHandler(store, put=put_into(self.service))
 
     def send(self, request: SendRequest = ORDER) -> ResponseCode:

@@ -113,7 +113,10 @@ def sent(peers: BrokerPeers, topic: str, body: str, *, flag: int = 0, properties
 def running(root: Path, rules: AccessRules) -> Iterator[Broker]:
     clock = FakeClock()
     store = open_store(root, config=parse_config(CONF), read_only=False, create=True, clock=clock)
-    with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, access=rules) as broker:
+    with (
+        PutService(store, starts_duties=False) as service,
+        Broker(service, clock=clock, steady=clock, access=rules) as broker,
+    ):
         yield broker
 
 

@@ -53,7 +53,11 @@ def test_a_broker_serves_its_log_and_says_how_far_its_slaves_are(tmp_path: Path)
             assert following.follower.wait(lambda status: status.end == end, PATIENCE)
             assert await_holder(running.replication.replicas, end, PATIENCE)
             told = asked(f"127.0.0.1:{port}", RequestCode.GET_BROKER_HA_STATUS, settings)
+        is_known = running.replication._settings.is_known
+        assert not is_known("127.0.0.1")
         delays = asked(f"127.0.0.1:{port}", RequestCode.GET_ALL_DELAY_OFFSET, settings)
+        assert is_known("127.0.0.1"), "nobody but a slave asks for that"
+        assert not is_known("127.0.0.2")
         return read_body(HaRuntimeInfo, told.body), bytes(delays.body).decode()
 
     info, delays = asyncio.run(run())

@@ -138,6 +138,59 @@ def test_a_server_prints_how_many_requests_wait_where_that_is_asked_for(
             process.kill()
 
 
+SERVERS = ("broker", "namesrv", "controller", "replicate")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_that_may_open_few_files_does_not_start_and_says_how_many_it_needs(
+    tmp_path: Path, server: str
+) -> None:
+    with limited(tmp_path, server, 64, 64) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "may open 64 files" in err
+    assert "ulimit -n 256" in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_takes_as_many_files_as_it_may_have(tmp_path: Path, server: str) -> None:
+    with limited(tmp_path, server, 64, 4_096) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline()
+            assert "Max open files            4096" in Path(f"/proc/{process.pid}/limits").read_text("ascii")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+
+
+def limited(tmp_path: Path, server: str, soft: int, hard: int) -> subprocess.Popen[str]:
+    """A server whose process may have so many open files."""
+    if server == "replicate":
+        open_store(tmp_path / "store", read_only=False, create=True).close()
+        asked = f"replicate {tmp_path}/store --port 0"
+    else:
+        conf = tmp_path / "server.conf"
+        conf.write_text(
+            f"listenPort={free_ports()}\nstorePathRootDir={tmp_path}/store\nkvConfigPath={tmp_path}/kv.json\n"
+            f"controllerStorePath={tmp_path}/controller\n",
+            "ascii",
+        )
+        asked = f"{server} -c {conf}"
+    before = f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); "
+    return subprocess.Popen(
+        [sys.executable, "-c", before + COMMAND[2], *asked.split()],
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
 def test_a_pipe_that_its_reader_closes_is_no_error(pristine_store: Callable[[str], Fixture]) -> None:
     with start("dump", pristine_store("clean").root) as process:
         assert process.stdout is not None

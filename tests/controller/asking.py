@@ -47,7 +47,7 @@ class Asked:
 
     def __init__(self, state: ControllerState | None = None, **settings: str) -> None:
         self.events: list[Event] = []
-        self.saved: list[str] = []
+        self.saved: list[Mapping[str, str]] = []
         self.controller = Controller(
             Configuration.of(settings), state=state, keep=self._keep, save_settings=self.saved.append
         )
@@ -90,7 +90,9 @@ class Asked:
         content = body if isinstance(body, bytes) else write_body(body)
         return self.controller.answer(make_request(code, fields, content), Caller(channel, host), self.now_ms)
 
-    def apply(self, broker_id: int, code: str | None = None, name: str = NAME) -> RemotingCommand:
+    def apply(
+        self, broker_id: int, code: str | None = None, name: str = NAME, host: str = "127.0.0.1"
+    ) -> RemotingCommand:
         """1013."""
         header = ApplyBrokerIdRequest(
             cluster_name=CLUSTER,
@@ -98,13 +100,13 @@ class Asked:
             applied_broker_id=broker_id,
             register_check_code=code or code_of(broker_id),
         )
-        return self.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+        return self.ask(RequestCode.CONTROLLER_APPLY_BROKER_ID, header, host=host)
 
-    def register(self, broker_id: int, address: str | None = None) -> RemotingCommand:
+    def register(self, broker_id: int, address: str | None = None, name: str = NAME) -> RemotingCommand:
         """1003."""
         header = RegisterToControllerRequest(
             cluster_name=CLUSTER,
-            broker_name=NAME,
+            broker_name=name,
             broker_id=broker_id,
             broker_address=address or f"h:{broker_id}",
             invoke_time_ms=self.now_ms,

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from spark_mq.controller.events import ApplyBrokerId, CleanBrokerData, ElectMaster
+from spark_mq.controller.events import (
+    ApplyBrokerId,
+    CleanBrokerData,
+    ElectMaster,
+    UpdateBrokerAddress,
+    decode_event,
+    encode_event,
+)
+from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import RequestCode, make_request, read_body, read_header
 from spark_mq.remoting.body_fields import write_texts
 from spark_mq.remoting.controller_bodies import BrokerReplicasInfo
@@ -15,6 +23,7 @@ from spark_mq.remoting.controller_headers import (
     ReplicaInfoRequest,
 )
 from spark_mq.remoting_server.peer import Caller
+from storage.rules.response_codes import ResponseCode
 from tests.controller.asking import (
     CLUSTER,
     NAME,
@@ -245,14 +254,13 @@ def test_settings_are_told_and_changed() -> None:
     assert b"\nscanNotActiveBrokerInterval=5000\n" in bytes(asked.ask(RequestCode.GET_CONTROLLER_CONFIG).body)
     assert asked.ask(RequestCode.UPDATE_CONTROLLER_CONFIG, None, b"scanNotActiveBrokerInterval=70").code == 0
     assert asked.controller.configuration.controller.broker_scan_interval_ms == 70
-    assert "scanNotActiveBrokerInterval=70\n" in asked.saved[0]
-    for text in (
-        b"controllerStorePath=/x",
-        b"configBlackList=",
-        b"tls.server.mode=disabled",
-        b"controllerDLegerPeers=x",
-    ):
-        refused = asked.ask(RequestCode.UPDATE_CONTROLLER_CONFIG, None, text)
+    assert asked.saved == [{"scanNotActiveBrokerInterval": "70"}]
+    for name in ("controllerStorePath", "rocketmqHome", "tls.server.mode", "controllerDLegerPeers", "listenPort"):
+        refused = asked.ask(RequestCode.UPDATE_CONTROLLER_CONFIG, None, f"{name}=x".encode())
+        assert refused.code == 16
+        assert (refused.remark or "").startswith(f"Can not update config {name}: only a start reads it")
+    for name in ("configBlackList", "configStorePath"):
+        refused = asked.ask(RequestCode.UPDATE_CONTROLLER_CONFIG, None, f"{name}=x".encode())
         assert said(refused) == (16, "Can not update config in black list.")
     assert asked.ask(RequestCode.UPDATE_CONTROLLER_CONFIG, None, b"scanNotActiveBrokerInterval=soon").code == 1
 
@@ -287,6 +295,7 @@ def test_too_much_is_refused_with_the_limit() -> None:
     asked = Asked()
     for broker_id in range(1, 101):
         assert asked.apply(broker_id).code == 0
+        assert asked.register(broker_id).code == 0
     assert said(asked.apply(101)) == (1, "this controller takes at most 100 brokers of a name")
     assert said(asked.apply(1, name="n" * 256))[0] == 1
     assert "it has 256 characters, the limit is 255" in (asked.apply(1, name="n" * 256).remark or "")
@@ -307,6 +316,72 @@ def test_too_much_is_refused_with_the_limit() -> None:
     assert said(asked.apply(1, name="last")) == (1, "this controller takes at most 10000 brokers")
 
 
+def test_invented_names_shut_out_nobody_and_lapse() -> None:
+    asked = Asked()
+    assert asked.apply(1).code == 0
+    assert asked.register(1).code == 0
+    assert asked.apply(2, host="10.0.0.2").code == 0
+    for number in range(3_000):
+        assert asked.apply(1, name=f"invented {number}", host="10.0.0.66").code == 0
+    state = asked.controller.state
+    assert len(state.pending) == 1_000
+    assert state.registered_count == 1
+    assert set(asked.group.replicas) == {1, 2}  # the host gives way that has the most
+    assert asked.apply(1, name="new", host="10.0.0.3").code == 0
+    assert asked.register(1, name="new").code == 0
+    assert state.registered_count == 2
+
+    asked.now_ms += 3_000_000
+    assert asked.apply(1, name="late", host="10.0.0.3").code == 0
+    asked.controller.scan_brokers(asked.now_ms)
+    assert len(state.pending) == 999 + 1
+    asked.now_ms += 700_000
+    asked.controller.scan_brokers(asked.now_ms)
+    assert list(state.pending) == [("late", 1)]
+    assert set(state.groups) == {NAME, "new", "late"}
+    assert set(asked.group.replicas) == {1}
+
+    again = ControllerState()  # as from the journal
+    for event in asked.events:
+        again.apply(decode_event(encode_event(event)))
+    assert again == state
+    whole = ControllerState()
+    whole.apply(decode_event(encode_event(state.whole())))
+    assert whole == state
+
+
+def test_ids_that_nobody_registers_shut_no_group() -> None:
+    asked = Asked()
+    assert asked.apply(1).code == asked.register(1).code == 0
+    for broker_id in range(2, 400):
+        assert asked.apply(broker_id, host="10.0.0.66").code == 0
+    assert len(asked.group.replicas) == 100
+    assert asked.group.replicas[1] == ("h:1", code_of(1), False)
+    assert asked.elect(399).code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+    assert asked.register(399).code == 0
+    assert asked.elect(399).code == 0
+
+
+def test_who_is_in_sync_is_not_forgotten_though_it_never_registered() -> None:
+    asked = in_sync(1)
+    assert asked.apply(2).code == asked.beat(1).code == asked.beat(2).code == 0
+    assert asked.alter((1, 2)).code == 0
+    asked.now_ms += 10 * 3_600_000
+    asked.controller.scan_brokers(asked.now_ms)
+    asked.now_ms += 10 * 3_600_000
+    asked.controller.scan_brokers(asked.now_ms)
+    assert set(asked.group.replicas) == set(asked.group.sync_state_set) == {1, 2}
+    assert asked.controller.state.pending == {}
+
+
+def test_a_journal_of_before_knows_only_brokers_that_have_registered() -> None:
+    old = b'{"brokerAddress":"h:1","brokerName":"b","clusterName":"C","newBrokerId":1,"registerCheckCode":"h:1;7"}'
+    event = decode_event(b"\0\2" + old)
+    state = ControllerState()
+    state.apply(event)
+    assert (state.registered_count, state.pending) == (1, {})
+
+
 def test_what_cannot_be_read_is_answered_with_the_reason() -> None:
     asked = in_sync(1)
     assert "field brokerName is missing" in (asked.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO).remark or "")
@@ -321,6 +396,16 @@ def test_what_cannot_be_read_is_answered_with_the_reason() -> None:
 def test_decisions_are_events() -> None:
     asked = in_sync(1)
     first = ApplyBrokerId(
-        cluster_name=CLUSTER, broker_name=NAME, broker_address="h:1", new_broker_id=1, register_check_code=code_of(1)
+        cluster_name=CLUSTER,
+        broker_name=NAME,
+        broker_address="h:1",
+        new_broker_id=1,
+        register_check_code=code_of(1),
+        is_pending=True,
     )
-    assert asked.events == [first, ElectMaster(broker_name=NAME, new_master_elected=True, new_master_broker_id=1)]
+    there = UpdateBrokerAddress(cluster_name=CLUSTER, broker_name=NAME, broker_address="h:1", broker_id=1)
+    assert asked.events == [
+        first,
+        there,
+        ElectMaster(broker_name=NAME, new_master_elected=True, new_master_broker_id=1),
+    ]

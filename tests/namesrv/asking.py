@@ -41,7 +41,7 @@ class Asked:
             Configuration.of(settings),
             started_ms=START_MS,
             save_texts=lambda text: self.kept.update(texts=text),
-            save_settings=lambda text: self.kept.update(settings=text),
+            save_settings=lambda changes: self.kept.update(settings=dict(changes)),
         )
         self.now_ms = START_MS
         self.notices: list[Any] = []

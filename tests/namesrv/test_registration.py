@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from dataclasses import replace
 
 import pytest
 
+from spark_mq.namesrv.departure import unregister
 from spark_mq.namesrv.limits import RouteLimits
 from spark_mq.namesrv.registration import Registration, RegistrationRules, register
 from spark_mq.namesrv.tables import RouteTables
@@ -29,6 +32,7 @@ from spark_mq.remoting.route_headers import (
     RegisterBrokerAnswer,
     RegisterBrokerRequest,
 )
+from storage.errors import ConfigurationError
 from storage.rules.response_codes import RequestRefusedError
 from tests.namesrv.asking import CLUSTER, START_MS, Asked, registered
 
@@ -70,12 +74,12 @@ def test_a_slave_is_told_of_its_master_and_its_topics_do_not_count() -> None:
     assert asked.addresses() == {0: "h:0", 1: "h:1"}
 
 
-def test_a_topic_that_registers_alone_before_its_broker_is_refused_but_the_names_stay() -> None:
+def test_a_topic_that_registers_alone_before_its_broker_is_refused_and_leaves_no_name() -> None:
     asked = Asked()
     answer = asked.register(topics=("T",))
     assert (answer.code, answer.remark) == (1, "register broker failed")
-    assert cluster(asked).cluster_address_table == {CLUSTER: ("b",)}
-    assert cluster(asked).broker_address_table["b"].broker_addresses == {}
+    assert cluster(asked).cluster_address_table == {}
+    assert cluster(asked).broker_address_table == {}
     asked.register()
     assert asked.register(topics=("New",), version=2).code == 0
     assert asked.addresses("New") == {0: "h:0"}
@@ -247,6 +251,81 @@ def test_what_is_too_long_or_too_much_is_refused_whole() -> None:
         register(tables, told(broker_id=2, broker_address="h:2"), START_MS, rules)
     with pytest.raises(RequestRefusedError, match="at most 3 topics"):
         register(tables, told(("V", "W")), START_MS, rules)
+
+
+def test_what_one_connection_registers_is_bounded() -> None:
+    limits = RouteLimits(brokers_of_a_connection=3, topics_of_a_connection=10, static_topics=4)
+    rules, tables = RegistrationRules(limits=limits), RouteTables()
+
+    def take(name: str, first: int, count: int, channel: str = "stranger", mapped: int = 0) -> None:
+        header = RegisterBrokerRequest(**{**vars(HEADER), "broker_name": name, "broker_address": f"{name}:1"})  # type: ignore[arg-type]
+        table = registered(tuple(f"T{number}" for number in range(first, first + count)), mapped).topic_config_table
+        mappings = {
+            f"S{mapped + number}": TopicQueueMappingInfo(broker_name=name) for number in range(2 * bool(mapped))
+        }
+        table = replace(table, topic_queue_mapping_info_map=mappings)
+        register(tables, Registration(header, table, channel), START_MS, rules)
+
+    take("a", 0, 6)
+    take("a", 0, 6)  # the same again
+    with pytest.raises(RequestRefusedError, match="at most 10 topics over one connection"):
+        take("b", 0, 6)
+    with pytest.raises(RequestRefusedError, match="at most 10 topics over one connection"):
+        take("a", 6, 5)  # what it has registered before counts, though it does not name it any more
+    take("b", 0, 4)
+    take("c", 0, 0)
+    with pytest.raises(RequestRefusedError, match="at most 3 brokers over one connection"):
+        take("d", 0, 0)
+    take("d", 0, 6, "another")
+    unregister(tables, [BrokerAddressRequest(broker_name="a", broker_address="a:1", cluster_name=CLUSTER, broker_id=0)])
+    take("e", 0, 6)
+    assert tables.topic_counts == {"b": 4, "d": 6, "e": 6}
+    take("f", 0, 2, "static", mapped=1)
+    take("f", 0, 2, "static", mapped=3)
+    with pytest.raises(RequestRefusedError, match="at most 4 static topics"):
+        take("f", 0, 2, "static", mapped=5)
+
+
+def test_brokers_register_from_named_networks_alone() -> None:
+    asked = Asked(registrationNetworks="10.1.0.0/16; fd00::/8")
+    for host, code in (("10.1.2.3", 0), ("::ffff:10.1.2.3", 0), ("fd00::7", 0), ("10.2.0.1", 16), ("127.0.0.1", 16)):
+        body = registered(("T", "U"))
+        header = RegisterBrokerRequest(**{**vars(HEADER), "body_crc32": 0})
+        answers = [
+            asked.ask(RequestCode.REGISTER_BROKER, header, body, host=host),
+            asked.ask(
+                RequestCode.QUERY_DATA_VERSION,
+                BrokerAddressRequest(broker_name="b", broker_address="h:0", cluster_name=CLUSTER, broker_id=0),
+                DataVersion(),
+                host=host,
+            ),
+        ]
+        assert {answer.code for answer in answers} == {code}, host
+        if code:
+            assert "registrationNetworks" in (answers[0].remark or "")
+    leave = BrokerAddressRequest(broker_name="b", broker_address="h:0", cluster_name=CLUSTER, broker_id=0)
+    assert asked.ask(RequestCode.UNREGISTER_BROKER, leave, host="10.2.0.1").code == 16
+    assert asked.addresses() == {0: "h:0"}
+    with pytest.raises(ConfigurationError, match="registrationNetworks"):
+        Asked(registrationNetworks="10.1.0.1/16")
+    assert Asked().ask(RequestCode.REGISTER_BROKER, header, body, host="10.2.0.1").code == 0
+
+
+def test_a_living_brokers_name_that_another_address_takes_is_said_with_both_addresses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = Asked()
+    asked.register(0)
+    asked.register(0)
+    asked.register(1)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    for state in (5, 1):  # it takes the name, and the older one is dropped
+        caplog.clear()
+        asked.register(0, broker_address="stranger:9" if state == 5 else "h:0", state=state, channel="other")
+        (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert "h:0" in said
+        assert "stranger:9" in said
+        assert asked.addresses() == {0: "stranger:9", 1: "h:1"}
 
 
 def test_an_equal_registration_is_taken_without_its_topics_and_changes_what_it_would_have_changed() -> None:

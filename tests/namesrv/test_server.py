@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.route_headers import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
-from storage.settings.java_properties import parse_properties
+from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
 from tests.support.name_server import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
@@ -97,6 +98,23 @@ def test_a_silent_broker_leaves_and_its_connection_is_closed(tmp_path: Path) -> 
             assert "b" not in admin.cluster_info().broker_address_table
 
 
+@pytest.mark.parametrize("days", [3, -3])
+def test_a_clock_that_is_set_empties_no_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    with our_name_server(tmp_path, scanNotActiveBrokerInterval="20") as server, admin_of(server) as admin:
+        broker = Broker(server)
+        with closing(broker.sock):
+            broker.register()
+            set_ns = time.time_ns() + days * 86_400 * 10**9
+            monkeypatch.setattr(time, "time_ns", lambda: set_ns)
+            scans = count()
+            of_server = server.running._name_server
+            scan = of_server.scan
+            monkeypatch.setattr(of_server, "scan", lambda now_ms: (next(scans), scan(now_ms))[1])
+            until(lambda: next(scans) > 10, "it looks for silent brokers")
+            assert admin.route("T").master_addresses == ("127.0.0.1:1",)
+            assert broker.ask(make_request(105, {"topic": "T"})).code == 0
+
+
 def test_brokers_hear_of_a_new_lowest_id(tmp_path: Path) -> None:
     with (
         planned_server(lambda peer, command: None) as slave,
@@ -133,9 +151,14 @@ def test_texts_outlive_the_process_and_a_torn_file_does_not_start_one(tmp_path: 
 
 def test_changed_settings_are_written_so_that_they_are_read_again(tmp_path: Path) -> None:
     odd = str(tmp_path / "a\\b é😀.json")
+    path = tmp_path / "namesrv.properties"
+    path.write_bytes(changed_properties(b"# ours\norderMessageEnable = false\n\n! the end\n", {"kvConfigPath": odd}))
     with our_name_server(tmp_path, kvConfigPath=odd) as server, closing((broker := Broker(server)).sock):
         assert broker.ask(make_request(318, None, b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70")).code == 0
-    content = (tmp_path / "namesrv.properties").read_bytes()
+        refused = broker.ask(make_request(318, None, b"scanNotActiveBrokerInterval=71\nlistenPort=1"))
+        assert (refused.code, "listenPort" in (refused.remark or "")) == (16, True)
+    content = path.read_bytes()
+    assert content.splitlines()[:4] == [b"# ours", b"orderMessageEnable=true", b"", b"! the end"]
     assert {"kvConfigPath": odd}.items() <= {each.key: each.value for each in parse_properties(content)}.items()
     again = Configuration.read(content, "namesrv.properties").name_server
     assert (again.order_message_enable, again.scan_interval_ms, again.kv_config_path) == (True, 70, odd)

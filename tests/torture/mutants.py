@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tests.torture import faults, steps
 from tests.torture.rounds import HANG_SECONDS, PROJECT, command, from_line
+from tests.torture.server_faults import SERVER_FAULTS
 from tests.torture.step_faults import ENVIRONMENT, STEP_FAULTS
 
 ROUNDS = 6
@@ -163,6 +164,7 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             (f"{_NAMES}::test_whoever_writes_under_a_new_name_leaves_that_alone",),
             r"assert \['a', 'b'\] == \['b'\]",
         ),
+        **{name: Mutant(*fault) for name, fault in SERVER_FAULTS.items()},
     }
 )
 """What is wrong → who must see it."""

@@ -237,7 +237,9 @@ class _Served:
         config = parse_config(conf.read_bytes(), str(conf))
         store = open_store(root / "store", config=config, read_only=False, create=True, clock=lambda: _NOW_MS)
         service = self._open.enter_context(PutService(store, starts_duties=False))
-        self.broker = self._open.enter_context(Broker(service, clock=lambda: _NOW_MS, access=_RULES))
+        self.broker = self._open.enter_context(
+            Broker(service, clock=lambda: _NOW_MS, steady=lambda: _NOW_MS, access=_RULES)
+        )
         for number, said in enumerate(_prologue()):
             for command in commands_of(said):
                 outcome = self.broker.answer(_CONNECTION, command, _NOW_MS + number)

@@ -562,14 +562,34 @@ def test_what_an_apache_master_of_a_controller_has_sent_is_followed(tmp_path: Pa
     assert load_epochs(LocalFileSystem(), str(replica)) == (EpochEntry(1, 0),)
 
 
-def test_a_broker_has_one_connection_and_a_stranger_none(tmp_path: Path) -> None:
-    def hello(address: str, broker_id: int) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        connection = socket.create_connection((host, int(port)), PATIENCE)
-        said = SlaveHandshake(broker_id), Report(0)
-        connection.sendall(b"".join(encode_from_slave(Dialect.CONTROLLER, value) for value in said))
-        return connection
+def hello(address: str, broker_id: int, source: str = "127.0.0.1") -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), PATIENCE, (source, 0))
+    said = SlaveHandshake(broker_id), Report(0)
+    connection.sendall(b"".join(encode_from_slave(Dialect.CONTROLLER, value) for value in said))
+    return connection
 
+
+def test_a_host_of_which_nothing_is_known_takes_no_id_from_a_known_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Elected(tmp_path / "one", (EpochEntry(1, 0),))) as master:
+        settings = replace(master.listener._settings, is_known=lambda host: host == "127.0.0.1")
+        monkeypatch.setattr(master.listener, "_settings", settings)
+        with hello(master.address, 2, "127.0.0.2") as early:
+            assert len(early.recv(32)) == 32
+            with hello(master.address, 2) as slave:
+                assert len(slave.recv(32)) == 32
+                while early.recv(100):  # the known one takes its place
+                    pass
+                with hello(master.address, 2, "127.0.0.2") as stranger:
+                    assert stranger.recv(32) == b""
+                assert "from a host that is known" in master.listener.refusals[-1].reason
+                (known,) = master.listener.replicas.snapshot()
+                assert known.address == "{}:{}".format(*slave.getsockname())
+
+
+def test_a_broker_has_one_connection_and_a_stranger_none(tmp_path: Path) -> None:
     with closing(Elected(tmp_path / "one", (EpochEntry(1, 0),), lambda broker_id: broker_id == 2)) as master:
         with hello(master.address, 9) as stranger:
             assert stranger.recv(100) == b""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from storage.errors import ConfigurationError
-from storage.settings.java_properties import parse_properties
+from storage.settings.java_properties import changed_properties, parse_properties
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,36 @@ def test_a_malformed_unicode_escape_is_an_error_as_in_java(escape: bytes) -> Non
     with pytest.raises(ConfigurationError) as caught:
         parse_properties(b"a=b\nc=" + escape, "broker.conf")
     assert (caught.value.file, caught.value.line) == ("broker.conf", 2)
+
+
+_PIECES = (
+    *(b"# a comment\n", b"! another \\\n", b"\n", b" \t\n", b"a=1\n", b"b : 2\r\n", b"  c 3\r", b"\\\n"),
+    *(b"d=4 \\\n   5\n", b"a\\\n=6\n", b"\\u0062=7\n", b"e=8\\\\\n", b"f=9\\\n# of the value\n", b"g", b"h=\\"),
+)
+_VALUES = ("new", "", " blank", "a\\b", "é😀", "x=y:z #!", "tab\tline\nend\r\f", "trailing ")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_changed_file_says_what_it_said_and_what_was_changed(seed: int) -> None:
+    random = Random(seed)
+    content = b"".join(random.choices(_PIECES, k=random.randint(0, 6)))
+    changes = {name: random.choice(_VALUES) for name in random.sample("abcdefgxyz", random.randint(0, 4))}
+    before = parse_properties(content)
+    after = changed_properties(content, changes)
+    told = {found.key: found.value for found in before}
+    assert {found.key: found.value for found in parse_properties(after)} == told | changes
+    kept = [found.key for found in before if found.key not in changes]
+    assert [found.key for found in parse_properties(after) if found.key not in changes] == kept
+    assert after.count(b"# a comment") == content.count(b"# a comment")
+    if not changes:
+        assert after == content
+    order = list(dict.fromkeys(reversed([found.key for found in before])))[::-1]
+    given = [found.key for found in parse_properties(after)]
+    assert list(dict.fromkeys(reversed(given)))[::-1][: len(order)] == order
+
+
+def test_comments_order_and_line_ends_stay_where_a_value_is_changed() -> None:
+    content = b"# first\r\na=1\r\n\r\n  ! second\r\nb=2\r\nc = 3 \\\r\n  4\r\na=5"
+    assert changed_properties(content, {"a": "x", "c": "y", "new": "z"}) == (
+        b"# first\r\n\r\n  ! second\r\nb=2\r\nc=y\r\na=x\r\nnew=z\r\n"
+    )
