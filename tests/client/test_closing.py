@@ -85,6 +85,68 @@ def test_a_pull_consumer_that_is_closed_during_a_hand_over_ends_it() -> None:
     play(story())
 
 
+@pytest.mark.parametrize("is_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_the_last_writing_of_a_push_consumer_waits_for_its_answer(is_orderly: bool) -> None:
+    """The connection goes then, and what was sent one-way may go with it."""
+
+    async def story() -> None:
+        cluster = FakeCluster(T=2)
+        consumer = Consumer(cluster, is_orderly=is_orderly)
+        for each in cluster.queues["T"]:
+            cluster.put("T", 5, each.queue_id)
+        consumer.brokers.loses_one_way = True
+        await consumer.engine.start()
+        await asyncio.sleep(3)
+        await consumer.engine.close(1_000)
+        assert {each: cluster.offsets[each] for each in cluster.queues["T"]} == dict.fromkeys(cluster.queues["T"], 5)
+
+    play(story())
+
+
+def test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset() -> None:
+    """Its order would be broken: the next one would begin before what this one has done."""
+
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        first = Consumer(cluster, is_orderly=True)
+        cluster.put("T", 5)
+        first.brokers.loses_one_way = True
+        await first.engine.start()
+        await asyncio.sleep(3)
+        second = Consumer(cluster, client_id="c0", is_orderly=True)  # it is before the other, and takes the queue
+        await second.engine.start()
+        await asyncio.sleep(30)
+        cluster.put("T", 1)
+        await asyncio.sleep(1)
+        assert (first.got, second.got) == ([(0, offset) for offset in range(5)], [(0, 5)])
+
+    play(story())
+
+
+@pytest.mark.parametrize("how", ["close", "commit", "commit_offset", "assign"])
+def test_what_a_pull_consumer_stores_for_good_waits_for_its_answer(how: str) -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=2)
+        cluster.put("T", 5)
+        engine = await engine_of(cluster)
+        brokers_of(cluster).loses_one_way = True
+        engine.assign([queue(0)])
+        taken = await engine.take([], 99, 1_000)
+        if how == "commit":
+            await engine.commit(taken)
+        elif how == "commit_offset":
+            await engine.commit_offset(queue(0), 5)
+        else:
+            engine.finish(taken)
+            engine.assign([queue(1)] if how == "assign" else [queue(0)])
+            await asyncio.sleep(1)
+            if how == "close":
+                await engine.close()
+        assert cluster.offsets == {queue(0): 5}
+
+    play(story())
+
+
 @pytest.mark.parametrize("call", ["lock", "stored_offset"])
 def test_an_orderly_consumer_that_is_closed_while_it_takes_queues_leaves_no_lock(call: str) -> None:
     async def story() -> None:

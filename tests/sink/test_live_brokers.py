@@ -164,6 +164,23 @@ def test_rows_that_a_redo_finds_are_as_safe_as_the_fence_says(acks: str) -> None
         brokers.check_safety({})
 
 
+class ManyThreads(Master):
+    """Several threads take requests from its queue: one has a row of an earlier attempt in hand at the first look."""
+
+    def store(self, request: RemotingCommand) -> RemotingCommand:
+        if read_header(SendMessageRequest, request).topic == TOPIC and self.told == 1:
+            self.add(b"late", property_of(0))
+        return super().store(request)
+
+
+def test_a_row_that_a_thread_of_the_broker_had_in_hand_at_the_first_look_is_there_behind_the_fence() -> None:
+    with ManyThreads() as master:
+        brokers = brokers_of(master)
+        brokers.fence([QUEUE], [GROUP])
+        assert len(master.records) == 1
+        assert brokers.marks(QUEUE, 0, PREFIX).offsets.tolist() == [0]
+
+
 def test_rows_that_were_not_safe_when_they_were_sent_are_safe_when_a_later_fence_says_so(tmp_path: Path) -> None:
     plans, files = staged(tmp_path, 3)
     with Master() as master:
