@@ -87,10 +87,10 @@ def test_a_message_that_comes_between_the_look_and_the_parking_wakes_the_pull(tm
 
         broker.parts.held = Late(held.look_interval_ms)
         assert broker.answer(ANN, pull(), 1_000) == Waiting.PARKED
+        assert len(broker.parts.held) == 0
         (event,) = broker.take_events()
         assert isinstance(event, RunAgain)
         assert code(broker.answer_again(event.connection, event.command, 1_000)) == ResponseCode.SUCCESS
-        assert len(broker.parts.held) == 0
 
 
 def test_a_put_does_not_wait_for_who_looks_at_pulls(tmp_path: Path) -> None:

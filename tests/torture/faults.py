@@ -23,6 +23,7 @@ from storage.batch.staged_segment import SegmentReader
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
+from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.store_writer import StoreWriter
@@ -249,3 +250,29 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
     """With the sum over them that the task has reported."""
     return mock.patch.object(SegmentReader, "_check_data")
+
+
+def unique_keys_begin_anew() -> AbstractContextManager[Any]:
+    """In the kernel, as a rank of 16 bits would."""
+    from storage.format.kernels import encode
+
+    original, most = encode.write_unique_keys, UNIQUE_KEY_LENGTH << 16
+
+    def write(out: np.ndarray, prefix: np.ndarray, first_rank: int) -> bool:
+        pieces = [out[start : start + most] for start in range(0, len(out), most)]
+        return all([original(piece, prefix, first_rank) for piece in pieces])
+
+    return mock.patch.object(encode, "write_unique_keys", write)
+
+
+def ranks_begin_anew() -> AbstractContextManager[Any]:
+    from storage.format.kernels import enter
+
+    original = enter.rank
+
+    def rank(ranks: np.ndarray, counts: np.ndarray, codes: np.ndarray) -> bool:
+        is_done = bool(original(ranks, counts, codes))
+        ranks &= 0xFFFF
+        return is_done
+
+    return mock.patch.object(enter, "rank", rank)
