@@ -259,8 +259,8 @@ def unique_keys_begin_anew() -> AbstractContextManager[Any]:
     original, most = encode.write_unique_keys, UNIQUE_KEY_LENGTH << 16
 
     def write(out: np.ndarray, prefix: np.ndarray, first_rank: int) -> bool:
-        pieces = [out[start : start + most] for start in range(0, len(out), most)]
-        return all([original(piece, prefix, first_rank) for piece in pieces])
+        pieces = (out[start : start + most] for start in range(0, len(out), most))
+        return all(original(piece, prefix, first_rank) for piece in pieces)
 
     return mock.patch.object(encode, "write_unique_keys", write)
 

@@ -7,8 +7,8 @@ has changed does not pass for a noticed one.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import importlib
 import inspect
 import sys

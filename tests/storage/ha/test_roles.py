@@ -67,6 +67,20 @@ def test_who_leaves_while_it_joins_has_to_catch_up_with_all_that_has_come_since(
     assert state.look((replica(2, 300),), 300, 4) == {1, 2}
 
 
+def test_who_has_not_said_where_it_stands_is_not_waited_for_however_short_the_log_is() -> None:
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
+    assert joined(state, replica(3, UNPROVEN), end=10) is None
+    assert state.union == {1}
+
+
+def test_a_member_that_the_controller_has_just_added_has_its_time_to_come() -> None:
+    """It may have been added by an answer that was lost, and be on its way to this master."""
+    state = SyncState(1, frozenset({1}), 5, 0, behind_ms=1_000)
+    state.holds(frozenset({1, 2}), 6, 100_000)
+    assert state.look((), 10, 101_000) is None
+    assert state.look((), 10, 101_001) == {1}
+
+
 def test_old_and_new_count_until_the_controller_answers() -> None:
     state = SyncState(1, frozenset({1, 2}), 5, 0, BEHIND_MS)
     assert state.look((replica(2, 10),), 10, 0) is None
@@ -114,6 +128,9 @@ def test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for() -> No
     assert state.look((), 10, 3) == {1, 2, 3}
     state.holds(frozenset({1, 2}), 6, 4)
     assert state.union == {1, 2}
+    state.asks(frozenset({1}))
+    state.unanswered()
+    assert state.look((replica(2, 10),), 10, 5) == {1, 2}, "who is there again stays in what is asked for"
 
 
 def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the_machine(tmp_path: Path) -> None:
