@@ -30,97 +30,296 @@ class Line(NamedTuple):
     judge: str
 
 
-_ROLES, _TRUNCATION = "tests/storage/ha/test_roles.py::", "tests/storage/ha/test_truncation.py::"
-_EXACT, _LIVE = "tests/sink/test_exact_writer.py::", "tests/sink/test_live_brokers.py::"
-_CLOSING, _DEMANDS = "tests/client/test_closing.py::", "tests/access/test_demands.py::"
-_SYNC_STATE = "storage.ha.sync_state"
+class _Room(NamedTuple):
+    """Where the faults of some lines are, and the tests that must notice them."""
+
+    module: str
+    tests: str
+
+    def line(self, function: str, right: str, wrong: str, test: str) -> Line:
+        return Line(self.module, function, right, wrong, f"{self.tests}::{test}")
+
+
+_SET = _Room("storage.ha.sync_state", "tests/storage/ha/test_roles.py")
+_SESSION = _Room("storage.ha.master_session", "tests/storage/ha/test_sessions.py")
+_LISTENER = _Room("storage.ha.listener", "tests/storage/ha/test_replicating.py")
+_CUT = _Room("storage.ha.truncation", "tests/storage/ha/test_truncation.py")
+_TOLD = _Room("spark_mq.broker_server.replication", "tests/broker_server/test_slaves.py")
+_CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
+_KEEPER = _Room("spark_mq.broker_server.sync_keeper", "tests/broker_server/test_sync_keeper.py")
+_STAGING = _Room("spark_mq.sink.exact_writer", "tests/sink/test_exact_writer.py")
+_JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
+_ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
+_LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
+_PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
+_PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
+_REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
+_OFFSETS = _Room("spark_mq.client.offset_stores", "tests/client/test_offset_stores.py")
+_QUEUE = _Room("spark_mq.client.process_queue", "tests/client/test_process_queue.py")
+_LISTENING = _Room("spark_mq.client.concurrent_service", "tests/client/test_concurrent_consumption.py")
+_CALLS = _Room("spark_mq.client.consumer_calls", "tests/client/test_queue_calls.py")
+_PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
+_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
+_ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
-        "a replica that left while it joined joins with what it had then": Line(
-            _SYNC_STATE,
-            "SyncState._ready",
-            "if each not in known or each in self.members]",
-            "if each in self.members]",
-            f"{_ROLES}test_who_leaves_while_it_joins_has_to_catch_up_with_all_that_has_come_since",
-        ),
-        "a replica joins without having caught up": Line(
-            _SYNC_STATE,
+        # Fail-over
+        "a replica joins without having caught up": _SET.line(
             "SyncState._ready",
             "joining.target = end",
             "joining.target = replica.acknowledged",
-            f"{_ROLES}test_a_replica_is_waited_for_before_the_controller_is_asked",
+            "test_a_replica_is_waited_for_before_the_controller_is_asked",
         ),
-        "a question in doubt is forgotten when a new one begins": Line(
-            _SYNC_STATE,
+        "who left while it joined joins with what it was to have then": _SET.line(
+            "SyncState._ready",
+            "if each not in known or each in self.members]",
+            "if each in self.members]",
+            "test_who_leaves_while_it_joins_has_to_catch_up_with_all_that_has_come_since",
+        ),
+        "who has not said where it stands is waited for": _SET.line(
+            "SyncState.look",
+            "if each.acknowledged != UNPROVEN",
+            "if True",
+            "test_who_has_not_said_where_it_stands_is_not_waited_for_however_short_the_log_is",
+        ),
+        "a member that was just added is late at once": _SET.line(
+            "SyncState.holds",
+            "self._caught_up[broker_id] = now_ms",
+            "pass",
+            "test_a_member_that_the_controller_has_just_added_has_its_time_to_come",
+        ),
+        "a question in doubt is forgotten when a new one begins": _SET.line(
             "SyncState.asks",
             "self._asked | wanted",
             "wanted",
-            f"{_ROLES}test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
+            "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
         ),
-        "a learner's copy counts for an acknowledgement": Line(
-            "spark_mq.broker_server.replication",
-            "tell",
-            " if not replica.is_learner",
-            "",
-            "tests/broker_server/test_slaves.py::test_a_learners_copy_acknowledges_nothing",
+        "what is asked for again leaves out who is in sync": _SET.line(
+            "SyncState.look",
+            "self.members | self._in_doubt",
+            "self._in_doubt",
+            "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
         ),
-        "a cut leaves a checkpoint that vouches for what was cut": Line(
-            "storage.ha.truncation",
+        "a learner's copy counts for an acknowledgement": _TOLD.line(
+            "tell", " if not replica.is_learner", "", "test_a_learners_copy_acknowledges_nothing"
+        ),
+        "a slave says that it is another one": _SESSION.line(
+            "MasterSession._heed_handshake",
+            "(self._slave is not None and said != self._slave)",
+            "False",
+            "test_who_says_that_it_is_somebody_else_is_refused_before_it_asks_for_anything",
+        ),
+        "a slave that has what was cut is sent on": _SESSION.line(
+            "MasterSession.is_past",
+            "self._has_begun and self.sent > extent.end",
+            "False",
+            "test_a_slave_that_was_sent_what_was_cut_since_is_known",
+        ),
+        "an old connection of a broker speaks on": _LISTENER.line(
+            "ReplicationListener._identify",
+            "other is not connection",
+            "other is connection",
+            "test_a_broker_has_one_connection_and_the_newest_ends_the_others",
+        ),
+        "a cut leaves a checkpoint that vouches for what was cut": _CUT.line(
             "truncate_store",
             "min(checkpoint.physic_msg_timestamp, last_ms)",
             "checkpoint.physic_msg_timestamp",
-            f"{_TRUNCATION}test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
         ),
-        "an abort deletes what an intent names": Line(
-            "spark_mq.sink.exact_writer",
+        "a cut begins in a store that passes for closed": _CUT.line(
+            "truncate_store",
+            "mark_open(files, root, boot_left(files, root))",
+            "pass",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
+        ),
+        "what all replicas have is cut": _CONTROLLED.line(
+            "ControlledBroker._diverged",
+            "if agreed < confirmed:",
+            "if False:",
+            "test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends",
+        ),
+        "the cut of one role is made in the next": _CONTROLLED.line(
+            "ControlledBroker._start_as",
+            "self.role = self._cut_to = None",
+            "self.role = None",
+            "test_what_the_follower_of_one_role_says_while_it_ends_cuts_nothing_in_the_next",
+        ),
+        "a deposed master asks nobody": _KEEPER.line(
+            "SyncKeeper._refused",
+            "if error.code in _DEPOSED:",
+            "if False:",
+            "test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for",
+        ),
+        "the set of another term is a master's": _KEEPER.line(
+            "SyncKeeper.told",
+            "if term.epoch == self._role.term.epoch:",
+            "if True:",
+            "test_a_set_of_another_term_changes_nothing",
+        ),
+        # Live sink
+        "an abort deletes what an intent names": _STAGING.line(
             "abort_staged",
             "{file.name for file in intent.files}",
             "set()",
-            f"{_EXACT}test_an_abort_leaves_the_files_that_an_intent_names",
+            "test_an_abort_leaves_the_files_that_an_intent_names",
         ),
-        "the fence is content with one look": Line(
-            "spark_mq.sink.live_brokers",
+        "a failed task's staged rows stay": _STAGING.line(
+            "stage_for_brokers",
+            "writer.discard()",
+            "pass",
+            "test_a_task_that_fails_behind_its_first_batches_leaves_nothing",
+        ),
+        "a commit takes rows of two batches": _STAGING.line(
+            "commit_to_brokers",
+            "any(one.batch != batch for one in staged)",
+            "False",
+            "test_tasks_of_two_batches_or_one_that_hands_in_nothing_are_no_commit",
+        ),
+        "that an intent is gone is not synced": _JOURNAL.line(
+            "Journal.drop_intent",
+            "self.files.sync(self.directory)",
+            "pass",
+            "test_what_is_staged_or_dropped_is_so_after_a_power_loss_too",
+        ),
+        "the name of staged rows is not synced": _ROWS.line(
+            "StagedWriter.finish",
+            "self._files.sync(self._directory)",
+            "pass",
+            "test_what_is_staged_or_dropped_is_so_after_a_power_loss_too",
+        ),
+        "a batch that is done takes later ones' rows with it": _JOURNAL.line(
+            "Journal.drop_rows",
+            "int(number) <= batch_id",
+            "True",
+            "test_staged_files_go_with_their_batch_and_later_ones_stay",
+        ),
+        "a journal that was changed is believed": _JOURNAL.line(
+            "Journal._read",
+            "if checksum != ",
+            "if False and checksum != ",
+            "test_a_journal_that_was_changed_is_not_believed",
+        ),
+        "the fence is content with one look": _LIVE.line(
             "LiveBrokers.fence",
             "time.sleep(_SETTLE_S)",
             "continue",
-            f"{_LIVE}test_a_row_that_a_thread_of_the_broker_had_in_hand_at_the_first_look_is_there_behind_the_fence",
+            "test_a_row_that_a_thread_of_the_broker_had_in_hand_at_the_first_look_is_there_behind_the_fence",
         ),
-        "the last writing of offsets does not wait": Line(
-            "spark_mq.client.push_engine",
+        "a fence asks for the first attempt alone": _LIVE.line(
+            "LiveBrokers._is_past",
+            "for group in groups)",
+            "for group in groups[:1])",
+            "test_a_fence_waits_for_each_earlier_attempt_and_until_what_it_has_stored_can_be_read",
+        ),
+        "a fence ends before it can be read": _LIVE.line(
+            "LiveBrokers._is_past",
+            "<= put.queue_offset:",
+            "< 0:",
+            "test_a_fence_waits_for_each_earlier_attempt_and_until_what_it_has_stored_can_be_read",
+        ),
+        "a fence at one broker is enough": _LIVE.line(
+            "LiveBrokers.fence",
+            "in self._questions.names(queues):",
+            "in list(self._questions.names(queues))[:1]:",
+            "test_there_is_a_fence_at_each_broker_of_the_batch",
+        ),
+        "rows are looked for where messages have expired": _LIVE.line(
+            "LiveBrokers.marks",
+            "if first > start:",
+            "if False:",
+            "test_rows_are_not_looked_for_where_messages_have_expired",
+        ),
+        "a batch that is there in part is sent whole": _LIVE.line(
+            "_interleaved", "if one.skip:", "if False:", "test_of_a_batch_that_is_there_in_part_the_rest_is_sent"
+        ),
+        # Client
+        "the last writing of offsets does not wait": _PUSH.line(
             "PushEngine.close",
             ", wait=True",
             "",
-            f"{_CLOSING}test_the_last_writing_of_a_push_consumer_waits_for_its_answer",
+            "test_the_last_writing_of_a_push_consumer_waits_for_its_answer",
         ),
-        "the last writing of a pull consumer does not wait": Line(
-            "spark_mq.client.pull_engine",
+        "the last writing of a pull consumer does not wait": _PULL.line(
             "PullEngine.close",
             ", wait=True",
             "",
-            f"{_CLOSING}test_what_a_pull_consumer_stores_for_good_waits_for_its_answer",
+            "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[close]",
         ),
-        "a pull that parks does not look again": Line(
-            "spark_mq.broker.pull",
+        "a commit does not wait": _PULL.line(
+            "PullEngine.commit",
+            ", wait=True",
+            "",
+            "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
+        ),
+        "an orderly queue is handed over before its offset is stored": _REBALANCE.line(
+            "Rebalancer._hand_over",
+            "wait=self._rules.locks",
+            "wait=False",
+            "test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset",
+        ),
+        "an answer that is to be waited for is not asked for": _CALLS.line(
+            "ConsumerCalls.store_offset",
+            "if wait:",
+            "if False:",
+            "test_an_offset_whose_answer_is_waited_for_is_no_one_way_request",
+        ),
+        "a stored offset does not count": _OFFSETS.line(
+            "RemoteOffsetStore.stored",
+            "self.update(queue, offset, only_forward=False)",
+            "pass",
+            "test_what_is_stored_counts_from_when_it_is_asked_for",
+        ),
+        "a commit passes over what was put back": _QUEUE.line(
+            "ProcessQueue.commit",
+            "min(behind, self._offsets[0])",
+            "behind",
+            "test_what_is_put_back_before_others_that_are_done_holds_the_offset",
+        ),
+        "a queue that forgets its messages keeps those that were taken": _QUEUE.line(
+            "ProcessQueue.clear",
+            "self._taken.clear()",
+            "pass",
+            "test_a_queue_that_forgets_its_messages_commits_nothing_of_them",
+        ),
+        "a message that comes again is overdue at once": _QUEUE.line(
+            "ProcessQueue.remove",
+            "self._started_ms.pop(message.queue_offset, None)",
+            "pass",
+            "test_a_message_that_is_done_and_comes_again_is_not_overdue_before_a_listener_has_it",
+        ),
+        "a queue that nobody pulls is kept": _QUEUE.line(
+            "ProcessQueue.is_pull_expired",
+            "now_ms - self.last_pull_ms > PULL_IDLE_LIMIT_MS",
+            "False",
+            "test_a_queue_that_was_not_pulled_for_two_minutes_is_given_up",
+        ),
+        "a message that failed here is sent back without its count": _LISTENING.line(
+            "ConcurrentService._fail",
+            "call.process_queue.replace(left)",
+            "pass",
+            "test_a_message_that_failed_here_before_it_was_too_long_in_work_is_sent_back_with_its_count",
+        ),
+        # Broker
+        "a pull that parks does not look again": _PARKED.line(
             "PullHandler._park",
             "if maximum > found.max_offset:",
             "if False:",
-            "tests/broker/test_parked_pulls.py::"
             "test_a_message_that_comes_between_the_look_and_the_parking_wakes_the_pull",
         ),
-        "a deleted group keeps its pending reset": Line(
-            "spark_mq.broker.group_offsets",
+        "a deleted group keeps its pending reset": _GROUPS.line(
             "GroupOffsets.forget_group",
             "self._resets, ",
             "",
-            "tests/broker/test_deleted_topics.py::test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name",
+            "test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name",
         ),
-        "dead letter topics are topics for who does not send": Line(
-            "spark_mq.access.demands",
+        # Access
+        "dead letter topics are topics to who does not send": _ACCESS.line(
             "_demand",
             "if name.startswith(prefix):",
             "if name.startswith(prefix) and (prefix == RETRY_PREFIX or Action.PUB in need.actions):",
-            f"{_DEMANDS}test_a_topic_of_a_group_is_the_groups_whatever_is_done_to_it",
+            "test_a_topic_of_a_group_is_the_groups_whatever_is_done_to_it",
         ),
     }
 )
