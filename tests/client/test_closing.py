@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_mq.client.errors import GroupTakenError
 from spark_mq.client.instance import ClientInstance
+from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.push_consumer import PushConsumer
@@ -19,7 +21,7 @@ from spark_mq.client.subscriptions import subscription
 from tests.client.fake_cluster import FakeBrokers, FakeCluster
 from tests.client.test_consumers import NOBODY, listen
 from tests.client.test_pull_engine import brokers_of, engine_of
-from tests.client.test_push_engine import Consumer, queue
+from tests.client.test_push_engine import FIRST, Consumer, queue
 from tests.client.virtual_time import play
 
 OPENERS: list[Callable[[str], PushConsumer | PullConsumer]] = [
@@ -103,6 +105,36 @@ def test_the_last_writing_of_a_push_consumer_waits_for_its_answer(is_orderly: bo
         )
 
     play(story())
+
+
+@pytest.mark.parametrize("is_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed(is_orderly: bool) -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        settings = replace(FIRST, max_reconsume_times=0)
+        consumer = Consumer(cluster, lambda *_: ConsumeStatus.LATER, settings=settings, is_orderly=is_orderly)
+        for call in ("send_back", "send_as_new"):
+            setattr(consumer.brokers, call, slowly(getattr(consumer.brokers, call)))
+        await consumer.engine.start()
+        await asyncio.sleep(3)
+        cluster.put("T", 1)
+        await asyncio.sleep(0.1)
+        assert consumer.got == [(0, 0)]
+        await consumer.engine.close(1_000)
+        assert len(consumer.brokers.sent) + len(consumer.brokers.sent_back) == 1
+        assert cluster.offsets[queue()] == 1
+
+    play(story())
+
+
+def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """It is done half a second later."""
+
+    async def late(*arguments: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return await call(*arguments)
+
+    return late
 
 
 def test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset() -> None:

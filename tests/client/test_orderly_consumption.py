@@ -286,3 +286,23 @@ def test_what_a_listener_does_after_a_forced_hand_over_does_not_undo_a_reset() -
         assert cluster.offsets[queue()] == 10
 
     play(story())
+
+
+@pytest.mark.parametrize("status", [SUCCESS, LATER])
+def test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_does_not_count(status: ConsumeStatus) -> None:
+    """The next consumer has its messages: they are neither stored as done, nor sent to the retry topic."""
+
+    async def story() -> None:
+        cluster, pool = FakeCluster(T=2), ManualPool()
+        cluster.put("T", 2, 1)
+        first = await orderly(cluster, answering(status), pool=pool, max_reconsume_times=0)
+        await asyncio.sleep(2)
+        (late,) = pool.begin()
+        await orderly(cluster, client_id="c2")
+        await asyncio.sleep(25)
+        late()
+        await asyncio.sleep(1)
+        assert first.brokers.sent == []
+        assert queue(1) not in first.engine.offsets("T")
+
+    play(story())

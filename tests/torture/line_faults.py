@@ -42,7 +42,6 @@ class _Room(NamedTuple):
 
 _SET = _Room("storage.ha.sync_state", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.master_session", "tests/storage/ha/test_sessions.py")
-_LISTENER = _Room("storage.ha.listener", "tests/storage/ha/test_replicating.py")
 _CUT = _Room("storage.ha.truncation", "tests/storage/ha/test_truncation.py")
 _TOLD = _Room("spark_mq.broker_server.replication", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
@@ -57,6 +56,9 @@ _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
 _OFFSETS = _Room("spark_mq.client.offset_stores", "tests/client/test_offset_stores.py")
 _QUEUE = _Room("spark_mq.client.process_queue", "tests/client/test_process_queue.py")
 _LISTENING = _Room("spark_mq.client.concurrent_service", "tests/client/test_concurrent_consumption.py")
+_CLOSED = _Room("spark_mq.client.concurrent_service", "tests/client/test_closing.py")
+_CLOSED_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_closing.py")
+_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_orderly_consumption.py")
 _CALLS = _Room("spark_mq.client.consumer_calls", "tests/client/test_queue_calls.py")
 _PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
 _GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
@@ -115,12 +117,6 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._has_begun and self.sent > extent.end",
             "False",
             "test_a_slave_that_was_sent_what_was_cut_since_is_known",
-        ),
-        "an old connection of a broker speaks on": _LISTENER.line(
-            "ReplicationListener._identify",
-            "other is not connection",
-            "other is connection",
-            "test_a_broker_has_one_connection_and_the_newest_ends_the_others",
         ),
         "a cut leaves a checkpoint that vouches for what was cut": _CUT.line(
             "truncate_store",
@@ -300,6 +296,24 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "call.process_queue.replace(left)",
             "pass",
             "test_a_message_that_failed_here_before_it_was_too_long_in_work_is_sent_back_with_its_count",
+        ),
+        "a consumer is closed while it gives a failed message away": _CLOSED.line(
+            "ConcurrentService.close",
+            "if self._failing:",
+            "if False:",
+            "test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed[concurrent]",
+        ),
+        "an orderly consumer is closed while it gives a failed message away": _CLOSED_ORDERLY.line(
+            "OrderlyService.close",
+            "if self._serving:",
+            "if False:",
+            "test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed[orderly]",
+        ),
+        "a late listener counts in a queue that was handed over": _ORDERLY.line(
+            "OrderlyService._consume",
+            "status is None or process_queue.is_handed_over",
+            "status is None",
+            "test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_does_not_count",
         ),
         # Broker
         "a pull that parks does not look again": _PARKED.line(

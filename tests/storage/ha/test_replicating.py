@@ -530,35 +530,6 @@ def test_a_follower_goes_from_master_to_master_and_is_cut_where_they_part(tmp_pa
     assert load_epochs(LocalFileSystem(), str(replica)) == (EpochEntry(1, 0), EpochEntry(2, shared))
 
 
-def has_ended(connection: socket.socket) -> bool:
-    """Whether the other side has hung up; what it has said before was read."""
-    try:
-        return not connection.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-
-
-def test_a_broker_has_one_connection_and_the_newest_ends_the_others(tmp_path: Path) -> None:
-    """An old one that lingers would go on to speak for it."""
-    hello = encode_from_slave(Dialect.CONTROLLER, SlaveHandshake(7))
-    with closing(Elected(tmp_path / "one", (EpochEntry(1, 0),))) as one:
-        host, _, port = one.address.rpartition(":")
-        with (
-            socket.create_connection((host, int(port)), PATIENCE) as first,
-            socket.create_connection((host, int(port)), PATIENCE) as other,
-            socket.create_connection((host, int(port)), PATIENCE) as second,
-        ):
-            first.sendall(hello)
-            assert first.recv(4_096), "the master's handshake"
-            other.sendall(encode_from_slave(Dialect.CONTROLLER, SlaveHandshake(8)))
-            assert other.recv(4_096)
-            second.sendall(hello)
-            assert second.recv(4_096)
-            assert [has_ended(each) for each in (first, other, second)] == [True, False, False]
-            replicas = one.listener.replicas.snapshot()
-            assert sorted(replica.identity for replica in replicas) == ["id:7", "id:8"]
-
-
 def test_a_log_without_an_epoch_in_common_is_left_alone(tmp_path: Path) -> None:
     replica, identity = tmp_path / "replica", SlaveHandshake(7)
     with closing(Elected(tmp_path / "one", (EpochEntry(1, 0),))) as one:
@@ -589,14 +560,6 @@ def test_what_an_apache_master_of_a_controller_has_sent_is_followed(tmp_path: Pa
         assert store.log.bytes_at(0, len(log)) == log
         assert store.log_end == len(log)
     assert load_epochs(LocalFileSystem(), str(replica)) == (EpochEntry(1, 0),)
-
-
-def has_ended(connection: socket.socket) -> bool:
-    """Whether the other side has hung up; what it has said before was read."""
-    try:
-        return not connection.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
 
 
 def test_a_broker_has_one_connection_and_a_stranger_none(tmp_path: Path) -> None:
