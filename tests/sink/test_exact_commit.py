@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spark_mq.conditions import BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError
+from spark_mq.conditions import (
+    BatchInDoubtError,
+    NotConfirmedError,
+    SentRowsLostError,
+    StagingLostError,
+    WriteFailedError,
+)
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
@@ -186,6 +193,27 @@ def test_a_batch_that_is_done_is_not_sent_again(tmp_path: Path) -> None:
     assert sink.commit(batch, sink.stage(batch, ROWS)) == Outcome(4, True, {0: 1})
     assert sink.commit(batch, sink.stage(batch, ROWS)) == Outcome(0, False, {})
     assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_a_batch_that_is_not_stored_as_safely_as_the_user_wants_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next commit looks for its rows behind another fence, whose answer says how safe they are by then."""
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def refuse(brokers: ModelBrokers, statuses: Mapping[int, int]) -> None:
+        raise NotConfirmedError("a", 1, "FLUSH_DISK_TIMEOUT", "it is not synced")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ModelBrokers, "check_safety", refuse)
+        for _ in range(2):
+            with pytest.raises(NotConfirmedError):
+                sink.commit(batch, sink.stage(batch, ROWS))
+            kept = sink.journal.load()
+            assert (kept.done, kept.intent is None) == (None, False)
+    assert sink.commit(batch, sink.stage(batch, ROWS)).is_new
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+    assert sink.journal.load().intent is None
 
 
 def test_a_part_of_a_request_that_a_crash_left_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
