@@ -18,7 +18,7 @@ from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.push_engine import PushEngine
 from spark_mq.client.subscriptions import subscription
-from tests.client.fake_cluster import FakeBrokers, FakeCluster
+from tests.client.fake_cluster import FakeBrokers, FakeCluster, ManualPool
 from tests.client.test_consumers import NOBODY, listen
 from tests.client.test_pull_engine import brokers_of, engine_of
 from tests.client.test_push_engine import FIRST, Consumer, queue
@@ -135,6 +135,30 @@ def slowly(call: Callable[..., Any]) -> Callable[..., Any]:
         return await call(*arguments)
 
     return late
+
+
+class Finishing(ManualPool):
+    """Its listeners answer while it is closed, as those of threads do."""
+
+    async def close(self, timeout_ms: int) -> bool:
+        for answer in self.begin():
+            answer()
+        return True
+
+
+def test_the_last_writing_says_what_listeners_have_done_while_the_consumer_was_closed() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        cluster.put("T", 5)
+        consumer = Consumer(cluster, pool=Finishing())
+        consumer.brokers.loses_one_way = True
+        await consumer.engine.start()
+        await asyncio.sleep(3)
+        assert consumer.got == []
+        await consumer.engine.close(1_000)
+        assert len(consumer.got) == cluster.offsets.get(queue()) == 5
+
+    play(story())
 
 
 def test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset() -> None:

@@ -269,6 +269,24 @@ def test_a_turn_that_fails_is_followed_by_the_next() -> None:
     play(story())
 
 
+def test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset() -> None:
+    """The hand-over waits for it, and stores what the operator has said."""
+
+    async def story() -> None:
+        cluster, pool = FakeCluster(T=1), ManualPool()
+        cluster.put("T", 101)
+        cluster.offsets[queue()] = 100
+        consumer = await orderly(cluster, pool=pool)
+        await asyncio.sleep(2)
+        (answer,) = pool.begin()  # a listener is at work on message 100
+        await consumer.engine.reset_offsets("T", {queue(): 10})
+        answer()
+        await asyncio.sleep(1)
+        assert cluster.offsets[queue()] == 10
+
+    play(story())
+
+
 def test_what_a_listener_does_after_a_forced_hand_over_does_not_undo_a_reset() -> None:
     async def story() -> None:
         cluster, pool = FakeCluster(T=1), ManualPool()

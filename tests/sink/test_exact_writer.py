@@ -153,8 +153,13 @@ def test_a_journal_that_was_changed_is_not_believed(tmp_path: Path) -> None:
     assert journal.load().done == Done(Batch("sink", "query", 3), (), 41)
 
 
-def test_tasks_of_two_batches_or_one_that_hands_in_nothing_are_no_commit(tmp_path: Path) -> None:
-    """Nothing is asked of anybody."""
+def test_tasks_of_two_batches_or_one_that_hands_in_nothing_are_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(options: LiveSinkOptions) -> None:
+        raise AssertionError("brokers are asked")
+
+    monkeypatch.setattr(exact_writer, "live_routes", asked)
     own, other = (StagedForBrokers(Batch("sink", "query", batch_id), None, "host") for batch_id in (3, 4))
     for messages, batch_id in (([own, other], 3), ([own], 4), ([own, None], 3), ([], 3)):
         with pytest.raises(WriteFailedError):

@@ -252,6 +252,16 @@ def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
     return mock.patch.object(SegmentReader, "_check_data")
 
 
+def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
+    """Access control asks for the first consumer of a heartbeat, and for the first queue that is locked."""
+    from spark_mq.access import demands
+
+    def of_the_first(names: Any) -> Any:
+        return lambda body: names(body)[:1]
+
+    return mock.patch.dict(demands._IN_BODIES, {key: of_the_first(names) for key, names in demands._IN_BODIES.items()})
+
+
 def unique_keys_begin_anew() -> AbstractContextManager[Any]:
     """In the kernel, as a rank of 16 bits would."""
     from storage.format.kernels import encode

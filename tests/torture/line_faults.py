@@ -62,6 +62,11 @@ _ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_orderly_c
 _CALLS = _Room("spark_mq.client.consumer_calls", "tests/client/test_queue_calls.py")
 _PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
 _GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
+_COMMIT = _Room("spark_mq.sink.exact_commit", "tests/sink/test_exact_commit.py")
+_RESET = _Room("spark_mq.client.push_engine", "tests/client/test_orderly_consumption.py")
+_PRODUCERS = _Room("spark_mq.broker.producer_table", "tests/broker/test_client_tables.py")
+_CONSUMERS = _Room("spark_mq.broker.consumer_table", "tests/broker/test_client_tables.py")
+_OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_offsets.py")
 _ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
@@ -230,6 +235,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
         "a batch that is there in part is sent whole": _LIVE.line(
             "_interleaved", "if one.skip:", "if False:", "test_of_a_batch_that_is_there_in_part_the_rest_is_sent"
         ),
+        "a batch that is stored less safely than wanted is done": _COMMIT.line(
+            "ExactCommit._conclude",
+            "self._brokers.check_safety(statuses)",
+            "pass",
+            "test_a_batch_that_is_not_stored_as_safely_as_the_user_wants_is_not_done",
+        ),
         # Client
         "the last writing of offsets does not wait": _PUSH.line(
             "PushEngine.close",
@@ -315,6 +326,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "status is None",
             "test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_does_not_count",
         ),
+        "a listener that was at work undoes a reset": _RESET.line(
+            "PushEngine.reset_offsets",
+            "self._offsets.freeze(queue, offsets[queue])",
+            "self._offsets.update(queue, offsets[queue], only_forward=False)",
+            "test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset",
+        ),
         # Broker
         "a pull that parks does not look again": _PARKED.line(
             "PullHandler._park",
@@ -327,6 +344,39 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._resets, ",
             "",
             "test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name",
+        ),
+        "a client that has connected again is forgotten with its old connection": _PRODUCERS.line(
+            "ProducerTable._left",
+            "is connection",
+            "is not None",
+            "test_a_producer_is_found_by_its_id_as_long_as_it_is_there",
+        ),
+        "a consumer keeps the id that its connection had before": _CONSUMERS.line(
+            "ConsumerTable.register",
+            "known is None or known.client_id != client.client_id",
+            "known is None",
+            "test_a_consumer_that_takes_another_id_on_its_connection_is_known_by_that",
+        ),
+        "what pulls say of a subscription is kept for ever": _CONSUMERS.line(
+            "ConsumerTable.expire",
+            "now_ms - sub.sub_version > self.subscription_expires_ms",
+            "False",
+            "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_after_its_version",
+        ),
+        "a deleted group's offsets are back after a restart": _OF_GROUPS.line(
+            "GroupOffsets.forget_group",
+            "self._is_changed = True",
+            "pass",
+            "test_everything_of_a_deleted_group_or_topic_is_forgotten_and_that_is_saved",
+        ),
+        "groups that were cloned move together": _OF_GROUPS.line(
+            "GroupOffsets.clone", "dict(found)", "found", "test_a_clone_is_a_groups_own_from_then_on"
+        ),
+        "a reset of one queue is one of all": _OF_GROUPS.line(
+            "GroupOffsets.has_reset",
+            "queue_id in self._resets.get((topic, group), {})",
+            "bool(self._resets.get((topic, group)))",
+            "test_a_reset_counts_as_the_offset_and_waits_for_the_next_pull_of_its_queue_alone",
         ),
         # Access
         "dead letter topics are topics to who does not send": _ACCESS.line(

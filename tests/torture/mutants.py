@@ -45,6 +45,7 @@ _EXPIRY = "tests/crash/test_expiry.py"
 _REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"
 _PROGRESS = "tests/crash/test_sink_progress.py"
+_DEMANDS = "tests/access/test_demands.py"
 _MANY_ROWS = "tests/format/kernels/test_many_rows.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
@@ -124,6 +125,11 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
+        "access control asks for the first name of a body": Mutant(
+            faults.first_consumer_is_judged_for_all,
+            (f"{_DEMANDS}::test_every_name_in_a_body_is_demanded_once",),
+            _ASSERTED,
+        ),
         "unique keys begin anew after 65,536 rows": Mutant(
             faults.unique_keys_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
         ),
