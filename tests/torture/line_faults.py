@@ -347,8 +347,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a client that has connected again is forgotten with its old connection": _PRODUCERS.line(
             "ProducerTable._left",
-            "is connection",
-            "is not None",
+            "get(client_id) is connection",
+            "get(client_id) is not None",
             "test_a_producer_is_found_by_its_id_as_long_as_it_is_there",
         ),
         "a consumer keeps the id that its connection had before": _CONSUMERS.line(
