@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -343,6 +343,45 @@ def test_another_query_of_the_same_sink_is_refused(tmp_path: Path) -> None:
     sink.run(0, ROWS)
     with pytest.raises(WriteFailedError, match="take another sinkId"):
         sink.commit(Batch(SINK, "another", 1), [])
+
+
+def test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def stop(name: str) -> None:
+        if name == "live-after-intent":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    with pytest.raises(WriteFailedError, match="take another sinkId"):
+        sink.commit(Batch(SINK, "another", 1), [])
+    assert sink.stored() == {}
+    sink.commit(batch, sink.stage(batch, ROWS))
+    shutil.rmtree(sink.directory)
+    other = Batch(SINK, "another", 1)
+    with pytest.raises(WriteFailedError, match="take another sinkId"):
+        sink.commit(other, sink.stage(other, ROWS))
+
+
+def test_nothing_is_decided_where_a_fence_would_not_be_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def refuse(brokers: ModelBrokers, queues: Iterable[MessageQueue]) -> None:
+        raise WriteFailedError("the sink's topic cannot be made")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ModelBrokers, "prepare", refuse)
+        with pytest.raises(WriteFailedError, match="cannot be made"):
+            sink.commit(batch, sink.stage(batch, ROWS))
+    assert (sink.journal.load().intent, sink.stored()) == (None, {})
+    assert sink.commit(batch, sink.stage(batch, ROWS)).attempts == 1
 
 
 def test_staged_rows_that_were_changed_are_not_sent(tmp_path: Path) -> None:

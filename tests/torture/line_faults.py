@@ -241,6 +241,24 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_a_batch_that_is_not_stored_as_safely_as_the_user_wants_is_not_done",
         ),
+        "a batch is decided before a fence is possible": _COMMIT.line(
+            "ExactCommit.commit",
+            "self._brokers.prepare(plans)",
+            "pass",
+            "test_nothing_is_decided_where_a_fence_would_not_be_possible",
+        ),
+        "a query finishes another one's batch": _COMMIT.line(
+            "ExactCommit.commit",
+            "self._check_query(kept.intent.batch, batch)",
+            "pass",
+            "test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too",
+        ),
+        "a query goes on behind another one's batches": _COMMIT.line(
+            "ExactCommit._was_sent_elsewhere",
+            "self._check_query(known.batch, batch)",
+            "pass",
+            "test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too",
+        ),
         # Client
         "the last writing of offsets does not wait": _PUSH.line(
             "PushEngine.close",
@@ -368,6 +386,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._is_changed = True",
             "pass",
             "test_everything_of_a_deleted_group_or_topic_is_forgotten_and_that_is_saved",
+        ),
+        "a reset that waits is gone with a restart": _OF_GROUPS.line(
+            "GroupOffsets.reset",
+            "self._offsets.setdefault((topic, group), {})[queue_id] = offset",
+            "pass",
+            "test_a_reset_counts_as_the_offset_and_waits_for_the_next_pull_of_its_queue_alone",
         ),
         "groups that were cloned move together": _OF_GROUPS.line(
             "GroupOffsets.clone", "dict(found)", "found", "test_a_clone_is_a_groups_own_from_then_on"
