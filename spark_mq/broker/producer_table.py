@@ -1,4 +1,8 @@
-"""Which clients produce in which group: whom a transaction check or a reply goes to. Java: ProducerManager."""
+"""Which clients produce in which group: whom a transaction check or a reply goes to. Java: ProducerManager.
+
+Departure: a client that leaves a group, or whose old connection ends, is found by its id while it is in another group or has another
+connection. Java forgets the id then, and replies to the client fail.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +48,17 @@ class ProducerTable:
         if not clients:
             return
         clients.pop(connection, None)
-        self._by_client_id.pop(client_id, None)
         if not clients:
             del self.groups[group]
+        self._left(connection, client_id)
 
     def closed(self, connection: ClientConnection) -> None:
         """A connection is gone: its client leaves all groups."""
         for group, clients in list(self.groups.items()):
             if (client := clients.pop(connection, None)) is not None:
-                self._by_client_id.pop(client.client_id, None)
                 if not clients:
                     del self.groups[group]
+                self._left(connection, client.client_id)
 
     def expire(self, now_ms: int) -> list[ClientConnection]:
         """Drop the clients that were silent for 120 s; their connections, to be closed."""
@@ -63,12 +67,17 @@ class ProducerTable:
             for connection, client in list(clients.items()):
                 if now_ms - client.seen_ms > PRODUCER_EXPIRES_MS:
                     del clients[connection]
-                    if self._by_client_id.get(client.client_id) is connection:
-                        del self._by_client_id[client.client_id]
+                    self._left(connection, client.client_id)
                     silent.append(connection)
             if not clients:
                 del self.groups[group]
         return silent
+
+    def _left(self, connection: ClientConnection, client_id: str) -> None:
+        """A client has left a group on this connection."""
+        is_known = self._by_client_id.get(client_id) is connection
+        if is_known and not any(connection in clients for clients in self.groups.values()):
+            del self._by_client_id[client_id]
 
     def any_of(self, group: str) -> ClientConnection | None:
         """A client of the group, by turns. Java: getAvailableChannel."""

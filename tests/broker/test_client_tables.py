@@ -88,6 +88,55 @@ def test_producers_take_turns_and_are_found_by_client_id() -> None:
     assert not producers.groups
 
 
+def test_a_producer_is_found_by_its_id_as_long_as_it_is_there() -> None:
+    """Java forgets the id with the old connection, or with one of two groups, and replies fail from then on."""
+    producers = ProducerTable()
+    old, new = (KnownClient(connection, "id", "JAVA", 479, 0) for connection in (ANN, BOB))
+    for group in ("makers", "others"):
+        producers.register(group, old)
+    producers.unregister("makers", ANN, "id")
+    assert producers.of_client("id") is ANN
+    producers.register("others", new)  # it has connected again, before the broker sees that the old connection is gone
+    assert producers.of_client("id") is BOB
+    producers.closed(ANN)
+    assert producers.of_client("id") is BOB
+    producers.unregister("others", BOB, "id")
+    assert producers.of_client("id") is None
+    assert not producers.groups
+
+
+def test_a_producer_on_two_connections_expires_with_the_newer_one() -> None:
+    producers = ProducerTable()
+    for connection, seen_ms in ((ANN, 0), (BOB, 5)):
+        producers.register("makers", KnownClient(connection, "id", "JAVA", 479, seen_ms))
+    assert producers.expire(120_001) == [ANN]
+    assert producers.of_client("id") is BOB
+    producers.register("makers", KnownClient(BOB, "id", "JAVA", 479, 60_000))
+    assert producers.expire(180_000) == []
+    assert producers.expire(180_001) == [BOB]
+    assert producers.of_client("id") is None
+
+
+def test_a_consumer_that_takes_another_id_on_its_connection_is_known_by_that() -> None:
+    table = ConsumerTable()
+    table.register(data("T"), client(ANN), notifies=True)
+    assert table.register(data("T"), KnownClient(ANN, "another", "JAVA", 479, 0), notifies=True) is None
+    assert (table.find("team", "ann@id"), table.find("team", "another") is not None) == (None, True)
+
+
+def test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_after_its_version() -> None:
+    table = ConsumerTable()
+    table.tell("pullers", SubscriptionData(topic="T", sub_version=1_000))
+    table.tell("pullers", SubscriptionData(topic="U", sub_version=5_000))
+    table.expire(601_000)
+    assert table.subscription("pullers", "T") is not None
+    table.expire(601_001)
+    assert table.subscription("pullers", "T") is None
+    assert table.subscription("pullers", "U") is not None
+    table.expire(605_001)
+    assert table.subscription("pullers", "U") is None
+
+
 def test_a_queue_is_its_lockers_until_the_lock_expires_or_is_given_up() -> None:
     locks = QueueLocks()
     first, second = (MessageQueue("T", "b", number) for number in range(2))

@@ -1,4 +1,4 @@
-"""A deleted topic is gone, one of the same name begins anew, and the store opens as before."""
+"""A deleted topic or group is gone, one of the same name begins anew, and the store opens as before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_mq.remoting import write_body
+from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from storage import open_store
+from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.test_broker_duties import CONF, running, sent
@@ -47,6 +50,31 @@ def test_a_reset_that_waits_does_not_hold_for_the_next_topic_of_the_name(tmp_pat
         pull = {**queue, "consumerGroup": group, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
         found = peers.ask("c", 11, pull | {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0})
         assert (found.code, b"new" in bytes(found.body)) == (0, True)
+
+
+def test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name(tmp_path: Path) -> None:
+    clock, queue = FakeClock(), {"topic": "T", "queueId": 0}
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        for number in range(5):
+            peers.ask("p", 310, *sent("T", b"body %d" % number))
+
+        def made() -> None:
+            body = write_body(SubscriptionGroupConfig(group_name="G"))
+            assert peers.ask("admin", 200, {}, body).code == 0
+
+        made()
+        reset = {**queue, "group": "G", "offset": 3, "timestamp": -1, "isForce": True}
+        assert peers.ask("admin", 222, reset).code == 0
+        assert peers.ask("admin", 207, {"groupName": "G", "cleanOffset": "true"}).code == 0
+        made()
+        of_group = {**queue, "consumerGroup": "G"}
+        assert peers.ask("c", 14, of_group | {"setZeroIfNotFound": "false"}).code == ResponseCode.QUERY_NOT_FOUND
+        pull = {**of_group, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
+        found = peers.ask("c", 11, pull | {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0})
+        assert (found.code, b"body 0" in bytes(found.body)) == (0, True)
+        assert peers.ask("c", 15, of_group | {"commitOffset": 1}).remark != "Offset has been previously reset"
+        assert (peers.ask("c", 14, of_group).ext_fields or {})["offset"] == "1"
 
 
 def test_a_store_that_recovers_behind_a_deletion_serves_what_was_sent_since(tmp_path: Path) -> None:

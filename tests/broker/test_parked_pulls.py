@@ -11,7 +11,7 @@ import pytest
 
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import ClientConnection, RunAgain, Waiting
-from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldLimits, HeldPulls
+from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldLimits, HeldPull, HeldPulls, QueueName
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting import message_headers as wire
@@ -76,6 +76,26 @@ def test_nobody_waits_for_longer_than_the_most(tmp_path: Path, suspend_ms: int) 
         clock.now_ms += MOST_WAIT_MS + 1
         broker.tick(1_000)
         assert [type(event) for event in broker.take_events()] == [RunAgain]
+
+
+def test_a_message_that_comes_between_the_look_and_the_parking_wakes_the_pull(tmp_path: Path) -> None:
+    """Who puts sees nobody waiting yet, and notes nothing."""
+    with broker_of(tmp_path) as broker:
+        held = broker.parts.held
+
+        class Late(HeldPulls):
+            def hold(self, name: QueueName, pull: HeldPull) -> bool:
+                assert not self.has(name)
+                with broker.parts.service.exclusive() as store:
+                    store.put("T", b"second", tags="a", queue_id=0)
+                return super().hold(name, pull)
+
+        broker.parts.held = Late(held.look_interval_ms)
+        assert broker.answer(ANN, pull(), 1_000) == Waiting.PARKED
+        assert len(broker.parts.held) == 0
+        (event,) = broker.take_events()
+        assert isinstance(event, RunAgain)
+        assert code(broker.answer_again(event.connection, event.command, 1_000)) == ResponseCode.SUCCESS
 
 
 def test_a_put_does_not_wait_for_who_looks_at_pulls(tmp_path: Path) -> None:

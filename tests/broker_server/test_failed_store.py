@@ -14,6 +14,7 @@ from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.errors import BrokerUnreachableError
+from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
 from storage.ha.epoch_file import EpochFile
@@ -152,6 +153,37 @@ def test_a_master_that_cannot_start_gives_way(tmp_path: Path, monkeypatch: pytes
         broker._beat_once()
         assert not broker.role.is_master
         assert len(controller.beats) == 3
+
+
+def test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One was elected that has not all that was acknowledged: an operator decides then."""
+    with broker_of(tmp_path, Controller(), monkeypatch) as broker:
+        with pytest.raises(StoreRefusedError, match="ends at 99, and 100 was confirmed here"):
+            broker._diverged(99, 100)
+        assert (broker._cut_to, broker._due.is_set()) == (None, False)
+        broker._diverged(100, 100)
+        assert (broker._cut_to, broker._due.is_set()) == (100, True)
+
+
+def test_what_the_follower_of_one_role_says_while_it_ends_cuts_nothing_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has compared the log with another master's."""
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        broker._look()
+        ended, close = broker.running, broker.running.close
+
+        async def say_and_close() -> None:
+            broker._diverged(100, 0)
+            await close()
+
+        ended.close = say_and_close
+        controller.told = NEXT
+        broker._look()
+        assert (ended.is_closed, broker.role.is_master, broker._cut_to) == (True, False, None)
 
 
 def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

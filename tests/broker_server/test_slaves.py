@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
+from spark_mq.broker_server.replication import tell
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.broker_server.state_copies import KnownMaster, asked
@@ -12,12 +14,31 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, read_body
 from spark_mq.remoting.admin_bodies import HaRuntimeInfo
 from storage.ha.following import open_following
+from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.timing import Timing
+from storage.put_status import PutStatus
+from storage.service.replica_acks import ReplicaAcks
+from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 from tests.support.java_broker import free_ports
 from tests.support.replicas import await_holder
 
 SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=20000\nhaSendHeartbeatInterval=200\n"
 PATIENCE = 30
+
+
+def test_a_learners_copy_acknowledges_nothing() -> None:
+    """It follows, and is never elected: a put that counted on it would be lost with the master."""
+    acks = ReplicaAcks(StoreModeConfig(broker_role="SYNC_MASTER"), ReplicationConfig(in_sync_replicas=2))
+    replicas = Replicas()
+    replicas.listen(partial(tell, acks))
+    wanted = acks.want(100, 2)
+    assert wanted is not None
+    replicas.connected(1, Replica("id:9", 9, "10.0.0.9:1", UNPROVEN, is_learner=True))
+    replicas.acknowledged(1, 100)
+    assert (wanted.done.done(), acks.in_sync(100), acks.holding_within(100, 2, 0)) == (False, 1, 1)
+    replicas.connected(2, Replica("id:2", 2, "10.0.0.2:1", UNPROVEN))
+    replicas.acknowledged(2, 100)
+    assert (wanted.done.result(0), acks.in_sync(100)) == (PutStatus.PUT_OK, 2)
 
 
 def test_a_broker_serves_its_log_and_says_how_far_its_slaves_are(tmp_path: Path) -> None:

@@ -98,3 +98,49 @@ def test_a_broker_that_the_controller_was_told_to_forget_is_waited_for_no_longer
     assert service.acks.in_sync(service.log_end) == 1, "it is gone, and the controller holds the master alone"
     made._look()
     assert controllers.asked == [frozenset({1})], "nothing is left to be asked for"
+
+
+class Refusing(Deciding):
+    """A controller that refuses with a code, and says what holds."""
+
+    def __init__(self, service: PutService, code: ResponseCode, held: Term) -> None:
+        super().__init__(decides=False)
+        self.held = held
+        self._service, self._code = service, code
+        self.waited_for: list[int] = []
+        """How many copies puts waited for when it was asked, the master's among them."""
+
+    def alter(self, own_id: int, epoch: int, wanted: frozenset[int], set_epoch: int) -> SyncStateSet:
+        self.waited_for.append(self._service.acks.in_sync(self._service.log_end))
+        raise ResponseError(self._code, "no", "127.0.0.1:9", "request 1001")
+
+
+@pytest.mark.parametrize(
+    ("code", "held"),
+    [
+        (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, ALONE),
+        (ResponseCode.CONTROLLER_INVALID_MASTER, ALONE),
+        (ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH, Term(2, 3, "127.0.0.1:3", frozenset({3}), 5)),
+    ],
+)
+def test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for(
+    service: PutService, code: ResponseCode, held: Term
+) -> None:
+    """What another master's set is, and that a deposed one is refused, says nothing of who may be elected in its place."""
+    controllers, doubts = Refusing(service, code, held), list[int]()
+    replicas = Replicas()
+    replicas.connected(1, Replica("id:2", 2, "127.0.0.1:2", service.log_end))
+    made = SyncKeeper(service, replicas, Role(1, ALONE), controllers, lambda: doubts.append(1), 15_000)
+    made._look()
+    made._look()
+    assert controllers.waited_for == [2], "puts wait for who is asked for before the controller is asked"
+    assert doubts == [1]
+    assert service.acks.in_sync(service.log_end) == 2
+
+
+def test_a_set_of_another_term_changes_nothing(service: PutService) -> None:
+    made, _ = keeper(service, Deciding(decides=False))
+    made.told(Term(2, 1, "127.0.0.1:1", frozenset({1, 2, 3}), 9))
+    assert service.acks.in_sync(service.log_end) == 1
+    made.told(ALONE._replace(members=frozenset({1, 2, 3}), set_epoch=9))
+    assert service.acks.in_sync(service.log_end) == 3

@@ -71,6 +71,8 @@ class FakeBrokers:
         self.client_id = client_id
         self.on_change = on_change
         self.failing: set[str] = set()
+        self.loses_one_way = False
+        """What is sent without waiting for an answer does not arrive: its connection is gone before it is read."""
         self.pulls: list[Pull] = []
         self.pulled_from: list[int] = []
         self.sent_back: list[tuple[MessageExt, str, int, int]] = []
@@ -97,8 +99,9 @@ class FakeBrokers:
 
     async def store_offset(self, queue: MessageQueue, offset: int, *, wait: bool = False) -> None:
         self._check("store_offset")
-        self._cluster.events.append(("store", self.client_id, queue, offset))
-        self._cluster.offsets[queue] = offset
+        if wait or not self.loses_one_way:
+            self._cluster.events.append(("store", self.client_id, queue, offset))
+            self._cluster.offsets[queue] = offset
 
     async def begin_offset(self, queue: MessageQueue) -> int:
         return self._cluster.first_offsets.get(queue, 0)

@@ -158,6 +158,27 @@ def test_what_cannot_be_sent_at_all_is_tried_here_again_after_five_seconds_and_h
     play(story())
 
 
+def test_a_message_that_failed_here_before_it_was_too_long_in_work_is_sent_back_with_its_count() -> None:
+    """Else it would begin its tries anew, and never become a dead letter."""
+
+    async def story() -> None:
+        cluster, pool = FakeCluster(T=1), ManualPool()
+        cluster.put("T", 1)
+        consumer = Consumer(cluster, failing(0), pool=pool)
+        await consumer.engine.start()
+        await asyncio.sleep(1)
+        consumer.brokers.failing = {"send_back", "send_as_new"}
+        (failed,) = pool.begin()
+        failed()
+        await asyncio.sleep(6)
+        pool.begin()  # again, and this time it never answers
+        consumer.brokers.failing = set()
+        await asyncio.sleep(31 * 60)
+        assert [message.reconsume_times for message, *_ in consumer.brokers.sent_back] == [1]
+
+    play(story())
+
+
 def test_a_message_too_long_in_work_is_sent_back_and_its_late_answer_changes_nothing() -> None:
     async def story() -> None:
         cluster, pool = FakeCluster(T=1), ManualPool()

@@ -24,6 +24,20 @@ def test_an_offset_goes_back_only_when_told_so() -> None:
     play(story())
 
 
+def test_what_is_stored_counts_from_when_it_is_asked_for() -> None:
+    """Another consumer may have stored it since, also before where this one was."""
+
+    async def story() -> None:
+        cluster = FakeCluster(T=1)
+        store = RemoteOffsetStore(cluster.join("c"))
+        assert (await store.stored(queue()), store.known(queue())) == (None, None)
+        store.update(queue(), 9, only_forward=True)
+        cluster.offsets[queue()] = 7
+        assert (await store.stored(queue()), store.known(queue())) == (7, 7)
+
+    play(story())
+
+
 def test_a_frozen_offset_stays_until_the_queue_is_forgotten() -> None:
     async def story() -> None:
         store = RemoteOffsetStore(FakeCluster(T=1).join("c"))

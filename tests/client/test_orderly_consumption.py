@@ -269,6 +269,24 @@ def test_a_turn_that_fails_is_followed_by_the_next() -> None:
     play(story())
 
 
+def test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset() -> None:
+    """The hand-over waits for it, and stores what the operator has said."""
+
+    async def story() -> None:
+        cluster, pool = FakeCluster(T=1), ManualPool()
+        cluster.put("T", 101)
+        cluster.offsets[queue()] = 100
+        consumer = await orderly(cluster, pool=pool)
+        await asyncio.sleep(2)
+        (answer,) = pool.begin()  # a listener is at work on message 100
+        await consumer.engine.reset_offsets("T", {queue(): 10})
+        answer()
+        await asyncio.sleep(1)
+        assert cluster.offsets[queue()] == 10
+
+    play(story())
+
+
 def test_what_a_listener_does_after_a_forced_hand_over_does_not_undo_a_reset() -> None:
     async def story() -> None:
         cluster, pool = FakeCluster(T=1), ManualPool()
@@ -284,5 +302,25 @@ def test_what_a_listener_does_after_a_forced_hand_over_does_not_undo_a_reset() -
         await asyncio.sleep(12)
         await consumer.engine.close(0)
         assert cluster.offsets[queue()] == 10
+
+    play(story())
+
+
+@pytest.mark.parametrize("status", [SUCCESS, LATER])
+def test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_does_not_count(status: ConsumeStatus) -> None:
+    """The next consumer has its messages: they are neither stored as done, nor sent to the retry topic."""
+
+    async def story() -> None:
+        cluster, pool = FakeCluster(T=2), ManualPool()
+        cluster.put("T", 2, 1)
+        first = await orderly(cluster, answering(status), pool=pool, max_reconsume_times=0)
+        await asyncio.sleep(2)
+        (late,) = pool.begin()
+        await orderly(cluster, client_id="c2")
+        await asyncio.sleep(25)
+        late()
+        await asyncio.sleep(1)
+        assert first.brokers.sent == []
+        assert queue(1) not in first.engine.offsets("T")
 
     play(story())

@@ -114,3 +114,43 @@ def test_taking_ends_with_nothing_left_and_the_next_messages_begin_it_anew() -> 
 def test_messages_go_to_listeners_in_batches_of_the_size_asked_for() -> None:
     messages = [received(offset) for offset in range(5)]
     assert [len(batch) for batch in batches(messages, 2)] == [2, 2, 1]
+
+
+def test_what_is_put_back_before_others_that_are_done_holds_the_offset() -> None:
+    """Of a call of several messages some went to the retry topic, and the first one is to be tried here again."""
+    queue, messages = ProcessQueue(0), [received(offset) for offset in (10, 11, 12)]
+    queue.put(messages)
+    queue.take(3, 0)
+    queue.again(messages[:1])
+    assert queue.commit() == 10
+    assert (queue.count, queue.size_bytes) == (1, len(messages[0].record.body))
+    queue.take(3, 0)
+    assert queue.commit() == 11
+
+
+def test_a_message_that_is_done_and_comes_again_is_not_overdue_before_a_listener_has_it() -> None:
+    queue, message = ProcessQueue(0), received(1)
+    queue.put([message])
+    queue.start([message], 0)
+    queue.remove([message], 10)
+    queue.put([message])
+    assert queue.overdue(1_000_000, 900_000) is None
+
+
+def test_a_queue_that_forgets_its_messages_commits_nothing_of_them() -> None:
+    queue, messages = ProcessQueue(0), [received(offset) for offset in (10, 11)]
+    queue.put(messages)
+    queue.start(messages, 0)
+    queue.take(1, 0)
+    queue.clear()
+    assert [*queue.waiting, *queue.taken, queue.count, queue.size_bytes] == [0] * 8
+    assert queue.commit() is None
+    queue.put([received(5)])
+    assert queue.remove([received(5)], 0) == 6, "it begins anew, before what there was"
+
+
+def test_a_queue_that_was_not_pulled_for_two_minutes_is_given_up() -> None:
+    queue = ProcessQueue(1_000)
+    assert [queue.is_pull_expired(now_ms) for now_ms in (121_000, 121_001)] == [False, True]
+    queue.last_pull_ms = 5_000
+    assert not queue.is_pull_expired(121_001)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import BrokerUnreachableError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
@@ -70,3 +71,19 @@ def test_a_broker_that_does_not_know_lite_pulls_is_asked_so_once_a_connection(cl
 
 async def _hang_up(instance: ClientInstance, address: str) -> None:
     instance.remoting._open[address].close(BrokerUnreachableError(address, "the test says so"))
+
+
+def test_an_offset_whose_answer_is_waited_for_is_no_one_way_request(cluster: PlannedCluster) -> None:
+    (broker,) = cluster.brokers.values()
+    instance = ClientInstance.of(cluster.settings)
+    calls = ConsumerCalls(instance, "g")
+
+    try:
+        run(instance.route(QUEUE.topic), 10_000)
+        run(calls.store_offset(QUEUE, 5), 10_000)
+        run(calls.store_offset(QUEUE, 6, wait=True), 10_000)
+        found = [each for each in broker.server.commands if each.code == RequestCode.UPDATE_CONSUMER_OFFSET]
+        told = [((each.ext_fields or {})["commitOffset"], each.is_oneway) for each in found]
+        assert told == [("5", True), ("6", False)]
+    finally:
+        instance.release()

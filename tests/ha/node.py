@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from spark_mq.broker_server.replication import tell
 from storage import StoreConfig, open_store
 from storage.errors import StorageError
 from storage.ha.follower import Follower
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
-from storage.ha.replicas import Snapshot
 from storage.ha.slave_session import SlaveSession
 from storage.ha.timing import RECONNECT_MS, Timing
 from storage.place.followed_master import forget_followed_master, note_followed_master
@@ -152,7 +152,7 @@ class Node:
         settings = ListenerSettings(self.host, batch_bytes=self.batch_bytes)
         self.listener = ReplicationListener(reader, settings)
         service.log_grew = self.listener.wake
-        self.listener.replicas.listen(partial(_tell, service))
+        self.listener.replicas.listen(partial(tell, service.acks))
 
     def die(self, *, power_loss: bool) -> None:
         """The process is killed; or the machine loses its power, and nobody hears of it."""
@@ -347,11 +347,6 @@ class Node:
                     int(name): self.files.disk.files[number].content for name, number in names.items()
                 }
         return found
-
-
-def _tell(service: PutService, replicas: Snapshot) -> None:
-    """As `spark_mq/broker_server/replication.py` does."""
-    service.acks.see({replica.identity: replica.acknowledged for replica in replicas if not replica.is_learner})
 
 
 def _cut_anywhere(reader: LogReader, start: int, most_bytes: int) -> int:

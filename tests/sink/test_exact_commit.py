@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spark_mq.conditions import BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError
+from spark_mq.conditions import (
+    BatchInDoubtError,
+    NotConfirmedError,
+    SentRowsLostError,
+    StagingLostError,
+    WriteFailedError,
+)
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
@@ -188,6 +195,27 @@ def test_a_batch_that_is_done_is_not_sent_again(tmp_path: Path) -> None:
     assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
 
 
+def test_a_batch_that_is_not_stored_as_safely_as_the_user_wants_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next commit looks for its rows behind another fence, whose answer says how safe they are by then."""
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def refuse(brokers: ModelBrokers, statuses: Mapping[int, int]) -> None:
+        raise NotConfirmedError("a", 1, "FLUSH_DISK_TIMEOUT", "it is not synced")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ModelBrokers, "check_safety", refuse)
+        for _ in range(2):
+            with pytest.raises(NotConfirmedError):
+                sink.commit(batch, sink.stage(batch, ROWS))
+            kept = sink.journal.load()
+            assert (kept.done, kept.intent is None) == (None, False)
+    assert sink.commit(batch, sink.stage(batch, ROWS)).is_new
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+    assert sink.journal.load().intent is None
+
+
 def test_a_part_of_a_request_that_a_crash_left_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
     staged = sink.stage(batch, ROWS)
@@ -315,6 +343,45 @@ def test_another_query_of_the_same_sink_is_refused(tmp_path: Path) -> None:
     sink.run(0, ROWS)
     with pytest.raises(WriteFailedError, match="take another sinkId"):
         sink.commit(Batch(SINK, "another", 1), [])
+
+
+def test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def stop(name: str) -> None:
+        if name == "live-after-intent":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    with pytest.raises(WriteFailedError, match="take another sinkId"):
+        sink.commit(Batch(SINK, "another", 1), [])
+    assert sink.stored() == {}
+    sink.commit(batch, sink.stage(batch, ROWS))
+    shutil.rmtree(sink.directory)
+    other = Batch(SINK, "another", 1)
+    with pytest.raises(WriteFailedError, match="take another sinkId"):
+        sink.commit(other, sink.stage(other, ROWS))
+
+
+def test_nothing_is_decided_where_a_fence_would_not_be_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+
+    def refuse(brokers: ModelBrokers, queues: Iterable[MessageQueue]) -> None:
+        raise WriteFailedError("the sink's topic cannot be made")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ModelBrokers, "prepare", refuse)
+        with pytest.raises(WriteFailedError, match="cannot be made"):
+            sink.commit(batch, sink.stage(batch, ROWS))
+    assert (sink.journal.load().intent, sink.stored()) == (None, {})
+    assert sink.commit(batch, sink.stage(batch, ROWS)).attempts == 1
 
 
 def test_staged_rows_that_were_changed_are_not_sent(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from spark_mq.conditions import NotConfirmedError, WriteFailedError
+from spark_mq.client.message import decode_records
+from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
 from spark_mq.remoting.admin_bodies import ClientConnection, ProducerConnection
 from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
@@ -21,7 +22,7 @@ from spark_mq.sink.exact_commit import SendInDoubtError
 from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
-from spark_mq.sink.send_plan import QueuePlan, plan_queues
+from spark_mq.sink.send_plan import QueuePlan, plan_queues, remaining
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import encode_record
@@ -78,7 +79,8 @@ class Master(FakeBroker):
             at, self.told = self.told, self.told + 1
         else:
             at = len(self.records)
-            for item in decode_batch(request.body):
+            one = BatchedMessage(bytes(request.body), (header.properties or "").encode())
+            for item in decode_batch(request.body) if header.is_batch else [one]:
                 self.add(item.body, item.raw_properties)
         return make_response(request, self.status, None, {"msgId": "id", "queueId": "0", "queueOffset": str(at)})
 
@@ -162,6 +164,111 @@ def test_rows_that_a_redo_finds_are_as_safe_as_the_fence_says(acks: str) -> None
         brokers.fence([QUEUE], [GROUP])
         brokers.marks(QUEUE, 0, PREFIX)
         brokers.check_safety({})
+
+
+class Lingering(Master):
+    """Knows the connections of two attempts, the second one's for three questions; what it stores can be read one question later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = {"first", "second"}
+        self.questions = 0
+        self.told_before_all_were_gone = 0
+        self.readable = self.shown = 0
+
+    def pull(self, request: RemotingCommand) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        if request.code == RequestCode.GET_PRODUCER_CONNECTION_LIST:
+            self.questions += 1
+            self.groups.discard("first")
+            if self.questions == 4:
+                self.told_before_all_were_gone = self.told
+                self.groups.discard("second")
+        if request.code == RequestCode.GET_MAX_OFFSET and fields["topic"] == TOPIC:
+            self.shown, self.readable = self.readable, self.told
+            return make_response(request, 0, None, {"offset": str(self.shown)})
+        return super().pull(request)
+
+
+def test_a_fence_waits_for_each_earlier_attempt_and_until_what_it_has_stored_can_be_read() -> None:
+    with Lingering() as master:
+        brokers_of(master).fence([QUEUE], ["first", "second"])
+        assert master.groups == set()
+        assert master.told_before_all_were_gone == 0, "it would stand before what is still on its way"
+        assert master.shown == master.told > 0
+
+
+def test_a_fence_that_never_ends_is_a_doubt() -> None:
+    with Master() as master:
+        master.groups.add(GROUP)
+        with pytest.raises(BatchInDoubtError, match="still has a connection of an earlier attempt"):
+            brokers_of(master, fenceTimeout="1ms").fence([QUEUE], [GROUP])
+        assert master.told == 0
+
+
+class Cluster:
+    """Masters by the names of their brokers."""
+
+    def __init__(self, **masters: Master) -> None:
+        self.masters = masters
+
+    def address_of(self, broker_name: str, topic: str) -> str:
+        return self.masters[broker_name.replace("-", "_")].address
+
+
+def test_there_is_a_fence_at_each_broker_of_the_batch() -> None:
+    with Master() as one, Master() as other:
+        routes = cast(Master, Cluster(broker_a=one, broker_b=other))
+        brokers_of(routes).fence([QUEUE, QUEUE._replace(broker_name="broker-b")], [GROUP])
+        assert one.told == other.told > 0
+
+
+class Expiring(Master):
+    """Has deleted the beginning of its queue."""
+
+    def pull(self, request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_MIN_OFFSET:
+            return make_response(request, 0, None, {"offset": "2"})
+        return super().pull(request)
+
+
+def test_rows_are_not_looked_for_where_messages_have_expired() -> None:
+    """What was not found would be sent again."""
+    with Expiring() as master:
+        for rank in range(4):
+            master.add(b"%d" % rank, property_of(rank))
+        brokers = brokers_of(master)
+        with pytest.raises(SentRowsLostError, match="its messages from 1 to 2 are gone"):
+            brokers.marks(QUEUE, 1, PREFIX)
+        assert brokers.marks(QUEUE, 2, PREFIX).offsets.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2, 3])
+def test_of_a_batch_that_is_there_in_part_the_rest_is_sent(tmp_path: Path, stored: int) -> None:
+    plans, files = staged(tmp_path, 3)
+    left = {QUEUE: remaining(plans[QUEUE], stored)}
+    with Master() as master:
+        found = brokers_of(master).send(GROUP, left, files, {QUEUE: 0})
+        bodies = [message.body for message in decode_records(b"".join(master.records))]
+        assert bodies == [b"0", b"1", b"2"][stored:]
+        assert sum(found.statuses.values()) == 3 - stored
+
+
+class ManyThreads(Master):
+    """Several threads take requests from its queue: one has a row of an earlier attempt in hand at the first look."""
+
+    def store(self, request: RemotingCommand) -> RemotingCommand:
+        if read_header(SendMessageRequest, request).topic == TOPIC and self.told == 1:
+            self.add(b"late", property_of(0))
+        return super().store(request)
+
+
+def test_a_row_that_a_thread_of_the_broker_had_in_hand_at_the_first_look_is_there_behind_the_fence() -> None:
+    with ManyThreads() as master:
+        brokers = brokers_of(master)
+        brokers.fence([QUEUE], [GROUP])
+        assert len(master.records) == 1
+        assert brokers.marks(QUEUE, 0, PREFIX).offsets.tolist() == [0]
 
 
 def test_rows_that_were_not_safe_when_they_were_sent_are_safe_when_a_later_fence_says_so(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from storage.batch.staged_segment import SegmentReader
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
+from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.settings import PutSettings
@@ -306,3 +307,37 @@ def first_of_two_names_is_taken() -> AbstractContextManager[Any]:
 def old_name_stays() -> AbstractContextManager[Any]:
     """Beside the one under which the store is written now."""
     return mock.patch.object(storage.tables.topics.TopicTable, "without_topic", lambda self, topic, now_ms: self)
+def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
+    """Access control asks for the first consumer of a heartbeat, and for the first queue that is locked."""
+    from spark_mq.access import demands
+
+    def of_the_first(names: Any) -> Any:
+        return lambda body: names(body)[:1]
+
+    return mock.patch.dict(demands._IN_BODIES, {key: of_the_first(names) for key, names in demands._IN_BODIES.items()})
+
+
+def unique_keys_begin_anew() -> AbstractContextManager[Any]:
+    """In the kernel, as a rank of 16 bits would."""
+    from storage.format.kernels import encode
+
+    original, most = encode.write_unique_keys, UNIQUE_KEY_LENGTH << 16
+
+    def write(out: np.ndarray, prefix: np.ndarray, first_rank: int) -> bool:
+        pieces = (out[start : start + most] for start in range(0, len(out), most))
+        return all(original(piece, prefix, first_rank) for piece in pieces)
+
+    return mock.patch.object(encode, "write_unique_keys", write)
+
+
+def ranks_begin_anew() -> AbstractContextManager[Any]:
+    from storage.format.kernels import enter
+
+    original = enter.rank
+
+    def rank(ranks: np.ndarray, counts: np.ndarray, codes: np.ndarray) -> bool:
+        is_done = bool(original(ranks, counts, codes))
+        ranks &= 0xFFFF
+        return is_done
+
+    return mock.patch.object(enter, "rank", rank)

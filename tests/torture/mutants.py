@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tests.torture import faults, steps
+from tests.torture import faults, line_faults, steps
 from tests.torture.rounds import HANG_SECONDS, PROJECT, command, from_line
 from tests.torture.server_faults import SERVER_FAULTS
 from tests.torture.step_faults import ENVIRONMENT, STEP_FAULTS
 
 ROUNDS = 6
 """How many of a kind's rounds a mutant may survive."""
+_FLAGS = re.DOTALL | re.MULTILINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,15 @@ _VOUCHED = "tests/crash/test_vouched_queues.py"
 _PROGRESS = "tests/crash/test_sink_progress.py"
 _LACKING = "tests/files/test_lacking_file_systems.py"
 _NAMES = "tests/storage/tables/test_broker_names.py"
+_DEMANDS = "tests/access/test_demands.py"
+_MANY_ROWS = "tests/format/kernels/test_many_rows.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
 _STATE = r"(topics|consumerOffset)\.json says|StateFileError\("
+
+_ASSERTED = r"^E +(assert |AssertionError|Failed: DID NOT RAISE)"
+"""What a test says that has looked, and found something else."""
 
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
@@ -165,6 +172,21 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             r"assert \['a', 'b'\] == \['b'\]",
         ),
         **{name: Mutant(*fault) for name, fault in SERVER_FAULTS.items()},
+        "access control asks for the first name of a body": Mutant(
+            faults.first_consumer_is_judged_for_all,
+            (f"{_DEMANDS}::test_every_name_in_a_body_is_demanded_once",),
+            _ASSERTED,
+        ),
+        "unique keys begin anew after 65,536 rows": Mutant(
+            faults.unique_keys_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
+        ),
+        "ranks in a queue begin anew after 65,536 rows": Mutant(
+            faults.ranks_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
+        ),
+        **{
+            name: Mutant(partial(line_faults.planted, line), (line.judge,), _ASSERTED)
+            for name, line in line_faults.LINES.items()
+        },
     }
 )
 """What is wrong → who must see it."""
@@ -195,7 +217,7 @@ def plant_all(jobs: int, note: Callable[[str], None] = lambda line: None) -> dic
         sound = dict(zip(judges, pool.map(_findings, judges), strict=True))
     killed: dict[str, str | None] = {}
     for name, killer in killers.items():
-        blind = killer is None or re.search(MUTANTS[name].shows, sound[killer], re.DOTALL) is not None
+        blind = killer is None or re.search(MUTANTS[name].shows, sound[killer], _FLAGS) is not None
         killed[name] = None if blind else str(killer)
         note(f"mutant: {name}: {killed[name] or 'SURVIVED'}")
     return killed
@@ -204,7 +226,7 @@ def plant_all(jobs: int, note: Callable[[str], None] = lambda line: None) -> dic
 def killer_of(name: str) -> Judge | None:
     """Who notices the mutant; None if nobody does."""
     for judge in _judges(MUTANTS[name].noticed_by):
-        if re.search(MUTANTS[name].shows, _findings(judge, name), re.DOTALL):
+        if re.search(MUTANTS[name].shows, _findings(judge, name), _FLAGS):
             return judge
     return None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from storage.log.writer import LogSync
 from tests.torture import mutants
 from tests.torture.kinds import KINDS
+from tests.torture.line_faults import LINES, planted
 from tests.torture.mutants import MUTANTS, Judge, Mutant
 from tests.torture.rounds import PROJECT
 
@@ -35,6 +39,26 @@ def test_there_are_enough_and_each_has_a_judge() -> None:
     for mutant in MUTANTS.values():
         for judge in mutant.noticed_by:
             assert judge in KINDS or (PROJECT / judge.partition("::")[0]).is_file()
+
+
+def test_every_fault_of_one_line_can_be_planted_and_is_gone_again() -> None:
+    for name, line in LINES.items():
+        module = importlib.import_module(line.module)
+        sound = inspect.getattr_static(*_place(module, line.function))
+        with mutants.planted(name):
+            assert inspect.getattr_static(*_place(module, line.function)) is not sound, name
+        assert inspect.getattr_static(*_place(module, line.function)) is sound, name
+
+
+def _place(module: ModuleType, function: str) -> tuple[object, str]:
+    owner, _, name = function.rpartition(".")
+    return getattr(module, owner) if owner else module, name
+
+
+def test_a_line_that_is_not_there_is_no_fault_that_nobody_notices() -> None:
+    line = LINES["a deleted group keeps its pending reset"]
+    with pytest.raises(LookupError, match="has not one 'no such line'"), planted(line._replace(right="no such line")):
+        pass
 
 
 def test_a_fault_is_there_only_while_it_is_planted() -> None:

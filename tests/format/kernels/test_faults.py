@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -14,7 +15,7 @@ from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
 from storage.format.kernels.compiled import DECODE, ENCODE, ENTER, KernelModule
-from tests.format.kernels import test_commit_records, test_encode, test_enter, test_lay_out
+from tests.format.kernels import test_commit_records, test_encode, test_enter, test_lay_out, test_many_rows
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.shares import one_in
 
@@ -39,6 +40,12 @@ PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_q
 
 WINDOWS, OVERLAPS = test_lay_out.test_each_range_stands_in_its_window, test_lay_out.test_ranges_may_overlap
 RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
+
+
+def many(made: Callable[[], list[Any]]) -> Callable[[], None]:
+    """More rows than 16 bits count."""
+    return partial(test_many_rows.test_rows_beyond_16_bits_are_the_same, made)
+
 
 FAULTS = (
     Fault(ENCODE, "join_records", "put_be16(out, at, end - begin)", "put_be16(out, at, end - begin + 2)", RECORDS),
@@ -71,6 +78,42 @@ FAULTS = (
     Fault(ENTER, "enter_keys", "free += previous == 0", "free += 1", test_enter.test_index_files_are_the_same),
     Fault(ENTER, "enter_keys", "= first_number + row", "= first_number", test_enter.test_index_files_are_the_same),
     Fault(ENTER, "enter_keys", "slots[slot] = ", "slots[0] = ", test_enter.test_index_files_are_the_same),
+    Fault(
+        ENCODE, "write_unique_keys", "first_rank + row", "first_rank + (row & 0xFFFF)", many(test_many_rows.unique_keys)
+    ),
+    Fault(
+        ENCODE,
+        "hash_unique_keys",
+        "row * _UNIQUE_KEY_SIZE",
+        "(row & 0xFFFF) * _UNIQUE_KEY_SIZE",
+        many(test_many_rows.unique_keys),
+    ),
+    Fault(ENCODE, "hash_strings", "hashes[row] = ", "hashes[row & 0xFFFF] = ", many(test_many_rows.hashes_of_keys)),
+    Fault(
+        ENCODE,
+        "hash_keys",
+        "prefixes[0 if len(prefixes) == 1 else row]",
+        "prefixes[0] + (row >> 16)",
+        many(test_many_rows.hashes_of_keys),
+    ),
+    Fault(
+        ENCODE,
+        "join_records",
+        "row * header_size, header_size",
+        "(row & 0xFFFF) * header_size, header_size",
+        many(test_many_rows.records),
+    ),
+    Fault(
+        ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[row & 0xFFFF]", many(test_many_rows.stamps)
+    ),
+    Fault(ENTER, "rank", "= counts[code]", "= counts[code] & 0xFFFF", many(test_many_rows.places)),
+    Fault(
+        ENTER,
+        "sort_entries",
+        "entered.queue_offsets[row]",
+        "entered.queue_offsets[row & 0xFFFF]",
+        many(test_many_rows.entries),
+    ),
     Fault(DECODE, "lay_out", "joins, first = False,", "first =", WINDOWS),
     Fault(DECODE, "lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
     Fault(DECODE, "lay_out", "if not limits.keep:", "if True:", WINDOWS),
@@ -111,14 +154,15 @@ def test_a_fault_in_a_kernel_is_noticed(
 ) -> None:
     fault = FAULTS[number]
     judge: Any = fault.judge
-    quick = settings(
-        judge._hypothesis_internal_use_settings,
-        max_examples=200,
-        report_multiple_bugs=False,
-        phases=(Phase.generate,),
-        database=None,
-    )
-    monkeypatch.setattr(judge, "_hypothesis_internal_use_settings", quick)
+    if hasattr(judge, "_hypothesis_internal_use_settings"):
+        quick = settings(
+            judge._hypothesis_internal_use_settings,
+            max_examples=200,
+            report_multiple_bugs=False,
+            phases=(Phase.generate,),
+            database=None,
+        )
+        monkeypatch.setattr(judge, "_hypothesis_internal_use_settings", quick)
     with kernels(ON):
         module = fault.module.for_rows()
     assert module is not None

@@ -55,6 +55,32 @@ def test_who_joins_and_does_not_catch_up_is_waited_for_no_longer() -> None:
     assert state.union == {1}, "and not at once again"
 
 
+def test_who_leaves_while_it_joins_has_to_catch_up_with_all_that_has_come_since() -> None:
+    """Puts did not wait for it meanwhile: what it had to have before is not enough."""
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
+    assert joined(state, replica(2, 90), end=100) is None
+    assert state.look((), 200, 1) is None
+    assert state.union == {1}
+    assert state.look((replica(2, 100),), 200, 2) is None
+    assert state.look((replica(2, 299),), 300, 3) is None
+    assert state.union == {1, 2}
+    assert state.look((replica(2, 300),), 300, 4) == {1, 2}
+
+
+def test_who_has_not_said_where_it_stands_is_not_waited_for_however_short_the_log_is() -> None:
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
+    assert joined(state, replica(3, UNPROVEN), end=10) is None
+    assert state.union == {1}
+
+
+def test_a_member_that_the_controller_has_just_added_has_its_time_to_come() -> None:
+    """It may have been added by an answer that was lost, and be on its way to this master."""
+    state = SyncState(1, frozenset({1}), 5, 0, behind_ms=1_000)
+    state.holds(frozenset({1, 2}), 6, 100_000)
+    assert state.look((), 10, 101_000) is None
+    assert state.look((), 10, 101_001) == {1}
+
+
 def test_old_and_new_count_until_the_controller_answers() -> None:
     state = SyncState(1, frozenset({1, 2}), 5, 0, BEHIND_MS)
     assert state.look((replica(2, 10),), 10, 0) is None
@@ -84,6 +110,27 @@ def test_an_answer_that_is_lost_leaves_all_waited_for_until_another_one_says_wha
     state.unanswered()
     state.refused(5)
     assert (state.union, state.look((replica(2, 10),), 10, 6)) == ({1, 2}, None)
+
+
+def test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for() -> None:
+    """The controller may have added 2, and may be asked to add 3 before anybody knows."""
+    state = SyncState(1, frozenset({1}), 5, 0, BEHIND_MS)
+    state.asks(frozenset({1, 2}))
+    state.unanswered()
+    wanted = joined(state, replica(3, 10), end=10)
+    assert wanted == {1, 3}
+    state.asks(wanted)
+    assert state.union == {1, 2, 3}
+    state.holds(frozenset({1}), 5, 1)
+    assert state.union == {1, 2, 3}, "nothing has changed there yet"
+    assert state.look((), 10, 2) == {1, 2}, "whose answer is lost is asked for again"
+    state.unanswered()
+    assert state.look((), 10, 3) == {1, 2, 3}
+    state.holds(frozenset({1, 2}), 6, 4)
+    assert state.union == {1, 2}
+    state.asks(frozenset({1}))
+    state.unanswered()
+    assert state.look((replica(2, 10),), 10, 5) == {1, 2}, "who is there again stays in what is asked for"
 
 
 def test_a_master_that_may_have_lost_its_end_is_known_after_another_start_of_the_machine(tmp_path: Path) -> None:

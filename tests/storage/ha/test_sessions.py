@@ -177,6 +177,23 @@ def test_a_stranger_of_the_controllers_dialect_is_refused() -> None:
     assert [type(event) for event in session.receive(report(5, Dialect.CONTROLLER), 0)] == [Refused]
 
 
+def test_who_says_that_it_is_somebody_else_is_refused_before_it_asks_for_anything() -> None:
+    """Else the acknowledgements of one broker would count for another."""
+    session = MasterSession(Dialect.CONTROLLER, 0, TIMING)
+    first, other = (encode_from_slave(Dialect.CONTROLLER, SlaveHandshake(number)) for number in (2, 3))
+    assert [type(event) for event in session.receive(first, 0)] == [Identified]
+    assert [type(event) for event in session.receive(other, 0)] == [Refused]
+    assert session.receive(report(5, Dialect.CONTROLLER), 0) == []
+
+
+def test_a_slave_that_was_sent_what_was_cut_since_is_known() -> None:
+    session = MasterSession(Dialect.DEFAULT, 0, TIMING)
+    assert not session.is_past(Extent(0))
+    session = begun()
+    assert session.next_send(0, Extent(1_100)) is not None
+    assert [session.is_past(Extent(end)) for end in (1_100, 1_099, 0)] == [False, True, True]
+
+
 def test_frames_of_the_controllers_dialect_end_with_their_epoch_and_say_it() -> None:
     extent = Extent(3_000, epochs=(EpochEntry(1, 0), EpochEntry(2, 1_057), EpochEntry(4, 1_100)))
     session = MasterSession(Dialect.CONTROLLER, 0, TIMING, batch_bytes=2_000)

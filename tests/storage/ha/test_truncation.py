@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from storage import StoreConfig, open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
+from storage.ha import truncation
 from storage.ha.epoch_file import load_epochs, save_epochs
 from storage.ha.truncation import truncate_store
+from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import CommitLog
+from storage.recovery.passes import cut_log
 
 TINY = StoreConfig.tiny()
 FILES = LocalFileSystem()
@@ -57,6 +62,27 @@ def test_a_place_inside_a_record_or_outside_of_the_log_changes_nothing(tmp_path:
     with pytest.raises(StoreRefusedError, match="all replicas"):
         truncate_store(str(root), places[9], config=TINY, confirm_offset=places[10])
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash may come at any later step: what opens the store then goes by the checkpoint."""
+    root, times = tmp_path / "store", count(1_000)
+    with open_store(root, read_only=False, create=True, config=TINY, clock=lambda: next(times)) as store:
+        placed = [store.put("orders", b"x" * 300, queue_id=0) for _ in range(30)]
+    with open_store(root, config=TINY) as store:
+        stored_ms = store.get("orders", queue_id=0, offset=8, max_count=1).messages[0].store_time_ms
+    assert read_checkpoint(FILES, str(root)).physic_msg_timestamp > stored_ms
+    seen: list[tuple[int, bool]] = []
+
+    def cut(files: LocalFileSystem, log: CommitLog, end: int) -> None:
+        seen.append((read_checkpoint(files, str(root)).physic_msg_timestamp, (root / "abort").exists()))
+        cut_log(files, log, end)
+
+    monkeypatch.setattr(truncation, "cut_log", cut)
+    truncate_store(str(root), placed[9].commitlog_offset, config=TINY)
+    assert seen == [(stored_ms, True)], "and the store is marked as open, so that the next opening looks"
 
 
 def test_the_epoch_file_survives_its_own_loss_once(tmp_path: Path) -> None:

@@ -1,0 +1,444 @@
+"""Faults that are one line of a function: other text in its source, of which it is compiled anew.
+
+    Line(module, function, right, wrong, judge)      `function` as `Class.method` where it is one
+
+For what takes more than a line, see `faults.py`. A line that does not stand there exactly once is an error, so that a fault whose place
+has changed does not pass for a noticed one.
+"""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from unittest import mock
+
+
+class Line(NamedTuple):
+    """A line, what it becomes, and the test that must fail then."""
+
+    module: str
+    function: str
+    right: str
+    wrong: str
+    judge: str
+
+
+class _Room(NamedTuple):
+    """Where the faults of some lines are, and the tests that must notice them."""
+
+    module: str
+    tests: str
+
+    def line(self, function: str, right: str, wrong: str, test: str) -> Line:
+        return Line(self.module, function, right, wrong, f"{self.tests}::{test}")
+
+
+_SET = _Room("storage.ha.sync_state", "tests/storage/ha/test_roles.py")
+_SESSION = _Room("storage.ha.master_session", "tests/storage/ha/test_sessions.py")
+_CUT = _Room("storage.ha.truncation", "tests/storage/ha/test_truncation.py")
+_TOLD = _Room("spark_mq.broker_server.replication", "tests/broker_server/test_slaves.py")
+_CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
+_KEEPER = _Room("spark_mq.broker_server.sync_keeper", "tests/broker_server/test_sync_keeper.py")
+_STAGING = _Room("spark_mq.sink.exact_writer", "tests/sink/test_exact_writer.py")
+_JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
+_ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
+_LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
+_PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
+_PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
+_REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
+_OFFSETS = _Room("spark_mq.client.offset_stores", "tests/client/test_offset_stores.py")
+_QUEUE = _Room("spark_mq.client.process_queue", "tests/client/test_process_queue.py")
+_LISTENING = _Room("spark_mq.client.concurrent_service", "tests/client/test_concurrent_consumption.py")
+_CLOSED = _Room("spark_mq.client.concurrent_service", "tests/client/test_closing.py")
+_CLOSED_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_closing.py")
+_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_orderly_consumption.py")
+_CALLS = _Room("spark_mq.client.consumer_calls", "tests/client/test_queue_calls.py")
+_PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
+_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
+_COMMIT = _Room("spark_mq.sink.exact_commit", "tests/sink/test_exact_commit.py")
+_RESET = _Room("spark_mq.client.push_engine", "tests/client/test_orderly_consumption.py")
+_PRODUCERS = _Room("spark_mq.broker.producer_table", "tests/broker/test_client_tables.py")
+_CONSUMERS = _Room("spark_mq.broker.consumer_table", "tests/broker/test_client_tables.py")
+_OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_offsets.py")
+_ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
+
+LINES: Mapping[str, Line] = MappingProxyType(
+    {
+        # Fail-over
+        "a replica joins without having caught up": _SET.line(
+            "SyncState._ready",
+            "joining.target = end",
+            "joining.target = replica.acknowledged",
+            "test_a_replica_is_waited_for_before_the_controller_is_asked",
+        ),
+        "who left while it joined joins with what it was to have then": _SET.line(
+            "SyncState._ready",
+            "if each not in known or each in self.members]",
+            "if each in self.members]",
+            "test_who_leaves_while_it_joins_has_to_catch_up_with_all_that_has_come_since",
+        ),
+        "who has not said where it stands is waited for": _SET.line(
+            "SyncState.look",
+            "if each.acknowledged != UNPROVEN",
+            "if True",
+            "test_who_has_not_said_where_it_stands_is_not_waited_for_however_short_the_log_is",
+        ),
+        "a member that was just added is late at once": _SET.line(
+            "SyncState.holds",
+            "self._caught_up[broker_id] = now_ms",
+            "pass",
+            "test_a_member_that_the_controller_has_just_added_has_its_time_to_come",
+        ),
+        "a question in doubt is forgotten when a new one begins": _SET.line(
+            "SyncState.asks",
+            "self._asked | wanted",
+            "wanted",
+            "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
+        ),
+        "what is asked for again leaves out who is in sync": _SET.line(
+            "SyncState.look",
+            "self.members | self._in_doubt",
+            "self._in_doubt",
+            "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
+        ),
+        "a learner's copy counts for an acknowledgement": _TOLD.line(
+            "tell", " if not replica.is_learner", "", "test_a_learners_copy_acknowledges_nothing"
+        ),
+        "a slave says that it is another one": _SESSION.line(
+            "MasterSession._heed_handshake",
+            "(self._slave is not None and said != self._slave)",
+            "False",
+            "test_who_says_that_it_is_somebody_else_is_refused_before_it_asks_for_anything",
+        ),
+        "a slave that has what was cut is sent on": _SESSION.line(
+            "MasterSession.is_past",
+            "self._has_begun and self.sent > extent.end",
+            "False",
+            "test_a_slave_that_was_sent_what_was_cut_since_is_known",
+        ),
+        "a cut leaves a checkpoint that vouches for what was cut": _CUT.line(
+            "truncate_store",
+            "min(checkpoint.physic_msg_timestamp, last_ms)",
+            "checkpoint.physic_msg_timestamp",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
+        ),
+        "a cut begins in a store that passes for closed": _CUT.line(
+            "truncate_store",
+            "mark_open(files, root, boot_left(files, root))",
+            "pass",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
+        ),
+        "what all replicas have is cut": _CONTROLLED.line(
+            "ControlledBroker._diverged",
+            "if agreed < confirmed:",
+            "if False:",
+            "test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends",
+        ),
+        "the cut of one role is made in the next": _CONTROLLED.line(
+            "ControlledBroker._start_as",
+            "self.role = self._cut_to = None",
+            "self.role = None",
+            "test_what_the_follower_of_one_role_says_while_it_ends_cuts_nothing_in_the_next",
+        ),
+        "a deposed master asks nobody": _KEEPER.line(
+            "SyncKeeper._refused",
+            "if error.code in _DEPOSED:",
+            "if False:",
+            "test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for",
+        ),
+        "the set of another term is a master's": _KEEPER.line(
+            "SyncKeeper.told",
+            "if term.epoch == self._role.term.epoch:",
+            "if True:",
+            "test_a_set_of_another_term_changes_nothing",
+        ),
+        # Live sink
+        "an abort deletes what an intent names": _STAGING.line(
+            "abort_staged",
+            "{file.name for file in intent.files}",
+            "set()",
+            "test_an_abort_leaves_the_files_that_an_intent_names",
+        ),
+        "a failed task's staged rows stay": _STAGING.line(
+            "stage_for_brokers",
+            "writer.discard()",
+            "pass",
+            "test_a_task_that_fails_behind_its_first_batches_leaves_nothing",
+        ),
+        "a commit takes rows of two batches": _STAGING.line(
+            "commit_to_brokers",
+            "any(one.batch != batch for one in staged)",
+            "False",
+            "test_tasks_of_two_batches_or_one_that_hands_in_nothing_are_no_commit",
+        ),
+        "that an intent is gone is not synced": _JOURNAL.line(
+            "Journal.drop_intent",
+            "self.files.sync(self.directory)",
+            "pass",
+            "test_what_is_staged_or_dropped_is_so_after_a_power_loss_too",
+        ),
+        "the name of staged rows is not synced": _ROWS.line(
+            "StagedWriter.finish",
+            "self._files.sync(self._directory)",
+            "pass",
+            "test_what_is_staged_or_dropped_is_so_after_a_power_loss_too",
+        ),
+        "a batch that is done takes later ones' rows with it": _JOURNAL.line(
+            "Journal.drop_rows",
+            "int(number) <= batch_id",
+            "True",
+            "test_staged_files_go_with_their_batch_and_later_ones_stay",
+        ),
+        "a journal that was changed is believed": _JOURNAL.line(
+            "Journal._read",
+            "if checksum != ",
+            "if False and checksum != ",
+            "test_a_journal_that_was_changed_is_not_believed",
+        ),
+        "the fence is content with one look": _LIVE.line(
+            "LiveBrokers.fence",
+            "time.sleep(_SETTLE_S)",
+            "continue",
+            "test_a_row_that_a_thread_of_the_broker_had_in_hand_at_the_first_look_is_there_behind_the_fence",
+        ),
+        "a fence asks for the first attempt alone": _LIVE.line(
+            "LiveBrokers._is_past",
+            "for group in groups)",
+            "for group in groups[:1])",
+            "test_a_fence_waits_for_each_earlier_attempt_and_until_what_it_has_stored_can_be_read",
+        ),
+        "a fence ends before it can be read": _LIVE.line(
+            "LiveBrokers._is_past",
+            "<= put.queue_offset:",
+            "< 0:",
+            "test_a_fence_waits_for_each_earlier_attempt_and_until_what_it_has_stored_can_be_read",
+        ),
+        "a fence at one broker is enough": _LIVE.line(
+            "LiveBrokers.fence",
+            "in self._questions.names(queues):",
+            "in list(self._questions.names(queues))[:1]:",
+            "test_there_is_a_fence_at_each_broker_of_the_batch",
+        ),
+        "rows are looked for where messages have expired": _LIVE.line(
+            "LiveBrokers.marks",
+            "if first > start:",
+            "if False:",
+            "test_rows_are_not_looked_for_where_messages_have_expired",
+        ),
+        "a batch that is there in part is sent whole": _LIVE.line(
+            "_interleaved", "if one.skip:", "if False:", "test_of_a_batch_that_is_there_in_part_the_rest_is_sent"
+        ),
+        "a batch that is stored less safely than wanted is done": _COMMIT.line(
+            "ExactCommit._conclude",
+            "self._brokers.check_safety(statuses)",
+            "pass",
+            "test_a_batch_that_is_not_stored_as_safely_as_the_user_wants_is_not_done",
+        ),
+        "a batch is decided before a fence is possible": _COMMIT.line(
+            "ExactCommit.commit",
+            "self._brokers.prepare(plans)",
+            "pass",
+            "test_nothing_is_decided_where_a_fence_would_not_be_possible",
+        ),
+        "a query finishes another one's batch": _COMMIT.line(
+            "ExactCommit.commit",
+            "self._check_query(kept.intent.batch, batch)",
+            "pass",
+            "test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too",
+        ),
+        "a query goes on behind another one's batches": _COMMIT.line(
+            "ExactCommit._was_sent_elsewhere",
+            "self._check_query(known.batch, batch)",
+            "pass",
+            "test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sinks_topic_too",
+        ),
+        # Client
+        "the last writing of offsets does not wait": _PUSH.line(
+            "PushEngine.close",
+            ", wait=True",
+            "",
+            "test_the_last_writing_of_a_push_consumer_waits_for_its_answer",
+        ),
+        "the last writing of a pull consumer does not wait": _PULL.line(
+            "PullEngine.close",
+            ", wait=True",
+            "",
+            "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[close]",
+        ),
+        "a commit does not wait": _PULL.line(
+            "PullEngine.commit",
+            ", wait=True",
+            "",
+            "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
+        ),
+        "an orderly queue is handed over before its offset is stored": _REBALANCE.line(
+            "Rebalancer._hand_over",
+            "wait=self._rules.locks",
+            "wait=False",
+            "test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset",
+        ),
+        "an answer that is to be waited for is not asked for": _CALLS.line(
+            "ConsumerCalls.store_offset",
+            "if wait:",
+            "if False:",
+            "test_an_offset_whose_answer_is_waited_for_is_no_one_way_request",
+        ),
+        "a stored offset does not count": _OFFSETS.line(
+            "RemoteOffsetStore.stored",
+            "self.update(queue, offset, only_forward=False)",
+            "pass",
+            "test_what_is_stored_counts_from_when_it_is_asked_for",
+        ),
+        "a commit passes over what was put back": _QUEUE.line(
+            "ProcessQueue.commit",
+            "min(behind, self._offsets[0])",
+            "behind",
+            "test_what_is_put_back_before_others_that_are_done_holds_the_offset",
+        ),
+        "a queue that forgets its messages keeps those that were taken": _QUEUE.line(
+            "ProcessQueue.clear",
+            "self._taken.clear()",
+            "pass",
+            "test_a_queue_that_forgets_its_messages_commits_nothing_of_them",
+        ),
+        "a message that comes again is overdue at once": _QUEUE.line(
+            "ProcessQueue.remove",
+            "self._started_ms.pop(message.queue_offset, None)",
+            "pass",
+            "test_a_message_that_is_done_and_comes_again_is_not_overdue_before_a_listener_has_it",
+        ),
+        "a queue that nobody pulls is kept": _QUEUE.line(
+            "ProcessQueue.is_pull_expired",
+            "now_ms - self.last_pull_ms > PULL_IDLE_LIMIT_MS",
+            "False",
+            "test_a_queue_that_was_not_pulled_for_two_minutes_is_given_up",
+        ),
+        "a message that failed here is sent back without its count": _LISTENING.line(
+            "ConcurrentService._fail",
+            "call.process_queue.replace(left)",
+            "pass",
+            "test_a_message_that_failed_here_before_it_was_too_long_in_work_is_sent_back_with_its_count",
+        ),
+        "a consumer is closed while it gives a failed message away": _CLOSED.line(
+            "ConcurrentService.close",
+            "if self._failing:",
+            "if False:",
+            "test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed[concurrent]",
+        ),
+        "an orderly consumer is closed while it gives a failed message away": _CLOSED_ORDERLY.line(
+            "OrderlyService.close",
+            "if self._serving:",
+            "if False:",
+            "test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed[orderly]",
+        ),
+        "a late listener counts in a queue that was handed over": _ORDERLY.line(
+            "OrderlyService._consume",
+            "status is None or process_queue.is_handed_over",
+            "status is None",
+            "test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_does_not_count",
+        ),
+        "a listener that was at work undoes a reset": _RESET.line(
+            "PushEngine.reset_offsets",
+            "self._offsets.freeze(queue, offsets[queue])",
+            "self._offsets.update(queue, offsets[queue], only_forward=False)",
+            "test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset",
+        ),
+        # Broker
+        "a pull that parks does not look again": _PARKED.line(
+            "PullHandler._park",
+            "if maximum > found.max_offset:",
+            "if False:",
+            "test_a_message_that_comes_between_the_look_and_the_parking_wakes_the_pull",
+        ),
+        "a deleted group keeps its pending reset": _GROUPS.line(
+            "GroupOffsets.forget_group",
+            "self._resets, ",
+            "",
+            "test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name",
+        ),
+        "a client that has connected again is forgotten with its old connection": _PRODUCERS.line(
+            "ProducerTable._left",
+            "get(client_id) is connection",
+            "get(client_id) is not None",
+            "test_a_producer_is_found_by_its_id_as_long_as_it_is_there",
+        ),
+        "a consumer keeps the id that its connection had before": _CONSUMERS.line(
+            "ConsumerTable.register",
+            "known is None or known.client_id != client.client_id",
+            "known is None",
+            "test_a_consumer_that_takes_another_id_on_its_connection_is_known_by_that",
+        ),
+        "what pulls say of a subscription is kept for ever": _CONSUMERS.line(
+            "ConsumerTable.expire",
+            "now_ms - sub.sub_version > self.subscription_expires_ms",
+            "False",
+            "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_after_its_version",
+        ),
+        "a deleted group's offsets are back after a restart": _OF_GROUPS.line(
+            "GroupOffsets.forget_group",
+            "self._is_changed = True",
+            "pass",
+            "test_everything_of_a_deleted_group_or_topic_is_forgotten_and_that_is_saved",
+        ),
+        "a reset that waits is gone with a restart": _OF_GROUPS.line(
+            "GroupOffsets.reset",
+            "self._offsets.setdefault((topic, group), {})[queue_id] = offset",
+            "pass",
+            "test_a_reset_counts_as_the_offset_and_waits_for_the_next_pull_of_its_queue_alone",
+        ),
+        "groups that were cloned move together": _OF_GROUPS.line(
+            "GroupOffsets.clone", "dict(found)", "found", "test_a_clone_is_a_groups_own_from_then_on"
+        ),
+        "a reset of one queue is one of all": _OF_GROUPS.line(
+            "GroupOffsets.has_reset",
+            "queue_id in self._resets.get((topic, group), {})",
+            "bool(self._resets.get((topic, group)))",
+            "test_a_reset_counts_as_the_offset_and_waits_for_the_next_pull_of_its_queue_alone",
+        ),
+        # Access
+        "dead letter topics are topics to who does not send": _ACCESS.line(
+            "_demand",
+            "if name.startswith(prefix):",
+            "if name.startswith(prefix) and (prefix == RETRY_PREFIX or Action.PUB in need.actions):",
+            "test_a_topic_of_a_group_is_the_groups_whatever_is_done_to_it",
+        ),
+    }
+)
+"""What is wrong → where, and who must see it."""
+
+
+@contextmanager
+def planted(line: Line) -> Iterator[None]:
+    """The fault, as long as the context lasts, wherever the function is known by its name. LookupError where its line is not there."""
+    module: Any = importlib.import_module(line.module)
+    owner_name, _, name = line.function.rpartition(".")
+    owner = getattr(module, owner_name) if owner_name else module
+    right = inspect.getattr_static(owner, name)
+    wrong = _compiled(line, module, name, right)
+    with ExitStack() as stack:
+        if owner is not module:
+            stack.enter_context(mock.patch.object(owner, name, wrong))
+        else:
+            for holder in [each for each in sys.modules.values() if getattr(each, "__dict__", {}).get(name) is right]:
+                stack.enter_context(mock.patch.object(holder, name, wrong))
+        yield
+
+
+def _compiled(line: Line, module: Any, name: str, right: Any) -> Any:
+    """In the names of its module, and decorated as it is."""
+    source = textwrap.dedent(inspect.getsource(right.fget if isinstance(right, property) else right))
+    if source.count(line.right) != 1:
+        raise LookupError(f"{line.module}.{line.function} has not one {line.right!r}")
+    made: dict[str, Any] = {}
+    text = source.replace(line.right, line.wrong)
+    exec(
+        compile(text, line.module, "exec", __future__.annotations.compiler_flag, dont_inherit=True), vars(module), made
+    )
+    return made[name]
