@@ -122,8 +122,9 @@ class RemotingServer:
         return listener
 
     async def close(self) -> None:
-        """Takes nothing new, answers what has come, says what is said, and hangs up.
+        """Takes and reads nothing new, answers what was read, says what is said, and hangs up.
 
+        It waits for requests that were read as long as any of them ends within five seconds.
         With `enableShutdownGracefully` clients are told to go away first, and have `shutdownWaitTimeSeconds` for it.
         """
         if self._settings.shuts_down_gracefully and not self._shared.is_going_away:
@@ -134,9 +135,10 @@ class RemotingServer:
             listener.close()
         self._listeners.clear()
         self._arrivals.close()
-        end = self._loop.time() + _END_SECONDS
-        while self._is_answering and self._loop.time() < end:
-            await asyncio.sleep(0.01)
+        self._shared.is_ending = True
+        for channel in list(self._shared.channels):
+            channel.go_on()
+        await self._answer_what_was_read()
         for pool in self._pools:
             pool.close()
         self._sweeping.cancel()
@@ -145,9 +147,17 @@ class RemotingServer:
             channel.close("the server shuts down")
         await asyncio.sleep(0)
 
+    async def _answer_what_was_read(self) -> None:
+        ended, end = self._shared.ended_count, self._loop.time() + _END_SECONDS
+        while self._is_answering and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+            if self._shared.ended_count != ended:
+                ended, end = self._shared.ended_count, self._loop.time() + _END_SECONDS
+
     @property
     def _is_answering(self) -> bool:
-        return any(pool.is_busy for pool in self._pools) or self._shared.unsettled.count > 0
+        shared = self._shared
+        return shared.request_count > 0 or bool(shared.behind) or any(pool.is_busy for pool in self._pools)
 
     # Connections.
 
