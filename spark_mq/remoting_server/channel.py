@@ -49,7 +49,7 @@ from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
-from spark_mq.remoting_server.unwritten import Unwritten
+from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
@@ -80,6 +80,7 @@ class Channel(asyncio.BufferedProtocol):
         self._connection: Connection[Future[RemotingCommand]] = Connection(shared.frame_limits)
         self._transport: asyncio.Transport | None = None
         self._unsent: list[Body] = []
+        self._unsent_bytes = 0
         self._read: deque[RemotingCommand] = deque()  # requests that wait here for room elsewhere
         self._left_bytes = 0  # of a piece that its connection has left behind
         self._is_outlived = False  # by its requests
@@ -150,7 +151,7 @@ class Channel(asyncio.BufferedProtocol):
     @property
     def _may_begin(self) -> bool:
         peer, is_ending = self.peer, self._shared.is_ending
-        is_heard_out = peer.is_writable or not peer.is_open or is_ending
+        is_heard_out = not peer.is_open or is_ending or (peer.is_writable and self._unsent_bytes <= LITTLE_BYTES)
         return is_heard_out and self._unanswered < _UNANSWERED_MOST and self._unanswered_bytes <= _UNANSWERED_BYTES_MOST
 
     def take_turn(self) -> None:
@@ -359,6 +360,7 @@ class Channel(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._unsent += pieces
         size = sum(map(len, pieces))
+        self._unsent_bytes += size
         self._counted_bytes += size
         self.unwritten.change(size)
 
@@ -366,7 +368,7 @@ class Channel(asyncio.BufferedProtocol):
         """What the system has taken does not count any more."""
         if self._transport is None or not self.peer.is_open:
             return
-        size = self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+        size = self._transport.get_write_buffer_size() + self._unsent_bytes
         self.unwritten.change(size - self._counted_bytes)
         self._counted_bytes = size
 
@@ -375,7 +377,9 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.writelines(self._unsent)
             self._used_at = self._loop.time()
         self._unsent = []
+        self._unsent_bytes = 0
         self._count_unwritten()
+        self.go_on()
 
     # Reading, and when it ends.
 
