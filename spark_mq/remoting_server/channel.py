@@ -172,10 +172,11 @@ class Channel(asyncio.BufferedProtocol):
                         event.waiter.set_result(event.command)
                 elif isinstance(event, Broken):
                     broken = event
-        while self._read and self._receive(self._read[0]):
+        while self._read and self._may_begin:
+            if not self._receive(self._read[0]):
+                self._looking = self._looking or self._loop.call_later(_LOOK_SECONDS, self._look_again)
+                break
             self._read.popleft()
-        if self._read and self._looking is None:
-            self._looking = self._loop.call_later(_LOOK_SECONDS, self._look_again)
         if broken is not None:
             self.close(broken.error.describe())
         self.go_on()

@@ -14,7 +14,6 @@ import org.apache.rocketmq.common.message.*;
 public class Leaving {
   public static void main(String[] a) throws Exception {
     System.setProperty("rocketmq.client.rebalance.waitInterval", "200"); System.setProperty("rocketmq.client.rebalance.minInterval", "200");
-    System.setProperty("rocketmq.client.rebalance.lockInterval", "500");
     Map<String, String> opt = new HashMap<>();
     for (int i = 1; i < a.length; i++) { int e = a[i].indexOf('='); opt.put(a[i].substring(0, e), a[i].substring(e + 1)); }
     TransactionSide.out = new OutputStreamWriter(new FileOutputStream(a[0]), StandardCharsets.UTF_8);
@@ -40,8 +39,9 @@ public class Leaving {
         }
         return ConsumeOrderlyStatus.SUCCESS;
       });
-      consumer.start();
+      consumer.start(); long startedAt = System.nanoTime();
       boolean isWhole = fresh.await(60, TimeUnit.SECONDS);
+      Thread.sleep(Math.max(0, 1_500 - (System.nanoTime() - startedAt) / 1_000_000)); // after a second the client asks once for all its locks again, also while it shuts down
       consumer.shutdown();
       TransactionSide.write("type", "round", "round", number, "whole", isWhole, "back", back.size());
     }
