@@ -208,11 +208,15 @@ class RequestPool:
             self._running.append(None)  # before anything is taken: a server that ends asks whether all is answered
             if self.settings.together > 1:
                 self._run_together()
-            elif (task := self._taken()) is not None:
-                self._run(task)
+            else:
+                self._run_one()
             self._running.pop()
             if self._is_closed and not self._queue:
                 return
+
+    def _run_one(self) -> None:
+        if (task := self._taken()) is not None:
+            self._run(task)
 
     def _run_together(self) -> None:
         """Those that wait, and then what they have left for later. While one thread takes requests, none is woken for new ones."""

@@ -21,6 +21,7 @@ _TURN_SECONDS = 0.005
 _PIECE_BYTES = 256 << 10
 _SMALL_PIECE_BYTES = 16 << 10
 _PIECES_MOST = 64
+_BURST_BYTES = 16 << 20
 
 
 class Turns:
@@ -66,6 +67,7 @@ class Shared:
         """Nothing more is read."""
         self._piece = memoryview(bytearray(_PIECE_BYTES))
         self.unwritten = UnwrittenOfAll()
+        self._most_bytes = 0  # of requests and unfinished frames together
         self.ended_count = 0
         """How many requests have ended."""
         self.request_count = 0
@@ -83,6 +85,14 @@ class Shared:
         is_little = len(self.behind) >= _PIECES_MOST and size < 0
         return self._piece[:_SMALL_PIECE_BYTES] if is_little else self._piece
 
+    def is_over_a_burst(self) -> bool:
+        """Whether much was held in memory since this was asked before, and little is now."""
+        held = self._request_bytes + self._unfinished_bytes
+        if self._most_bytes < _BURST_BYTES or held > _BURST_BYTES // 4:
+            return False
+        self._most_bytes = held
+        return True
+
     def has_room(self, size: int) -> bool:
         """Whether a request of that size may wait or run beside the others."""
         return self._request_bytes + size <= self.settings.requests_bytes_most
@@ -91,6 +101,7 @@ class Shared:
         """A request waits, or runs."""
         self._request_bytes += size
         self.request_count += 1
+        self._most_bytes = max(self._most_bytes, self._request_bytes + self._unfinished_bytes)
 
     def end(self, size: int) -> None:
         """It is answered, or refused."""
@@ -101,4 +112,5 @@ class Shared:
     def count_unfinished(self, change: int) -> bool:
         """A frame that has begun has grown, or ended; what a connection leaves counts, too. False: they are too much together."""
         self._unfinished_bytes += change
+        self._most_bytes = max(self._most_bytes, self._request_bytes + self._unfinished_bytes)
         return change <= 0 or self._unfinished_bytes <= self.settings.unfinished_bytes_most
