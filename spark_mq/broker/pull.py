@@ -198,7 +198,7 @@ class PullHandler:
             self._parts.steady(),
             timeout_ms,
             pull.wanted.tags_codes,
-            _size_bytes(asked.command),
+            asked.command.size_bytes,
         )
         parts = self._parts
         with parts.held_lock:
@@ -320,8 +320,3 @@ class PullHandler:
         if is_active and not is_known and name not in _PULLING_GROUPS and not is_system_group(name):
             remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice(remark))
-
-
-def _size_bytes(command: RemotingCommand) -> int:
-    fields = command.ext_fields or {}
-    return len(command.body) + sum(len(name) + len(value) for name, value in fields.items())

@@ -383,8 +383,9 @@ class RunningBroker:
                 self._submit_again(event, peer)
 
     def _submit_again(self, again: RunAgain, peer: Peer) -> None:
-        def refuse(remark: str) -> None:
+        def refuse(remark: str) -> bool:
             peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, remark))
+            return True  # it is asked again, as any pull
 
         pool = self._pools[REQUEST_TABLE[again.command.code].pool]
         if not pool.submit(partial(self._run_again, again, peer), refuse):

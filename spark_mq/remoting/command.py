@@ -11,6 +11,7 @@ from spark_mq.remoting.codes import LanguageCode, ProtocolVersion
 Body: TypeAlias = bytes | memoryview
 """A read-only view, or bytes. Both compare and have a length; a view lives on what was received."""
 
+_VALUE_BYTES = 256
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 CREDENTIALS = frozenset({"AccessKey", "Signature", "SecurityToken"})
@@ -59,6 +60,12 @@ class RemotingCommand(NamedTuple):
     def is_oneway(self) -> bool:
         """Whether it is a request that nobody answers, not even with an error."""
         return bool(self.flag & ONEWAY_FLAG)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds in memory, about."""
+        texts = [] if self.ext_fields is None else [*self.ext_fields, *self.ext_fields.values()]
+        return _VALUE_BYTES + len(self.body) + len(self.remark or "") + sum(map(len, texts))
 
 
 def make_request(

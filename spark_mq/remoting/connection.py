@@ -86,6 +86,11 @@ class Connection(Generic[T]):
         """How much of an unfinished frame has come."""
         return self._reader.pending_bytes
 
+    @property
+    def unread_bytes(self) -> int:
+        """How much has come that `feed` has not looked at, because it gave as many events as it was to give."""
+        return self._reader.unread_bytes
+
     def send_request(self, request: RemotingCommand, waiter: T) -> SentRequest:
         """Gives the request the next free number and remembers who waits. Its own `opaque` does not count.
 
@@ -107,11 +112,17 @@ class Connection(Generic[T]):
         self._check_open()
         return encode_frame(response, self._limits)
 
-    def feed(self, data: Buffer) -> list[Event[T]]:
-        """What the peer says with these bytes and those before; nothing after Broken or `close`."""
-        if self._closed_because is not None or self._is_broken:
+    def feed(self, data: Buffer, most: int | None = None) -> list[Event[T]]:
+        """What the peer says with these bytes and those before; nothing after Broken.
+
+        With `most` no more frames are read than that; what follows them stays unread until the next call, which may be fed nothing.
+        After `close` only what was unread then is read.
+        """
+        if self._is_broken or (self._closed_because is not None and (data or not self.unread_bytes)):
             return []
-        events: list[Event[T]] = [self._event(command) for command in self._reader.feed(data)]
+        events: list[Event[T]] = [self._event(command) for command in self._reader.feed(data, most)]
+        if self._closed_because is not None:
+            self._reader.forget_pending()
         if self._reader.error is not None:
             self._is_broken = True
             events.append(Broken(self._reader.error))
@@ -128,10 +139,14 @@ class Connection(Generic[T]):
         """
         if self._closed_because is None:
             self._closed_because = reason
-            self._reader = FrameReader(self._limits)
+            self._reader.forget_pending()
         waiters = list(self._waiting.values())
         self._waiting.clear()
         return waiters
+
+    def drop_unread(self) -> None:
+        """Lets go of what has come, and was not looked at."""
+        self._reader = FrameReader(self._limits)
 
     def _event(self, command: RemotingCommand) -> Event[T]:
         if not command.is_response:

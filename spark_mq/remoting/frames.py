@@ -76,14 +76,16 @@ def decode_frame(frame: Buffer, limits: FrameLimits = DEFAULT_LIMITS) -> Remotin
 class FrameReader:
     """Bytes in, in pieces of any size; commands out, as soon as they are whole.
 
-    Takes time and memory in proportion to what it is fed. A body above 4 KiB is a read-only view of the piece that it came in, or
-    of what was gathered for its frame, so it is copied at most once; lesser ones are bytes. Not for several threads at once.
+    Takes time and memory in proportion to what it is fed. A body above 4 KiB that is most of the piece that it came in, or that was
+    gathered from several, is a read-only view, so it is copied at most once; others are bytes, and keep no piece in memory. Not for
+    several threads at once.
     """
 
     def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._pending = bytearray()  # the beginning of a frame that has not come to its end
         self._wanted = 4  # how many bytes the pending frame needs before more can be said of it
+        self._unread = memoryview(b"")  # what was fed and not looked at; nothing is pending then
         self._position = 0  # of the pending frame within all that was fed
         self.error: FrameError | None = None
         """What ended the reading: a bad frame. What is fed after it is dropped; the commands before it were given."""
@@ -93,31 +95,47 @@ class FrameReader:
         """How much of an unfinished frame is there."""
         return len(self._pending)
 
-    def feed(self, data: Buffer) -> list[RemotingCommand]:
+    @property
+    def unread_bytes(self) -> int:
+        """How much was fed and not looked at, because `feed` gave as many commands as it was to give."""
+        return len(self._unread)
+
+    def forget_pending(self) -> None:
+        """Lets go of an unfinished frame; what is unread stays."""
+        self._pending = bytearray()
+        self._wanted = 4
+
+    def feed(self, data: Buffer, most: int | None = None) -> list[RemotingCommand]:
         """The commands that end within these bytes, in their order. `data` may be reused afterwards unless it is bytes.
 
+        With `most` they are no more than that, and what follows them stays unread until the next call, which may be fed nothing.
         Raises nothing: look at `error` afterwards.
         """
         commands: list[RemotingCommand] = []
         if self.error is not None:
             return commands
+        view, is_kept = memoryview(data), isinstance(data, bytes)
+        if self._unread:
+            view, is_kept = (memoryview(bytes(self._unread) + data) if data else self._unread), True
+            self._unread = memoryview(b"")
         try:
-            self._read(data, commands)
+            self._read(view, commands, most, is_kept=is_kept)
         except FrameError as error:
             self.error = error
             self._pending = bytearray()
         return commands
 
-    def _read(self, data: Buffer, commands: list[RemotingCommand]) -> None:
-        view = memoryview(data)
+    def _read(self, view: memoryview, commands: list[RemotingCommand], most: int | None, *, is_kept: bool) -> None:
         start = self._finish_pending(view, commands) if self._pending else 0
-        if not isinstance(data, bytes):  # bodies are views, and what was handed in may change
+        if not is_kept:  # bodies are views, and what was handed in may change
             view, start = memoryview(bytes(view[start:])), 0
         end = len(view)
-        while (size := self._frame_size(view, start, end)) and start + size <= end:
+        while len(commands) != most and (size := self._frame_size(view, start, end)) and start + size <= end:
             commands.append(self._decode(view, start, size))
             start += size
-        if start < end:
+        if len(commands) == most:
+            self._unread = view[start:] if start < end else memoryview(b"")
+        elif start < end:
             self._pending += view[start:]
             self._wanted = size or (8 if end - start >= 4 else 4)
 
@@ -167,7 +185,7 @@ class FrameReader:
         body_start = start + 8 + (word & _HEADER_BYTES_MOST)
         encoding = HeaderEncoding(word >> 24)
         body: Body = data[body_start : start + size]
-        if len(body) <= _COPIED_BODY_BYTES:
+        if len(body) <= _COPIED_BODY_BYTES or 2 * len(body) < len(data):
             body = bytes(body)
         command = _DECODERS[encoding](bytes(data[start + 8 : body_start]), body, self._position)
         self._position += size

@@ -23,13 +23,13 @@ class Arrivals:
         self._tls = tls
         self._idle_seconds = idle_seconds
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._tasks: dict[asyncio.Task[None], asyncio.Protocol] = {}
+        self._tasks: dict[asyncio.Task[None], asyncio.BaseProtocol] = {}
 
-    def count_besides(self, connected: Container[asyncio.Protocol]) -> int:
+    def count_besides(self, connected: Container[asyncio.BaseProtocol]) -> int:
         """How many sockets are none of these connections yet."""
         return len(self._silent) + sum(protocol not in connected for protocol in self._tasks.values())
 
-    def take(self, sock: socket.socket, made: Callable[[], asyncio.Protocol]) -> None:
+    def take(self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol]) -> None:
         """A socket that was accepted, non-blocking."""
         if not self._tls.is_spoken and not self._tls.is_enforced:
             self._connect(sock, made, None)
@@ -45,7 +45,7 @@ class Arrivals:
         for task in self._tasks:
             task.cancel()
 
-    def _look(self, sock: socket.socket, made: Callable[[], asyncio.Protocol]) -> None:
+    def _look(self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol]) -> None:
         try:
             first = sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -67,13 +67,15 @@ class Arrivals:
             self._loop.remove_reader(sock)
         sock.close()
 
-    def _connect(self, sock: socket.socket, made: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
+    def _connect(
+        self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
+    ) -> None:
         protocol = made()
         task = self._loop.create_task(self._connected(sock, protocol, tls))
         self._tasks[task] = protocol
         task.add_done_callback(self._tasks.pop)
 
-    async def _connected(self, sock: socket.socket, protocol: asyncio.Protocol, tls: ssl.SSLContext | None) -> None:
+    async def _connected(self, sock: socket.socket, protocol: asyncio.BaseProtocol, tls: ssl.SSLContext | None) -> None:
         try:
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: protocol, sock)

@@ -1,8 +1,23 @@
 """One connection, as the event loop sees it: bytes in, requests to their pools, answers out.
 
-Nothing is read while the peer does not take what it is sent, or while too much of what it has sent waits to be answered. What it has
-sent before is refused, not answered, while too much waits to be written (`unwritten.py`). What is said within one turn of the loop
-leaves in one write.
+    socket ─▶ one piece ─▶ a few requests a turn (`shared.Turns`) ─▶ pools ─▶ answers, in one write a turn
+
+**A share.** A piece holds 256 KiB at most. Of it a few requests begin at a time, so that none waits for all that another connection
+has sent; the next piece is read when all have begun. None begins while the peer does not take what it is sent, or while 1,024 requests
+or 32 MiB of it wait or run: what it sends then waits in its socket, and its sender with it. What has begun is refused, not answered,
+while too much waits to be written (`unwritten.py`). Departure: Java reads all that comes.
+
+**What was read is done**, whatever becomes of the connection and of the answer: a client may send and hang up. After the connection's
+end the rest of its last piece has its turns as ever. If the connection breaks under an answer, one more piece is read of what the
+system has received (not of TLS). This is bounded by:
+
+- memory: the rest of a piece, of connections that have ended together `serverMaxUnfinishedBytes`; what goes beyond it is dropped, and
+  the log says so. Requests that wait or run count into `serverMaxRequestBytes` as any.
+- refusals: a full queue, a rejecting processor, fast failure and GO_AWAY refuse only those who hear of it. A request that is one-way,
+  or whose peer has gone, is taken: where a queue or memory is full it waits in its piece. Departure: Java drops those.
+- the server's end (`RemotingServer.close`), which reads nothing more and waits for what was read.
+
+`on_close` hears of the connection at its end, and again when the last of these requests is done, which may have noted its peer anew.
 
 Java: NettyRemotingAbstract.processRequestCommand, NettyServerHandler, NettyConnectManageHandler.
 """
@@ -11,9 +26,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from spark_mq.remoting import (
     Answer,
@@ -31,19 +49,23 @@ from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
-from spark_mq.remoting_server.unwritten import Unwritten
+from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
 GOING_AWAY = "please go away"
+_UNANSWERED_MOST = 1_024
 _UNANSWERED_BYTES_MOST = 1 << 25
+_SHARE = 16
+"""Requests of a connection's turn."""
+_LOOK_SECONDS = 0.01
 _WRITE_BYTES = 1 << 16
 _PROGRESS_BYTES = 4_096
 _LAST_SECONDS = 1
 _LOG = logging.getLogger(__name__)
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.BufferedProtocol):
     """Everything runs on the loop's thread, but for `peer`."""
 
     def __init__(self, shared: Shared, processors: Processors) -> None:
@@ -58,7 +80,14 @@ class Channel(asyncio.Protocol):
         self._connection: Connection[Future[RemotingCommand]] = Connection(shared.frame_limits)
         self._transport: asyncio.Transport | None = None
         self._unsent: list[Body] = []
-        self._unanswered_bytes = 0  # of requests that wait or run
+        self._unsent_bytes = 0
+        self._read: deque[RemotingCommand] = deque()  # requests that wait here for room elsewhere
+        self._left_bytes = 0  # of a piece that its connection has left behind
+        self._is_outlived = False  # by its requests
+        self._looking: asyncio.TimerHandle | None = None  # for room
+        self._buffer = memoryview(b"")
+        self._unanswered = 0  # requests that wait or run
+        self._unanswered_bytes = 0
         self._unfinished_bytes = 0  # of a frame that has begun
         self._is_paused = False
         self._used_at = self._loop.time()
@@ -79,70 +108,151 @@ class Channel(asyncio.Protocol):
         self.peer.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._shared.channels.add(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._buffer = self._shared.piece(sizehint)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._used_at = self._loop.time()
-        for event in self._connection.feed(data):
-            if isinstance(event, Request):
-                self._receive(event.command)
-            elif isinstance(event, Answer):
-                if not event.waiter.done():
-                    event.waiter.set_result(event.command)
-            elif isinstance(event, Broken):
-                self.close(event.error.describe())
-                return
-        self._count_unfinished(len(data))
+        self._take_some(self._buffer[:nbytes])
+        if self.peer.is_open:
+            self._count_unfinished(nbytes)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish("the peer hung up" if exc is None else f"the connection broke: {exc}")
+        if exc is None:
+            self._finish("the peer hung up")
+        else:
+            self._finish(f"the connection broke: {exc}", self._last_piece())
 
     def pause_writing(self) -> None:
         self.peer.is_writable = False
-        self._read_or_pause()
+        self.go_on()
 
     def resume_writing(self) -> None:
         self.peer.is_writable = True
         self._count_unwritten()
+        self.go_on()
+
+    # What was read, a few requests a turn.
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something was read that has not begun."""
+        return bool(self._read) or self._connection.unread_bytes > 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was read is answered, or was answered to nobody."""
+        return not self._unanswered and not self.has_more
+
+    @property
+    def _may_begin(self) -> bool:
+        peer, is_ending = self.peer, self._shared.is_ending
+        is_heard_out = not peer.is_open or is_ending or (peer.is_writable and self._unsent_bytes <= LITTLE_BYTES)
+        return is_heard_out and self._unanswered < _UNANSWERED_MOST and self._unanswered_bytes <= _UNANSWERED_BYTES_MOST
+
+    def take_turn(self) -> None:
+        """Begins a few of the requests that were read."""
+        if self._may_begin:
+            self._take_some(b"")
+        else:
+            self.go_on()
+
+    def _take_some(self, data: bytes | memoryview) -> None:
+        broken: Broken | None = None
+        if not self._read or data:
+            for event in self._connection.feed(data, _SHARE):
+                if isinstance(event, Request):
+                    self._read.append(event.command)
+                elif isinstance(event, Answer):
+                    if not event.waiter.done():
+                        event.waiter.set_result(event.command)
+                elif isinstance(event, Broken):
+                    broken = event
+        while self._read and self._may_begin:
+            if not self._receive(self._read[0]):
+                self._looking = self._looking or self._loop.call_later(_LOOK_SECONDS, self._look_again)
+                break
+            self._read.popleft()
+        if broken is not None:
+            self.close(broken.error.describe())
+        self.go_on()
+
+    def _look_again(self) -> None:
+        """Whether there is room for what waits here."""
+        self._looking = None
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What is left has its turn as soon as it may; the next piece is read when nothing is."""
+        if not self.has_more:
+            self._shared.behind.discard(self)
+        else:
+            self._shared.behind.add(self)
+            if self._looking is None and self._may_begin:
+                self._shared.turns.add(self)
         self._read_or_pause()
+        if self._is_outlived and self.is_done:
+            self._is_outlived = False
+            self._give_left_bytes()
+            self._shared.on_close(self.peer)
+
+    def _last_piece(self) -> bytes:
+        """The connection broke, perhaps because an answer met nobody: what had come before is still in the system."""
+        transport = self._transport
+        if self.peer.is_open and transport is not None and transport.get_extra_info("sslcontext") is None:
+            with suppress(OSError):
+                return os.read(transport.get_extra_info("socket").fileno(), len(self._shared.piece()))
+        return b""
 
     # Requests.
 
-    def _receive(self, command: RemotingCommand) -> None:
+    def _is_heard(self, command: RemotingCommand) -> bool:
+        """Whether anybody hears its answer."""
+        return not command.is_oneway and self.peer.is_open
+
+    def _receive(self, command: RemotingCommand) -> bool:
+        """Whether it has begun, or was refused; False: nobody would hear that it was, and there is no room."""
         peer = self.peer
         peer.language, peer.version = command.language, command.version
         processor = self._processors.find(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported"
             self.respond(command, make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
-        elif self._shared.is_going_away and command.version > ProtocolVersion.V5_3_1:
+            return True
+        is_heard = self._is_heard(command)
+        if is_heard and self._shared.is_going_away and command.version > ProtocolVersion.V5_3_1:
             self.respond(command, make_response(command, ResponseCode.GO_AWAY, GOING_AWAY))
-        elif processor.rejects():
+        elif is_heard and processor.rejects():
             self._refuse(command, REJECTED)
-        else:
-            self._submit(command, processor)
+        elif not self._submit(command, processor):
+            if not is_heard and not processor.pool.is_closed:
+                return False
+            self._refuse(command, OVERLOADED)
+        return True
 
-    def _submit(self, command: RemotingCommand, processor: Processor) -> None:
-        size = len(command.body) + 256
-        is_taken = self._shared.take_bytes(size) and processor.pool.submit(
+    def _submit(self, command: RemotingCommand, processor: Processor) -> bool:
+        size = command.size_bytes
+        is_taken = self._shared.has_room(size) and processor.pool.submit(
             lambda: self._answer(command, processor, size), lambda remark: self._refuse_late(command, remark, size)
         )
         if is_taken:
+            self._shared.begin(size)
+            self._unanswered += 1
             self._unanswered_bytes += size
-            self._read_or_pause()
-        else:
-            self._shared.give_bytes(size)
-            self._refuse(command, OVERLOADED)
+        return is_taken
 
     def _answer(self, command: RemotingCommand, processor: Processor, size: int) -> None:
         """On the thread of the pool."""
         peer = self.peer
 
         def answer() -> RemotingCommand | Later | None:
-            if peer.is_full and not command.is_oneway:
+            if peer.is_full and self._is_heard(command):
                 return make_response(command, ResponseCode.SYSTEM_BUSY, OVERLOADED)
-            return processor.answer(command, peer) if peer.is_open else None
+            return processor.answer(command, peer)
 
         self._settle(command, processor.pool, size, answer)
 
@@ -174,9 +284,12 @@ class Channel(asyncio.Protocol):
         if later.settling is None or not self._shared.unsettled.hold(later.settling, settle):
             settle()
 
-    def _refuse_late(self, command: RemotingCommand, remark: str, size: int) -> None:
-        """On the thread that has found it too old."""
+    def _refuse_late(self, command: RemotingCommand, remark: str, size: int) -> bool:
+        """On the thread that has found it too old; whether anybody hears of it."""
+        if not self._is_heard(command):
+            return False
         self._done(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark), size)
+        return True
 
     def _refuse(self, command: RemotingCommand, remark: str) -> None:
         self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
@@ -195,11 +308,12 @@ class Channel(asyncio.Protocol):
         self.outbox.put(end)
 
     def _end(self, command: RemotingCommand, response: RemotingCommand | None, size: int) -> None:
-        self._shared.give_bytes(size)
+        self._shared.end(size)
+        self._unanswered -= 1
         self._unanswered_bytes -= size
         if response is not None:
             self.respond(command, response)
-        self._read_or_pause()
+        self.go_on()
 
     # What is said to the peer.
 
@@ -247,6 +361,7 @@ class Channel(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._unsent += pieces
         size = sum(map(len, pieces))
+        self._unsent_bytes += size
         self._counted_bytes += size
         self.unwritten.change(size)
 
@@ -254,7 +369,7 @@ class Channel(asyncio.Protocol):
         """What the system has taken does not count any more."""
         if self._transport is None or not self.peer.is_open:
             return
-        size = self._transport.get_write_buffer_size() + sum(map(len, self._unsent))
+        size = self._transport.get_write_buffer_size() + self._unsent_bytes
         self.unwritten.change(size - self._counted_bytes)
         self._counted_bytes = size
 
@@ -263,12 +378,15 @@ class Channel(asyncio.Protocol):
             self._transport.writelines(self._unsent)
             self._used_at = self._loop.time()
         self._unsent = []
+        self._unsent_bytes = 0
         self._count_unwritten()
+        self.go_on()
 
     # Reading, and when it ends.
 
     def _read_or_pause(self) -> None:
-        must_pause = not self.peer.is_writable or self._unanswered_bytes > _UNANSWERED_BYTES_MOST
+        is_asked = self._connection.waiting_count > 0  # a request of another may wait for its answer
+        must_pause = self.has_more or not self._may_begin or (self._shared.is_ending and not is_asked)
         if must_pause == self._is_paused or self._transport is None or self._transport.is_closing():
             return
         self._is_paused = must_pause
@@ -313,10 +431,12 @@ class Channel(asyncio.Protocol):
             self._transport.close()
             self._loop.call_later(_LAST_SECONDS, self._transport.abort)
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: str, last_piece: bytes = b"") -> None:
         if not self.peer.is_open:
             return
         self.peer.is_open = False
+        if last_piece:
+            self._take_some(last_piece)
         _LOG.debug("connection of %s ends: %s", self.peer.address, reason)
         for waiter in self._connection.close(reason):
             if not waiter.done():
@@ -326,4 +446,20 @@ class Channel(asyncio.Protocol):
         self.unwritten.change(-self._counted_bytes)
         self._counted_bytes = 0
         self._shared.channels.discard(self)
+        self._leave_the_rest()
         self._shared.on_close(self.peer)
+        self.go_on()
+
+    def _leave_the_rest(self) -> None:
+        """Requests that were read outlive their connection, as far as there is memory for them."""
+        self._left_bytes = self._connection.unread_bytes + sum(command.size_bytes for command in self._read)
+        if not self._shared.count_unfinished(self._left_bytes):
+            _LOG.error("%d bytes of requests of %s are dropped: too much is left of all", self._left_bytes, self.peer)
+            self._connection.drop_unread()
+            self._read.clear()
+            self._give_left_bytes()
+        self._is_outlived = not self.is_done
+
+    def _give_left_bytes(self) -> None:
+        self._shared.count_unfinished(-self._left_bytes)
+        self._left_bytes = 0

@@ -2,6 +2,7 @@
 
 A request that waited for longer than its pool's limit is refused when its turn comes, and while all threads are busy within ten
 milliseconds after the limit (Java: BrokerFastFailure.cleanExpiredRequest). One that finds the queue full is refused at once.
+Departure: a request whose refusal nobody would hear, as a one-way one, is run however late it is. Java drops it.
 
 A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between. So does one of
 whose requests most are done at once: to hand a request to a thread, and its answer back, costs more than many an answer does. A
@@ -44,10 +45,13 @@ class PoolSettings:
 
 
 class Task(NamedTuple):
-    """A request in a queue: what runs it, what refuses it with a remark, and when it came (time.monotonic)."""
+    """A request in a queue: what runs it, what refuses it with a remark, and when it came (time.monotonic).
+
+    `refuse` returns whether it did: where nobody would hear of it the request is to be run.
+    """
 
     run: Callable[[], None]
-    refuse: Callable[[str], None]
+    refuse: Callable[[str], bool]
     came_at: float
 
 
@@ -88,6 +92,11 @@ class RequestPool:
         """Whether something waits or runs."""
         return bool(self._queue) or bool(self._running)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_closed
+
     def head_wait_ms(self) -> int:
         """How long the first one has waited. Java: headSlowTimeMills."""
         try:
@@ -95,7 +104,7 @@ class RequestPool:
         except IndexError:
             return 0
 
-    def submit(self, run: Callable[[], None], refuse: Callable[[str], None]) -> bool:
+    def submit(self, run: Callable[[], None], refuse: Callable[[str], bool]) -> bool:
         """Takes a request; False where the queue is full or the pool closed."""
         if len(self._queue) >= self.settings.capacity or self._is_closed:
             return False
@@ -121,11 +130,18 @@ class RequestPool:
             later.append(call)
 
     def refuse_all(self, remark: Callable[[int, int], str]) -> int:
-        """Empties the queue: each gets the remark of its waiting time in ms and of the queue's size; how many they were."""
+        """Empties the queue: each gets the remark of its waiting time in ms and of the queue's size; how many they were.
+
+        Those that cannot be refused stay.
+        """
         count = 0
+        kept: list[Task] = []
         while (task := self._taken()) is not None:
-            task.refuse(remark(_age_ms(task), len(self._queue)))
-            count += 1
+            if task.refuse(remark(_age_ms(task), len(self._queue))):
+                count += 1
+            else:
+                kept.append(task)
+        self._put_back(kept)
         return count
 
     def close(self) -> None:
@@ -165,13 +181,14 @@ class RequestPool:
 
     def _clean(self) -> None:
         self._is_cleaning = False
+        kept: list[Task] = []
         while self.head_wait_ms() > (self.settings.wait_limit_ms or 0) and (task := self._taken()) is not None:
-            if _is_late(task, self.settings.wait_limit_ms):
-                self._refuse_late(task)
-            else:  # a thread has taken the late one meanwhile
-                self._queue.appendleft(task)
-                self._wake_for_rest()
+            is_late = _is_late(task, self.settings.wait_limit_ms)  # or a thread has taken the late one meanwhile
+            if not is_late or not self._refuse_late(task):
+                kept.append(task)
+            if not is_late:
                 break
+        self._put_back(kept)
         if self._queue:
             self._clean_soon()
 
@@ -191,11 +208,15 @@ class RequestPool:
             self._running.append(None)  # before anything is taken: a server that ends asks whether all is answered
             if self.settings.together > 1:
                 self._run_together()
-            elif (task := self._taken()) is not None:
-                self._run(task)
+            else:
+                self._run_one()
             self._running.pop()
             if self._is_closed and not self._queue:
                 return
+
+    def _run_one(self) -> None:
+        if (task := self._taken()) is not None:
+            self._run(task)
 
     def _run_together(self) -> None:
         """Those that wait, and then what they have left for later. While one thread takes requests, none is woken for new ones."""
@@ -226,6 +247,12 @@ class RequestPool:
             self._is_taking = self.settings.together > 1
             self._may_take.put(None)
 
+    def _put_back(self, tasks: list[Task]) -> None:
+        """At the head, in their order: threads that were woken for them may have found nothing."""
+        self._queue.extendleft(reversed(tasks))
+        for _ in tasks if self._threads else ():
+            self._wake_for_rest()
+
     def _taken(self) -> Task | None:
         try:
             return self._queue.popleft()
@@ -233,8 +260,7 @@ class RequestPool:
             return None
 
     def _run(self, task: Task) -> None:
-        if _is_late(task, self.settings.wait_limit_ms):
-            self._refuse_late(task)
+        if _is_late(task, self.settings.wait_limit_ms) and self._refuse_late(task):
             return
         self._running.append(None)
         try:
@@ -244,8 +270,8 @@ class RequestPool:
         finally:
             self._running.pop()
 
-    def _refuse_late(self, task: Task) -> None:
-        task.refuse(busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), len(self._queue)))
+    def _refuse_late(self, task: Task) -> bool:
+        return task.refuse(busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), len(self._queue)))
 
 
 def busy_remark(why: str, waited_ms: int, queue_size: int) -> str:

@@ -11,9 +11,11 @@ Several listeners may have processors of their own; connections, limits and sett
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import socket
+import threading
 from collections.abc import Callable
 
 from spark_mq.remoting_server.arrivals import Arrivals
@@ -125,8 +127,9 @@ class RemotingServer:
         return listener
 
     async def close(self) -> None:
-        """Takes nothing new, answers what has come, says what is said, and hangs up.
+        """Takes and reads nothing new, answers what was read, says what is said, and hangs up.
 
+        It waits for requests that were read as long as any of them ends within five seconds.
         With `enableShutdownGracefully` clients are told to go away first, and have `shutdownWaitTimeSeconds` for it.
         """
         if self._settings.shuts_down_gracefully and not self._shared.is_going_away:
@@ -137,9 +140,10 @@ class RemotingServer:
             listener.close()
         self._listeners.clear()
         self._arrivals.close()
-        end = self._loop.time() + _END_SECONDS
-        while self._is_answering and self._loop.time() < end:
-            await asyncio.sleep(0.01)
+        self._shared.is_ending = True
+        for channel in list(self._shared.channels):
+            channel.go_on()
+        await self._answer_what_was_read()
         for pool in self._pools:
             pool.close()
         self._sweeping.cancel()
@@ -148,9 +152,17 @@ class RemotingServer:
             channel.close("the server shuts down")
         await asyncio.sleep(0)
 
+    async def _answer_what_was_read(self) -> None:
+        ended, end = self._shared.ended_count, self._loop.time() + _END_SECONDS
+        while self._is_answering and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+            if self._shared.ended_count != ended:
+                ended, end = self._shared.ended_count, self._loop.time() + _END_SECONDS
+
     @property
     def _is_answering(self) -> bool:
-        return any(pool.is_busy for pool in self._pools) or self._shared.unsettled.count > 0
+        shared = self._shared
+        return shared.request_count > 0 or bool(shared.behind) or any(pool.is_busy for pool in self._pools)
 
     # Connections.
 
@@ -190,7 +202,16 @@ class RemotingServer:
         now = self._loop.time()
         for channel in list(self._shared.channels):
             channel.close_if_idle(now, self._settings.idle_seconds)
+        if self._shared.is_over_a_burst():
+            threading.Thread(target=_give_memory_back, name="memory", daemon=True).start()
         self._sweeping = self._loop.call_later(self._sweep_seconds(), self._sweep)
 
     def _sweep_seconds(self) -> float:
         return min(_SWEEP_SECONDS, self._settings.idle_seconds / 4)
+
+
+def _give_memory_back() -> None:
+    """To the system: what glibc keeps of a burst's requests, whose heap shrinks by itself only from its end."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

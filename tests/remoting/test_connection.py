@@ -135,3 +135,15 @@ def test_captured_conversations_leave_nobody_waiting() -> None:
         assert events
         assert {type(event) for event in events} == {Answer}
         assert client.waiting_count == 0
+
+
+def test_what_was_unread_at_the_close_is_read_and_nothing_more() -> None:
+    connection: Connection[str] = Connection()
+    frames = [b"".join(encode_frame(make_request(number))) for number in range(5)]
+    assert len(connection.feed(b"".join(frames) + frames[0][:7], 2)) == 2
+    connection.close("gone")
+    assert connection.feed(frames[0]) == []
+    rest = connection.feed(b"", 2) + connection.feed(b"", 2)
+    assert [event.command.code for event in rest if isinstance(event, Request)] == [2, 3, 4]
+    assert (connection.unread_bytes, connection.pending_bytes, connection.feed(b"")) == (0, 0, [])
+    connection.drop_unread()

@@ -358,3 +358,34 @@ def test_a_header_is_read_as_fastjson_reads_it() -> None:
     assert (told.code, told.opaque, told.flag, told.version) == (34, -7, 0, 317)
     assert (told.language, told.remark, told.ext_fields) == (LanguageCode.GO, "12", {"a": "1", "b": "true"})
     assert decode_frame(frame(b'{"opaque":1,"language":99}')).language is LanguageCode.OTHER
+
+
+def test_a_reader_gives_so_many_commands_and_keeps_what_follows() -> None:
+    commands = [make_request(105, {"n": str(number)}, b"body")._replace(opaque=number) for number in range(10)]
+    data = b"".join(map(written, commands))
+    reader, shared = FrameReader(), bytearray(data + written(commands[0])[:9])
+    found = reader.feed(memoryview(shared), 3)
+    shared[:] = bytes(len(shared))  # it is reused
+    assert (len(found), reader.unread_bytes > 0, reader.pending_bytes) == (3, True, 0)
+    found += reader.feed(b"", 4)
+    assert (len(found), reader.pending_bytes) == (7, 0)
+    found += reader.feed(written(commands[0])[9:], 100)
+    assert [command.opaque for command in found] == [*range(10), 0]
+    assert (reader.unread_bytes, reader.pending_bytes, reader.error) == (0, 0, None)
+
+
+def test_what_is_no_frame_is_found_behind_the_commands_before_it() -> None:
+    reader = FrameReader()
+    assert len(reader.feed(written(make_request(1)) * 3 + b"\xff" * 4, 2)) == 2
+    assert reader.error is None
+    assert len(reader.feed(b"", 2)) == 1
+    assert reader.error is not None
+    assert (reader.unread_bytes, reader.feed(b"", 2)) == (0, [])
+
+
+def test_a_body_keeps_no_piece_in_memory_that_is_more_than_twice_its_size() -> None:
+    small = written(make_request(1, None, bytes(5_000)))
+    (first, *_) = FrameReader().feed(small + written(make_request(2)) * 1_000)
+    assert isinstance(first.body, bytes)
+    (alone,) = FrameReader().feed(small)
+    assert isinstance(alone.body, memoryview)

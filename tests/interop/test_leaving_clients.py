@@ -1,0 +1,126 @@
+"""Clients that leave as soon as they have said what they have to say: Apache's producer and orderly consumer, and plain sockets.
+
+SPARK_MQ_TEST_SERVERS=apache asks the same of Apache's broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import ClientError
+from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.settings import ClientSettings
+from spark_mq.client.topic_calls import NewTopic
+from spark_mq.remoting import RequestCode, encode_frame, make_request, write_header
+from spark_mq.remoting.consumer_headers import UpdateConsumerOffsetRequest
+from spark_mq.remoting.message_headers import SendMessageRequest
+from tests.support import own_servers
+from tests.support.java_broker import Oracle, RunningBroker, wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+QUEUES = 4
+SETTINGS = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+
+
+@pytest.fixture(scope="module")
+def servers(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    is_apaches = os.environ.get(own_servers.VARIABLE) == "apache"
+    return Oracle(tmp_path_factory.mktemp("leaving-"), is_ours=not is_apaches)
+
+
+@pytest.fixture(scope="module")
+def broker(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    store = tmp_path_factory.mktemp("store-") / "store"
+    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS) as running:
+        yield running
+
+
+def make_topic(broker: RunningBroker, topic: str) -> None:
+    with Admin(ClientSettings((broker.name_server,))) as admin:
+        admin.create_topic(NewTopic(topic, QUEUES, QUEUES), address=broker.address)
+
+        def has_route() -> bool:
+            with suppress(ClientError):
+                return len(admin.route(topic).publish_queues) == QUEUES
+            return False
+
+        wait_until(has_route, f"{topic} has a route")
+
+
+def await_stored(broker: RunningBroker, topic: str, count: int) -> None:
+    with PullConsumer(ClientSettings((broker.name_server,)), "lookers") as consumer:
+        queues = consumer.queues(topic)
+        wait_until(lambda: sum(map(consumer.end_offset, queues)) == count, f"{count} messages of {topic} are stored")
+
+
+def connected(broker: RunningBroker) -> socket.socket:
+    host, port = broker.address.split(":")
+    return socket.create_connection((host, int(port)), 30)
+
+
+def test_one_way_sends_of_connections_that_close_at_once_are_stored(broker: RunningBroker) -> None:
+    make_topic(broker, "LeftBySockets")
+    header = SendMessageRequest(
+        producer_group="G",
+        topic="LeftBySockets",
+        default_topic="TBW102",
+        default_topic_queue_count=QUEUES,
+        queue_id=0,
+        sys_flag=0,
+        born_time_ms=1_700_000_000_000,
+        flag=0,
+    )
+    send = make_request(RequestCode.SEND_MESSAGE, write_header(header), b"body", is_oneway=True)
+    frame = b"".join(map(bytes, encode_frame(send)))
+    socks = [connected(broker) for _ in range(20)]
+    for sock in socks:
+        sock.sendall(frame * 20)
+        sock.close()
+    await_stored(broker, "LeftBySockets", 400)
+
+
+def test_commits_that_are_answered_to_nobody_are_stored(broker: RunningBroker) -> None:
+    """As Go's client sends them: they are no one-way requests, and it does not wait."""
+    make_topic(broker, "LeftCommits")
+
+    def stored() -> set[int | None]:
+        with PullConsumer(ClientSettings((broker.name_server,)), "left") as consumer:
+            return {consumer.committed(queue) for queue in consumer.queues("LeftCommits")}
+
+    stored()  # the broker knows the group then
+    for offset in range(1, 6):
+        with connected(broker) as sock:
+            for queue_id in range(QUEUES):
+                header = UpdateConsumerOffsetRequest(
+                    consumer_group="left", topic="LeftCommits", queue_id=queue_id, commit_offset=offset
+                )
+                commit = make_request(RequestCode.UPDATE_CONSUMER_OFFSET, write_header(header))
+                sock.sendall(b"".join(map(bytes, encode_frame(commit))))
+        wait_until(lambda at=offset: stored() == {at}, f"commits of {offset} are stored")  # type: ignore[misc]
+
+
+def test_what_javas_producer_sends_one_way_before_it_shuts_down_is_stored(
+    servers: Oracle, broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(broker, "LeftByJava")
+    servers.java("Leaving", tmp_path / "out.jsonl", f"ns={broker.name_server}", "topic=LeftByJava")
+    await_stored(broker, "LeftByJava", 510)
+
+
+def test_no_orderly_consumer_goes_back_behind_one_that_has_shut_down(
+    servers: Oracle, broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(broker, "LeftInOrder")
+    arguments = f"ns={broker.name_server}", "topic=LeftInOrder", "group=orderly", "count=12", "rounds=4"
+    servers.java("Leaving", tmp_path / "out.jsonl", *arguments)
+    rounds = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+    assert [(each["whole"], each["back"]) for each in rounds] == [(True, 0)] * 4
