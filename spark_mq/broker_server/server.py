@@ -231,6 +231,10 @@ class RunningBroker:
             return str(failure)
         return None if self.following is None else self.following.follower.failure
 
+    def tell_name_servers(self) -> None:
+        """What it can do has changed: name servers hear of it now."""
+        self._registration.soon()
+
     def heed_term(self, told: Term) -> None:
         """What a controller says, where it changes no role."""
         if self.keeper is not None:
