@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import math
 from contextlib import suppress
-from dataclasses import replace
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from storage.errors import StorageError
 
 _LOOK_SECONDS = 0.2
-_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 10.0
+_LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
+_TRY_SECONDS = 2.0
+"""So often at least a disk is tried whose store has failed for the first time for long."""
 _QUIET_SECONDS = 60.0
-"""A store that fails again sooner rests longer before it is opened again."""
+"""A store that fails again sooner rests longer before it is opened: each opening recovers."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -41,8 +42,8 @@ class SupervisedBroker:
         """None = its store is away."""
         self.name, self.address = running.broker.parts.broker_name, running.broker.parts.address
         self._closing = asyncio.Event()
-        self._opened_at = self._loop.time()
-        self._rest_s = _FIRST_REST_SECONDS
+        self._opened_at = -math.inf
+        self._rest_s = _LEAST_REST_SECONDS
         self._task = asyncio.create_task(self._supervise())
 
     @classmethod
@@ -65,10 +66,12 @@ class SupervisedBroker:
 
     async def _open_again(self, failed: RunningBroker, failure: str) -> None:
         is_quiet = self._loop.time() - self._opened_at >= _QUIET_SECONDS
-        self._rest_s = _FIRST_REST_SECONDS if is_quiet else self._rest_s
+        least_s = self._rest_s = _LEAST_REST_SECONDS if is_quiet else min(self._rest_s * 2, _LONGEST_REST_SECONDS)
         failed.tell_name_servers()
         trouble: str | None = None
-        while not await self._rests():
+        rest_s = least_s
+        while not await self._closes_within(rest_s):
+            rest_s = max(least_s, min(rest_s * 2, _TRY_SECONDS))
             try:
                 if self.running is not None:
                     await asyncio.to_thread(_try_disk, failed)
@@ -80,23 +83,18 @@ class SupervisedBroker:
                     _LOG.warning("%s is not opened yet: %s", self._root, trouble)
                 continue
             self._opened_at = self._loop.time()
-            self.running.broker.parts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
+            self.running.note_reopened(failure)
             _LOG.warning("%s is open again, and takes messages", self._root)
             return
 
     async def _let_go(self, failed: RunningBroker) -> None:
         """Of all that holds the store. What operators have changed since the start holds from then on, too."""
-        self._configuration = replace(self._configuration, store=failed.broker.parts.config)
+        self._configuration = failed.configuration
         self.running = None
         try:
             await failed.close()
         except (StorageError, OSError) as error:
             _LOG.warning("%s: what was in memory is not saved: %s", self._root, error)
-
-    async def _rests(self) -> bool:
-        """Waits longer from time to time; whether it is closed meanwhile."""
-        rest_s, self._rest_s = self._rest_s, min(self._rest_s * 2, _LONGEST_REST_SECONDS)
-        return await self._closes_within(rest_s)
 
     async def _closes_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):

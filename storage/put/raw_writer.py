@@ -64,6 +64,15 @@ class RawWriter(ABC):
     @abstractmethod
     def _sync_records(self) -> None: ...
 
+    def reserve_raw(self, commitlog_offset: int, size_bytes: int) -> None:
+        """Room for bytes that `append_raw` will write, or StoreNotWritableError with nothing written."""
+        self._refuse_after_failure()
+        try:
+            self._log_writer.reserve_raw(commitlog_offset, size_bytes)
+        except OSError as error:
+            self.fail(error)
+            raise
+
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
         """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them. Raises OSError."""
         with self._failing():

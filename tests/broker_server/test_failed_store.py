@@ -12,7 +12,7 @@ import pytest
 from spark_mq.broker_server import controlled
 from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.controllers import Position
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.errors import BrokerUnreachableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
@@ -65,18 +65,23 @@ class Controller:
 class Running:
     """A broker in a role, with a store that fails when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
         self.failure: str | None = None
+        self.reopened_after: str | None = None
         self.is_closed = False
         self.trouble: Exception | None = None
 
     cannot_start: Exception | None = None
 
     @classmethod
-    async def start(cls, *_: object) -> Running:
+    async def start(cls, configuration: Configuration, *_: object) -> Running:
         if cls.cannot_start is not None:
             raise cls.cannot_start
-        return cls()
+        return cls(configuration)
+
+    def note_reopened(self, failure: str) -> None:
+        self.reopened_after = failure
 
     def position(self) -> Position:
         if self.trouble is not None:
@@ -133,6 +138,7 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
         broker._beat_once()
         assert not broker.role.is_master
         assert broker.running.failure is None
+        assert broker.running.reopened_after == "no space left on device"
         assert len(controller.beats) == 4
 
 
