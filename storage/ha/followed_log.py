@@ -109,9 +109,7 @@ class FollowedLog:
         taken, self._taken = self._taken, []
         for _, of_file in groupby(taken, lambda received: received.commitlog_offset // self.file_size_bytes):
             pieces = list(of_file)
-            data = b"".join(piece.body for piece in pieces)
-            writer.reserve_raw(pieces[0].commitlog_offset, len(data))
-            writer.append_raw(pieces[0].commitlog_offset, data)
+            writer.append_raw(pieces[0].commitlog_offset, b"".join(piece.body for piece in pieces))
 
     def _cut(self, writer: StoreWriter) -> None:
         self._taken.clear()

@@ -161,17 +161,18 @@ class CommitLogWriter:
 
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
         """Write bytes of another log, which lie in one file, behind this one's end; where this log is empty, at the start of a file.
+        Room for them is reserved.
 
         Raises StoreNotWritableError where another process changed the last file, OSError. Java: DefaultMessageStore.appendToCommitLog.
         """
-        if not self._log.files:
-            self.end = self.written_end = commitlog_offset
         assert commitlog_offset == self.end == self.written_end
         self._write(commitlog_offset, np.frombuffer(data, np.uint8))
         self.end = self.written_end = commitlog_offset + len(data)
 
     def reserve_raw(self, commitlog_offset: int, size_bytes: int) -> None:
         """As `reserve`, for bytes of another log that `append_raw` will write: they lie in one file."""
+        if not self._log.files:
+            self.end = self.written_end = commitlog_offset
         if self._reserved_from <= commitlog_offset and commitlog_offset + size_bytes <= self._reserved_end:
             return
         self._reserve_in_file(commitlog_offset, commitlog_offset + size_bytes, size_bytes)

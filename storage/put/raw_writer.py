@@ -64,17 +64,17 @@ class RawWriter(ABC):
     @abstractmethod
     def _sync_records(self) -> None: ...
 
-    def reserve_raw(self, commitlog_offset: int, size_bytes: int) -> None:
-        """Room for bytes that `append_raw` will write, or StoreNotWritableError with nothing written."""
+    def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
+        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them.
+
+        Raises StoreNotWritableError where there is no room, with nothing written: then it may be called again. OSError.
+        """
         self._refuse_after_failure()
         try:
-            self._log_writer.reserve_raw(commitlog_offset, size_bytes)
+            self._log_writer.reserve_raw(commitlog_offset, len(data))
         except OSError as error:
             self.fail(error)
             raise
-
-    def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
-        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them. Raises OSError."""
         with self._failing():
             self._log_writer.append_raw(commitlog_offset, data)
 
