@@ -40,7 +40,8 @@ class SupervisedBroker:
         self._root = configuration.process.store_path_root_dir
         self.running: RunningBroker | None = running
         """None = its store is away."""
-        self.name, self.address = running.broker.parts.broker_name, running.broker.parts.address
+        own = configuration.own_identity
+        self.name, self.address = configuration.broker_name, f"{own.broker_ip1}:{own.listen_port}"
         self._closing = asyncio.Event()
         self._opened_at = -math.inf
         self._rest_s = _LEAST_REST_SECONDS

@@ -69,6 +69,7 @@ class Running:
         self.configuration = configuration
         self.failure: str | None = None
         self.reopened_after: str | None = None
+        self.tells = 0
         self.is_closed = False
         self.trouble: Exception | None = None
 
@@ -79,6 +80,9 @@ class Running:
         if cls.cannot_start is not None:
             raise cls.cannot_start
         return cls(configuration)
+
+    def tell_name_servers(self) -> None:
+        self.tells += 1
 
     def note_reopened(self, failure: str) -> None:
         self.reopened_after = failure
