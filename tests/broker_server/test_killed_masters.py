@@ -28,6 +28,7 @@ class Sending:
         self.acknowledged: list[tuple[int, int, bytes]] = []
         """Queue, offset, body."""
         self.refusals = 0
+        """How many were not acknowledged."""
         self._settings = ClientSettings((name_server,), poll_name_server_interval_ms=300)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -45,6 +46,8 @@ class Sending:
                     continue
                 if sent.status.name == "SEND_OK":
                     self.acknowledged.append((sent.queue.queue_id, sent.queue_offset, body))
+                else:
+                    self.refusals += 1
 
     def await_more(self, count: int) -> None:
         end = len(self.acknowledged) + count
@@ -52,7 +55,7 @@ class Sending:
 
     def await_refusal(self) -> None:
         end = self.refusals + 1
-        wait_until(lambda: self.refusals >= end, "a message is refused", 90)
+        wait_until(lambda: self.refusals >= end, "a message is not acknowledged", 90)
 
     def __enter__(self) -> Sending:
         self._thread.start()
