@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
     with broker_of(tmp_path, controller, monkeypatch) as broker:
         broker._look()
         failed = broker.running
+        pull = replace(failed.configuration.store.pull, max_transfer_bytes_on_message_in_disk=1)
+        failed.configuration = replace(failed.configuration, store=replace(failed.configuration.store, pull=pull))
         broker._beat_once()
         assert broker.role.is_master
         assert len(controller.beats) == 2
@@ -143,6 +146,7 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
         assert not broker.role.is_master
         assert broker.running.failure is None
         assert broker.running.reopened_after == "no space left on device"
+        assert broker.running.configuration.store.pull is pull, "what operators have changed holds in every role"
         assert len(controller.beats) == 4
 
 

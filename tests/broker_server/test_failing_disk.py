@@ -76,8 +76,11 @@ def supervised_with(
 
 
 async def until(met: Callable[[], bool]) -> None:
-    while not met():
+    for _ in range(5_000):
+        if met():
+            return
         await asyncio.sleep(0.001)
+    raise AssertionError("it does not come to that")
 
 
 def test_a_broker_whose_store_has_failed_is_started_anew_when_its_disk_answers(

@@ -207,8 +207,8 @@ def test_any_write_or_sync_may_fail(tmp_path: Path, error: int, rewritten_at_byt
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, SHORT])
-@pytest.mark.parametrize("failures", [1, 5])
-def test_decisions_go_on_when_the_disk_does(tmp_path: Path, error: int, failures: int) -> None:
+@pytest.mark.parametrize(("failures", "rewritten_at_bytes"), [(1, 1 << 20), (1, 300), (5, 300)])
+def test_decisions_go_on_when_the_disk_does(tmp_path: Path, error: int, failures: int, rewritten_at_bytes: int) -> None:
     """What failed holds for nobody, also where its bytes stand there; what is decided later outlives a loss of power."""
     steps = frozenset({Step.WRITE} if error == SHORT else {Step.WRITE, Step.SYNC, Step.RENAME, Step.SYNC_DIRECTORY})
     number, is_met = 0, True
@@ -218,7 +218,7 @@ def test_decisions_go_on_when_the_disk_does(tmp_path: Path, error: int, failures
         root.mkdir()
         open_journal(str(root)).append(LIFE[0])
         files = FailingFileSystem(str(root), seed=number)
-        journal = open_journal(str(root), files)
+        journal = open_journal(str(root), files, rewritten_at_bytes=rewritten_at_bytes)
         files.fault, files.counted = Fault(steps, error, number, for_good=True), 0
         for count in range(6):
             if len(files.met) >= failures or count == 5:
