@@ -132,7 +132,7 @@ def test_a_broker_that_cannot_save_at_its_end_lets_go_of_all_files(store: Messag
     with PutService(store, starts_duties=False) as service:
         broker = Broker(service, clock=lambda: NOW_MS)
         with (
-            mock.patch.object(ServedStore, "close", lambda _: closed.append("reads")),
+            mock.patch.object(ServedStore, "close", side_effect=lambda: closed.append("reads")),
             mock.patch.object(broker, "save_offsets", side_effect=OSError(5, "Input/output error")),
             pytest.raises(OSError, match="Input/output"),
         ):
