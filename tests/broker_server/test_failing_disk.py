@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,3 +352,34 @@ def retried(options: Any) -> bool:
     except (SparkMqError, OSError):
         return False
     return True
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_broker_on_a_full_tmpfs_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """The kernel's own errors, in log, queues and tables."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.strip()}")
+    settings = f"{SYNC}storePathRootDir={place}/store\ncleanFileForciblyEnable=false\ncleanResourceInterval=500\n"
+    try:
+        with (
+            our_name_server(tmp_path) as names,
+            broker_process(tmp_path, names.address, settings),
+            Sending(names.address) as sending,
+        ):
+            for _ in range(2):
+                sending.await_more(20)
+                with (place / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+                    while True:
+                        ballast.write(bytes(4096))
+                sending.await_refusal()
+                (place / "ballast").unlink()
+            sending.await_more(20)
+        assert_readable(place / "store", sending.acknowledged)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
