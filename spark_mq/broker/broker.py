@@ -374,17 +374,21 @@ class Broker:
                 parts.service.save_group(replace(group, consume_enable=False))
 
     def close(self, now_ms: int) -> None:
-        """Save what is in memory. The service stays open. Raises OSError."""
-        self._resources.close()
-        self.save_offsets()
-        self.save_filters()
-        self._messages.sender.close()
+        """Save what is in memory. The service stays open. Raises OSError; all the same it lets go of everything."""
+        with ExitStack() as closing:  # the last one first
+            closing.callback(self.parts.pulled.close)
+            closing.callback(self.parts.served.close)
+            closing.callback(self._close_ender, now_ms)
+            closing.callback(self._messages.sender.close)
+            closing.callback(self.save_filters)
+            closing.callback(self.save_offsets)
+            closing.callback(self._resources.close)
+
+    def _close_ender(self, now_ms: int) -> None:
         try:
             self._messages.ender.close(now_ms)
         except StoreNotWritableError as error:
             _LOG.warning("of some transactions it is not noted that they ended; they are asked about again: %s", error)
-        self.parts.served.close()
-        self.parts.pulled.close()
 
     def __enter__(self) -> Broker:
         return self

@@ -45,7 +45,7 @@ from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import PERM_WRITE, TopicConfig
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
@@ -99,6 +99,8 @@ class BrokerParts:
         """Where slaves connect; whoever listens sets it."""
         self.following_trouble: Callable[[], str | None] = lambda: None
         """What keeps a slave from following its master; whoever follows sets it."""
+        self.store_reopened: str | None = None
+        """When the store was opened again after a failure, and after which; whoever opens it sets it."""
         self.slaves: Callable[[], Sequence[HaConnectionInfo]] = tuple
         """What is known of each slave; whoever serves slaves sets it."""
         self.slave_hosts: dict[str, None] = {}
@@ -236,7 +238,14 @@ class BrokerParts:
     def topics_version(self) -> DataVersion:
         """Of the file's entries, raised with each change of what may be done with all of them, for name servers to look at it."""
         version = self.service.settings.topics.version
-        return replace(version, counter=version.counter + self._permission_changes)
+        more = self._permission_changes + (self.service.failure is not None)
+        return replace(version, counter=version.counter + more)
+
+    @property
+    def permission(self) -> int:
+        """What may be done with all topics: none is written while the store takes nothing."""
+        allowed = self.config.send.broker_permission
+        return allowed if self.service.failure is None else allowed & ~PERM_WRITE
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -27,7 +27,8 @@ _POOLS = {
 def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
     """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
 
-    One name is ours: followingTrouble, of a slave that cannot follow.
+    Three names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
+    when it was opened again since the process began, and why.
     """
     puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
     put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
@@ -81,6 +82,10 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(head_ms)
     if (trouble := parts.following_trouble()) is not None:
         info["followingTrouble"] = trouble
+    if (failure := service.failure) is not None:
+        info["storeFailure"] = str(failure)
+    if parts.store_reopened is not None:
+        info["storeReopened"] = parts.store_reopened
     return info
 
 

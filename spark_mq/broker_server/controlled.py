@@ -70,6 +70,8 @@ class ControlledBroker:
         self._position = Position()
         self._must_recover = True
         """Whether it is not known how far the log is: then no controller is to take this broker for alive."""
+        self._failure: str | None = None
+        """Why its store was opened again."""
         self._failed_term: Term | None = None
         self._failed_at = -math.inf
         self._rests_s = _RETRY_SECONDS
@@ -132,15 +134,17 @@ class ControlledBroker:
     # What the controller says
 
     def _work(self) -> None:
+        trouble: str | None = None
         while not self._closing.is_set():
-            waits_s = _ASK_SECONDS
+            waits_s, before, trouble = _ASK_SECONDS, trouble, None
             try:
                 self._look()
             except (ClientError, RemotingError) as error:
                 _LOG.warning("controllers: %s", error)
                 waits_s = _RETRY_SECONDS
-            except Exception:  # whatever it is, the controller is asked again
-                _LOG.exception("the broker does not become what it is to be")
+            except Exception as error:  # whatever it is, the controller is asked again
+                if (trouble := str(error)) != before:
+                    _LOG.exception("the broker does not become what it is to be")
                 self.role, waits_s = None, _ASK_SECONDS
             if self.running is None:
                 waits_s = min(waits_s, _RETRY_SECONDS)
@@ -182,7 +186,7 @@ class ControlledBroker:
     def _give_way(self, failure: str, role: Role | None) -> None:
         """The store takes nothing until it is opened again. A master's place is another one's then, so the controllers are left."""
         _LOG.error("%s takes nothing more (%s): it is closed, and opened again", self._root, failure)
-        self._must_recover = True
+        self._must_recover, self._failure = True, failure
         now = time.monotonic()
         self._rests_s = _RETRY_SECONDS if now - self._failed_at >= _LITTLE_SECONDS else _SILENT_SECONDS
         self._failed_at = now
@@ -278,12 +282,15 @@ class ControlledBroker:
         starting = RunningBroker.start(configuration, mode)
         self.running = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         self.role = role
+        if self._failure is not None:
+            self.running.note_reopened(self._failure)
         _LOG.info("%s is %s", self.name, "master" if role.is_master else "slave")
 
     async def _stop(self) -> None:
         running, self.running = self.running, None
         if running is not None:
             self._position = running.position()
+            self._configuration = running.configuration  # with what operators have changed
             await running.close()
 
     def _configured(self, role: Role) -> Configuration:

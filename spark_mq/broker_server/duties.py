@@ -71,11 +71,18 @@ class Duties:
                 thread.join()
 
     def _work(self, name: str, interval_s: float, turn: Callable[[], None]) -> None:
+        told: str | None = None
         while not self._ending.wait(interval_s):
             try:
                 turn()
-            except Exception:  # whatever it is, the next turn is made
-                _LOG.exception("%s of %s failed; it is tried again", name, self._service.root)
+            except Exception as error:  # whatever it is, the next turn is made
+                if (text := f"{type(error).__name__}: {error}") != told:
+                    _LOG.exception("%s of %s failed; it is tried again", name, self._service.root)
+                told = text
+            else:
+                if told is not None:
+                    _LOG.warning("%s of %s goes on", name, self._service.root)
+                told = None
 
     def _tick(self) -> None:
         self._broker.tick(self._clock())

@@ -65,8 +65,11 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 
 
 def _topics(parts: BrokerParts) -> dict[str, TopicConfigData]:
-    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then."""
-    found, permission = wire_topics(dict(parts.topics)), parts.config.send.broker_permission
+    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
+
+    Departure: that is so, too, while its store takes nothing (`BrokerParts.permission`). Java's clients send on to it, in vain.
+    """
+    found, permission = wire_topics(dict(parts.topics)), parts.permission
     if permission & _READ_AND_WRITE == _READ_AND_WRITE:
         return found
     return {

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import time
 from concurrent.futures import TimeoutError as AnswerTimeoutError
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 from spark_mq.broker.broker import Broker
@@ -233,6 +235,19 @@ class RunningBroker:
         if (failure := self._service.failure) is not None:
             return str(failure)
         return None if self.following is None else self.following.follower.failure
+
+    @property
+    def configuration(self) -> Configuration:
+        """What it was started with, with what operators have changed since."""
+        return replace(self._configuration, store=self.broker.parts.config)
+
+    def tell_name_servers(self) -> None:
+        """What it can do has changed: name servers hear of it now."""
+        self._registration.soon()
+
+    def note_reopened(self, failure: str) -> None:
+        """Its store was opened again after this: operators hear of it."""
+        self.broker.parts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
     def heed_term(self, told: Term) -> None:
         """What a controller says, where it changes no role."""

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from spark_mq.broker_server.controlled import ControlledBroker
-from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import IMPORTANT, Configuration, read_configuration
+from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.cli.app import app
 from spark_mq.cli.processes import PrintsAll, PrintsImportant, PrintsWatermarks, Shown, file_content, serve
 
@@ -45,7 +45,7 @@ def broker(
             watermarks=prints_watermarks,
         )
         return
-    start = partial(RunningBroker.start, configuration)
+    start = partial(SupervisedBroker.start, configuration)
     serve(start, lambda running: _words(running, addresses), verbose=verbose, watermarks=prints_watermarks)
 
 
@@ -61,7 +61,6 @@ def _controlled(running: ControlledBroker, name_servers: str) -> str:
     return f"The broker[{running.name}, {running.address}] boot success{told}. A controller says whether it is master"
 
 
-def _words(running: RunningBroker, name_servers: str) -> str:
-    parts = running.broker.parts
+def _words(running: SupervisedBroker, name_servers: str) -> str:
     told = f" and name server is {name_servers}" if name_servers else ""
-    return f"The broker[{parts.broker_name}, {parts.address}] boot success. serializeType=JSON{told}"
+    return f"The broker[{running.name}, {running.address}] boot success. serializeType=JSON{told}"

@@ -8,17 +8,19 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 import typer
 
 from spark_mq.cli.app import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
+from storage.errors import StorageError
 from storage.files.file_limit import need_files, raise_file_limit
 from storage.files.local_file_system import LocalFileSystem
 
 _HOME = "ROCKETMQ_HOME"
+_LOOK_SECONDS = 1.0
 _NEW_OBJECTS = 50_000
 _COLLECTIONS = (20, 50)
 """Of young objects before older ones are looked at, and of these before all."""
@@ -89,22 +91,34 @@ def configuration_from(
 
 
 def serve(
-    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], *, verbose: bool, watermarks: bool = False
+    start: Callable[[], Awaitable[S]],
+    words_of: Callable[[S], str],
+    *,
+    verbose: bool,
+    watermarks: bool = False,
+    failure_of: Callable[[S], str | None] = lambda running: None,
 ) -> None:
-    """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C. Raises CommandError where it cannot listen, and
-    ConfigurationError where the process may open too few files.
+    """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C.
+
+    Raises CommandError where it cannot listen, and as soon as `failure_of` says why it does nothing more; ConfigurationError where
+    the process may open too few files.
     """
     raise_file_limit()
     need_files(FILES_LEAST, "a server")  # before anything is opened
     with _logging_to_stderr(logging.INFO if verbose else logging.WARNING, watermarks=watermarks):
         try:
-            asyncio.run(_run(start, words_of))
+            failure = asyncio.run(_run(start, words_of, failure_of))
         except ListenError as error:
             hint = "another process may listen there: bindAddress and listenPort say where"
             raise CommandError(str(error), hint) from None
+    if failure is not None:
+        raise CommandError(failure, "when its disk is well again, start it again: it goes on where it was")
 
 
-async def _run(start: Callable[[], Awaitable[S]], words_of: Callable[[S], str]) -> None:
+async def _run(
+    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], str | None]
+) -> str | None:
+    """Why it has ended by itself; None = it was ended."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,8 +126,17 @@ async def _run(start: Callable[[], Awaitable[S]], words_of: Callable[[S], str]) 
     running = await start()
     _collect_seldom()
     print(words_of(running), flush=True)
-    await stopping.wait()
-    await running.close()
+    failure: str | None = None
+    while failure is None and not stopping.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
+        failure = failure_of(running)
+    try:
+        await running.close()
+    except (StorageError, OSError):
+        if failure is None:
+            raise
+    return failure
 
 
 def _collect_seldom() -> None:

@@ -36,11 +36,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Running:
-    """A process whose closing waits, and what is said of it."""
+    """A process whose closing waits, and what is said of it; `failure` says why it does nothing more."""
 
-    def __init__(self, close: Callable[[], None], words: str) -> None:
+    def __init__(self, close: Callable[[], None], words: str, failure: Callable[[], str | None] = lambda: None) -> None:
         self._close = close
         self.words = words
+        self.failure = failure
 
     async def close(self) -> None:
         await asyncio.to_thread(self._close)
@@ -133,7 +134,7 @@ def follow(
     """Keep a replica of a master's log, and its queues and index, at PATH until it is stopped.
 
     The master is an Apache broker, a spark-mq broker or spark-mq replicate; both need one mappedFileSizeCommitLog. PATH is read as any
-    store meanwhile. Nobody else writes there until spark-mq promote.
+    store meanwhile. Nobody else writes there until spark-mq promote. If its disk fails it ends, with exit code 1, to be started again.
     """
     if broker_name is None and not (address.rpartition(":")[0] and address.rpartition(":")[2].isdigit()):
         raise CommandError(f"{address} is no address", "give host:port, for example 10.0.0.7:10912")
@@ -146,7 +147,7 @@ def follow(
     def started() -> _Running:
         if broker_name is None:
             following = open_following(path, address, config=config, timing=timing, adopts=adopt, identity=identity)
-            return _Running(following.close, f"{path} follows {address}")
+            return _Running(following.close, f"{path} follows {address}", lambda: following.follower.failure)
         master = MasterByName(ClientSettings(tuple(address.split(";"))), broker_name)
         following = open_following(
             path,
@@ -164,7 +165,7 @@ def follow(
             copies.close()
             following.close()
 
-        return _Running(close, f"{path} follows broker {broker_name} of {address}")
+        return _Running(close, f"{path} follows broker {broker_name} of {address}", lambda: following.follower.failure)
 
     _serve(started, verbose=verbose)
 
@@ -184,4 +185,8 @@ def promote(path: OneStorePath, conf: Conf = None) -> None:
 
 
 def _serve(started: Callable[[], _Running], *, verbose: bool) -> None:
-    serve(lambda: asyncio.to_thread(started), lambda running: running.words, verbose=verbose)
+    serve(lambda: asyncio.to_thread(started), lambda running: running.words, verbose=verbose, failure_of=_failure)
+
+
+def _failure(running: _Running) -> str | None:
+    return running.failure()

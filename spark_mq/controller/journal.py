@@ -9,14 +9,16 @@ opening cuts a torn one: nobody was answered. A whole one holds, and is synced b
 Rewriting, when the journal has grown, and when a torn end is cut: NAME.tmp, sync, rename, sync of the directory. Commit point: the
 rename.
 
-A bad record that has a good one behind it is damage, not a torn end: nothing is opened then. After an append that failed nothing more
-is appended, because what stands on the disk is not known: the controller must be started anew.
+A bad record that has a good one behind it is damage, not a torn end: nothing is opened then. After an append that failed, it is not
+known what stands on the disk, and no later sync says (fsync(2), EIO). Nothing is appended there any more: the next decision first
+rewrites the journal, without the one that failed, which holds for nobody. While that fails too, no decision is made.
 
 Java: DLedger's log, which holds the same events and is never shortened.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from spark_mq.controller.events import Event
@@ -28,13 +30,7 @@ from storage.files.local_file_system import LocalFileSystem
 FILE_NAME = "controller.journal"
 LOCK_NAME = "controller.lock"
 _REWRITTEN_AT_BYTES = 1 << 20
-
-
-class JournalBrokenError(OSError):
-    """An append has failed before: what stands on the disk is not known any more."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} takes nothing more since a write failed ({reason}): start the controller anew")
+_LOG = logging.getLogger(__name__)
 
 
 class Journal:
@@ -50,7 +46,7 @@ class Journal:
         self._sequence = 0
         self._end = 0
         self._whole_bytes = 0
-        self._broken: str | None = None
+        self._is_broken = False
 
     @property
     def size_bytes(self) -> int:
@@ -58,12 +54,10 @@ class Journal:
         return self._end
 
     def append(self, events: Sequence[Event]) -> None:
-        """One decision, durably. Raises OSError, after which it takes nothing more."""
-        if self._broken is not None:
-            raise JournalBrokenError(self.path, self._broken)
+        """One decision, durably. Raises OSError with nothing decided."""
         record = encode_record(self._sequence + 1, events)
         try:
-            if self._end + len(record) > self._whole_bytes + self._rewritten_at_bytes:
+            if self._is_broken or self._end + len(record) > self._whole_bytes + self._rewritten_at_bytes:
                 self._rewrite()
                 record = encode_record(self._sequence + 1, events)
             writer = self._files.open_for_writing(self.path)
@@ -73,8 +67,13 @@ class Journal:
             finally:
                 writer.close()
         except OSError as error:
-            self._broken = str(error)
+            if not self._is_broken:
+                _LOG.error("%s takes no decision until its disk does (%s)", self.path, error)
+            self._is_broken = True
             raise
+        if self._is_broken:
+            _LOG.warning("%s takes decisions again", self.path)
+        self._is_broken = False
         self._sequence += 1
         self._end += len(record)
 

@@ -65,6 +65,21 @@ def write_again(file_system: LocalFileSystem, root: str) -> None:
             file_system.unlink(place)
 
 
+def try_disk(file_system: LocalFileSystem, root: str, room_bytes: int) -> None:
+    """Do what the next opening will ask of the disk first: `write_again`, then a new file with so much room. Raises OSError.
+
+    For who has the store alone, and appends nothing meanwhile.
+    """
+    write_again(file_system, root)
+    tried = f"{root}/spark_mq/tried_disk"
+    try:
+        file_system.replace(tried, b"\0")
+        file_system.reserve(tried, 0, room_bytes)
+    finally:
+        if file_system.exists(tried):
+            file_system.unlink(tried)
+
+
 def _write_again(file_system: LocalFileSystem, path: str) -> None:
     opened = file_system.open_file(path)
     try:

@@ -38,6 +38,11 @@ class FollowedLog:
             self.file_size_bytes = store.settings.log_file_size_bytes
             self.end = self.raw_end = store.writer.log_end if store.log.files else 0
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the store takes nothing more until it is opened again; None = it does."""
+        return self._service.failure
+
     def begin_at(self, start: int) -> None:
         """Of a log without bytes: the master is asked for what stands from there on, where a record or a file begins.
 
@@ -60,8 +65,8 @@ class FollowedLog:
 
         `confirmed` is up to where a controller's master calls the log confirmed: what lies behind waits in the log.
 
-        Raises CorruptRecordError for what is no record, which is cut then; nothing of it was acknowledged. StorageError, OSError: the
-        store is at its end.
+        Raises CorruptRecordError for what is no record, which is cut then; nothing of it was acknowledged. StoreNotWritableError where
+        the disk has no room: `cut_torn_end` then begins anew. If the service has failed, and with OSError, the store is at its end.
         """
         if confirmed is not None:
             self._service.heed_confirmed(confirmed)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from storage.epoch_times import steady_time_ms
-from storage.errors import CorruptRecordError
+from storage.errors import CorruptRecordError, StoreNotWritableError
 from storage.format.replication import MasterHandshake, SlaveHandshake
 from storage.ha.events import Introduced, Received, Refused
 from storage.ha.followed_epochs import FollowedEpochs
@@ -283,6 +283,10 @@ class Follower:
             session.appended(self._log.settle(confirmed))
         except CorruptRecordError as error:
             return f"the master sends what is no record: {error.describe()}"
+        except StoreNotWritableError as error:
+            if self._log.failure is not None:
+                raise
+            return error.describe()  # a full disk: the master is asked again, until there is room
         if refused is not None:
             return refused if self._diverged_at is not None else f"the master is refused: {refused}"
         frames = self.status.frames + count

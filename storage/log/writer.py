@@ -161,14 +161,21 @@ class CommitLogWriter:
 
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
         """Write bytes of another log, which lie in one file, behind this one's end; where this log is empty, at the start of a file.
+        Room for them is reserved.
 
         Raises StoreNotWritableError where another process changed the last file, OSError. Java: DefaultMessageStore.appendToCommitLog.
         """
-        if not self._log.files:
-            self.end = self.written_end = commitlog_offset
         assert commitlog_offset == self.end == self.written_end
         self._write(commitlog_offset, np.frombuffer(data, np.uint8))
         self.end = self.written_end = commitlog_offset + len(data)
+
+    def reserve_raw(self, commitlog_offset: int, size_bytes: int) -> None:
+        """As `reserve`, for bytes of another log that `append_raw` will write: they lie in one file."""
+        if not self._log.files:
+            self.end = self.written_end = commitlog_offset
+        if self._reserved_from <= commitlog_offset and commitlog_offset + size_bytes <= self._reserved_end:
+            return
+        self._reserve_in_file(commitlog_offset, commitlog_offset + size_bytes, size_bytes)
 
     def cut_raw(self, end: int) -> None:
         """Zero what `append_raw` has written behind a place of the last file, so that it never comes back."""
@@ -245,25 +252,30 @@ class CommitLogWriter:
             return
         while left > 0:
             file_end = self._file_end(start)
-            path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
             if start + left > file_end - BLANK_SIZE:
                 # The log will roll, and leave less unused than a record and a blank take; of whole files at most every second half.
                 rest = file_end - start
                 left += min(largest_bytes + BLANK_SIZE, rest if rest < self.file_size_bytes else rest // 2)
             room_end = min(file_end, start + left)
-            is_empty = start == file_start
-            self._await(path)
-            with _room_for(path, size_bytes, in_new_file=is_empty):
-                is_new = not self._is_there(path)
-                if is_new:
-                    self._file_system.create_file(path, self.file_size_bytes)
-            if is_new:
-                self._keep(path)
-            if not self._reserve_more(path, file_start, start, min(file_end, start + RESERVE_BYTES), room_end):
-                with _room_for(path, size_bytes, in_new_file=is_empty):
-                    self._file_system.reserve(path, start - file_start, room_end - start)
+            self._reserve_in_file(start, room_end, size_bytes)
             left -= room_end - start
             start = room_end
+
+    def _reserve_in_file(self, start: int, end: int, size_bytes: int) -> None:
+        """Room between two places of one file, which is made if it is not there, for so many bytes in all."""
+        file_end = self._file_end(start)
+        path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
+        is_empty = start == file_start
+        self._await(path)
+        with _room_for(path, size_bytes, in_new_file=is_empty):
+            is_new = not self._is_there(path)
+            if is_new:
+                self._file_system.create_file(path, self.file_size_bytes)
+        if is_new:
+            self._keep(path)
+        if not self._reserve_more(path, file_start, start, min(file_end, start + RESERVE_BYTES), end):
+            with _room_for(path, size_bytes, in_new_file=is_empty):
+                self._file_system.reserve(path, start - file_start, end - start)
 
     def _reserve_more(self, path: str, file_start: int, start: int, end: int, needed_end: int) -> bool:
         """Room up to `end`, if that is more than is needed and there is so much; of small files none is reserved that nobody needs."""

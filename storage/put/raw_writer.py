@@ -65,7 +65,16 @@ class RawWriter(ABC):
     def _sync_records(self) -> None: ...
 
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
-        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them. Raises OSError."""
+        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them.
+
+        Raises StoreNotWritableError where there is no room, with nothing written: then it may be called again. OSError.
+        """
+        self._refuse_after_failure()
+        try:
+            self._log_writer.reserve_raw(commitlog_offset, len(data))
+        except OSError as error:
+            self.fail(error)
+            raise
         with self._failing():
             self._log_writer.append_raw(commitlog_offset, data)
 

@@ -22,7 +22,7 @@ from storage.ends.store_ends import StoreEnds
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.failed_sync import note_failed_sync
+from storage.files.failed_sync import note_failed_sync, try_disk
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun
 from storage.index.slots import OpenSlots
@@ -44,6 +44,7 @@ from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig, TopicTable
 
+_LITTLE_ROOM_BYTES = 1 << 16
 CHECKPOINT_INTERVAL_MS = 60_000
 """Ours: a store that is put to by no service, whose turns follow flushConsumeQueueThoroughInterval."""
 
@@ -321,6 +322,10 @@ class StoreWriter(RawWriter):
             self._failure = error
         if isinstance(error, OSError):
             note_failed_sync(self.file_system, self.root, self.unsynced_paths())
+
+    def try_disk(self) -> None:
+        """Returns if the disk does what an opening of this store asks of it, which has failed. Raises OSError if it still fails."""
+        try_disk(self.file_system, self.root, self.settings.queue_file_size_bytes + _LITTLE_ROOM_BYTES)
 
     def write_held(self) -> None:
         """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""

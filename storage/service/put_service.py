@@ -117,8 +117,9 @@ class PutService(SharedStore):
         """A turn in its own thread; False = there is nothing more to do, as everybody has been told."""
         try:
             turn()
-        except (StorageError, OSError):
-            _LOG.exception("%s takes no more messages", self._store.root)
+        except (StorageError, OSError) as error:
+            if error is self._writer.failure:  # others fail because of it
+                _LOG.exception("%s takes no more messages", self._store.root)
             return False
         return True
 

@@ -11,19 +11,27 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from spark_mq.broker.broker import Broker
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.end_transaction_rules import EndTransactionResponse
+from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker_server.registration import registration
+from spark_mq.remoting import read_body
+from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigTable
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
+from storage.service.served_store import ServedStore
+from storage.tables.topics import PERM_READ, PERM_WRITE
 from tests.broker.test_send import ORDER
 
 NOW_MS = 1_750_000_000_000
@@ -96,3 +104,39 @@ def test_a_transaction_is_not_ended(store: MessageStore, flag: int) -> None:
     ender = TransactionEnder(store, half.born_time_ms)
     answer = ender.end(request_for(half, flag), half.born_time_ms)
     assert answer == EndTransactionResponse(UNAVAILABLE, "Service not available now.")
+
+
+def test_name_servers_hear_that_nothing_can_be_written(store: MessageStore) -> None:
+    """By another version of the topics too: name servers take no table over whose version they know."""
+    store.put("Orders", b"x")
+    with PutService(store, starts_duties=False) as service:
+        broker = Broker(service, clock=lambda: NOW_MS)
+        before = told_topics(broker)
+        fail(store)
+        after = told_topics(broker)
+        assert "storeFailure" in runtime_info(broker.parts, NOW_MS)
+    assert before.topic_config_table["Orders"].perm == PERM_READ | PERM_WRITE
+    assert {each.perm & PERM_WRITE for each in after.topic_config_table.values()} == {0}
+    assert after.topic_config_table["Orders"].perm == PERM_READ
+    assert after.data_version != before.data_version
+
+
+def told_topics(broker: Broker) -> TopicConfigTable:
+    table = read_body(RegisterBrokerBody, registration(broker.parts).body).topic_config_table
+    assert table is not None
+    return table
+
+
+def test_a_broker_that_cannot_save_at_its_end_lets_go_of_all_files(store: MessageStore) -> None:
+    closed = list[str]()
+    with PutService(store, starts_duties=False) as service:
+        broker = Broker(service, clock=lambda: NOW_MS)
+        with (
+            mock.patch.object(ServedStore, "close", side_effect=lambda: closed.append("reads")),
+            mock.patch.object(broker, "save_offsets", side_effect=OSError(5, "Input/output error")),
+            pytest.raises(OSError, match="Input/output"),
+        ):
+            broker.close(NOW_MS)
+        assert closed == ["reads", "reads"]
+        broker.parts.served.close()
+        broker.parts.pulled.close()

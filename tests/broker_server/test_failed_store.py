@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from spark_mq.broker_server import controlled
 from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.controllers import Position
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.errors import BrokerUnreachableError
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
@@ -66,18 +67,27 @@ class Controller:
 class Running:
     """A broker in a role, with a store that fails when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
         self.failure: str | None = None
+        self.reopened_after: str | None = None
+        self.tells = 0
         self.is_closed = False
         self.trouble: Exception | None = None
 
     cannot_start: Exception | None = None
 
     @classmethod
-    async def start(cls, *_: object) -> Running:
+    async def start(cls, configuration: Configuration, *_: object) -> Running:
         if cls.cannot_start is not None:
             raise cls.cannot_start
-        return cls()
+        return cls(configuration)
+
+    def tell_name_servers(self) -> None:
+        self.tells += 1
+
+    def note_reopened(self, failure: str) -> None:
+        self.reopened_after = failure
 
     def position(self) -> Position:
         if self.trouble is not None:
@@ -117,6 +127,8 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
     with broker_of(tmp_path, controller, monkeypatch) as broker:
         broker._look()
         failed = broker.running
+        pull = replace(failed.configuration.store.pull, max_transfer_bytes_on_message_in_disk=1)
+        failed.configuration = replace(failed.configuration, store=replace(failed.configuration.store, pull=pull))
         broker._beat_once()
         assert broker.role.is_master
         assert len(controller.beats) == 2
@@ -134,6 +146,8 @@ def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
         broker._beat_once()
         assert not broker.role.is_master
         assert broker.running.failure is None
+        assert broker.running.reopened_after == "no space left on device"
+        assert broker.running.configuration.store.pull is pull, "what operators have changed holds in every role"
         assert len(controller.beats) == 4
 
 

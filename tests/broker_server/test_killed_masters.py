@@ -27,6 +27,8 @@ class Sending:
     def __init__(self, name_server: str) -> None:
         self.acknowledged: list[tuple[int, int, bytes]] = []
         """Queue, offset, body."""
+        self.refusals = 0
+        """How many were not acknowledged."""
         self._settings = ClientSettings((name_server,), poll_name_server_interval_ms=300)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -40,13 +42,20 @@ class Sending:
                 try:
                     sent = producer.send(Message(TOPIC, body))
                 except ClientError:
+                    self.refusals += 1
                     continue
                 if sent.status.name == "SEND_OK":
                     self.acknowledged.append((sent.queue.queue_id, sent.queue_offset, body))
+                else:
+                    self.refusals += 1
 
     def await_more(self, count: int) -> None:
         end = len(self.acknowledged) + count
         wait_until(lambda: len(self.acknowledged) >= end, f"{count} more are acknowledged", 90)
+
+    def await_refusal(self) -> None:
+        end = self.refusals + 1
+        wait_until(lambda: self.refusals >= end, "a message is not acknowledged", 90)
 
     def __enter__(self) -> Sending:
         self._thread.start()

@@ -19,7 +19,7 @@ from spark_mq.controller.events import (
     decode_event,
     encode_event,
 )
-from spark_mq.controller.journal import FILE_NAME, JournalBrokenError, open_journal
+from spark_mq.controller.journal import FILE_NAME, open_journal
 from spark_mq.controller.records import encode_record, read_records
 from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import BodyError
@@ -206,18 +206,50 @@ def test_any_write_or_sync_may_fail(tmp_path: Path, error: int, rewritten_at_byt
     assert number > 6
 
 
-def test_after_a_failed_write_nothing_more_is_taken(tmp_path: Path) -> None:
-    open_journal(str(tmp_path))
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, SHORT])
+@pytest.mark.parametrize(("failures", "rewritten_at_bytes"), [(1, 1 << 20), (1, 400), (5, 400)])
+def test_decisions_go_on_when_the_disk_does(tmp_path: Path, error: int, failures: int, rewritten_at_bytes: int) -> None:
+    """What failed holds for nobody, also where its bytes stand there; what is decided later outlives a loss of power."""
+    steps = frozenset({Step.WRITE} if error == SHORT else {Step.WRITE, Step.SYNC, Step.RENAME, Step.SYNC_DIRECTORY})
+    number, is_met = 0, True
+    while is_met:
+        number += 1
+        root = tmp_path / str(number)
+        root.mkdir()
+        open_journal(str(root)).append(LIFE[0])
+        files = FailingFileSystem(str(root), seed=number)
+        journal = open_journal(str(root), files, rewritten_at_bytes=rewritten_at_bytes)
+        files.fault, files.counted = Fault(steps, error, number, for_good=True), 0
+        for count in range(7 + failures):
+            if len(files.met) >= failures:
+                files.take_away()
+            address = f"{'long' * 20 * (count % 3 == 1)}h:{count}"  # one that makes it be rewritten, and then one that would not
+            events = (UpdateBrokerAddress(cluster_name="C", broker_name="b", broker_address=address, broker_id=1),)
+            try:
+                journal.append(events)
+            except OSError:
+                continue
+            journal.state.apply(events[0])
+            if len(files.met) >= failures:
+                break
+        is_met = bool(files.met)
+        files.take_away()
+        left = CrashFileSystem(str(root), files.disk.after_power_loss(Random(number)), 2)
+        assert open_journal(str(root), left).state == journal.state, (number, files.met)
+
+
+def test_of_a_failure_two_lines_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = FailingFileSystem(str(tmp_path))
     journal = open_journal(str(tmp_path), files)
-    files.fault, files.counted = Fault(frozenset({Step.SYNC}), errno.EIO, 1), 0
-    with pytest.raises(OSError, match="Input/output error"):
-        journal.append(LIFE[0])
+    files.fault, files.counted = Fault(frozenset({Step.SYNC}), errno.EIO, 1, for_good=True), 0
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            journal.append(LIFE[0])
     files.take_away()
-    with pytest.raises(
-        JournalBrokenError, match=r"takes nothing more since a write failed \(.*\): start the controller anew"
-    ):
-        journal.append(LIFE[0])
+    journal.append(LIFE[0])
+    said = [record.getMessage().removeprefix(journal.path) for record in caplog.records]
+    assert said[0].startswith(" takes no decision until its disk does (")
+    assert said[1:] == [" takes decisions again"]
 
 
 def test_events_are_written_with_javas_numbers_and_names() -> None:

@@ -21,6 +21,9 @@ import storage.recovery.passes
 import storage.retention
 import storage.tables.broker_names
 import storage.tables.topics
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker_server.supervised import SupervisedBroker
+from spark_mq.controller.journal import Journal
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -32,6 +35,7 @@ from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.settings import PutSettings
+from storage.put.raw_writer import RawWriter
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
@@ -341,3 +345,65 @@ def ranks_begin_anew() -> AbstractContextManager[Any]:
         return is_done
 
     return mock.patch.object(enter, "rank", rank)
+def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
+    async def look_only(self: SupervisedBroker, failed: object, failure: str) -> None:
+        return None
+
+    return mock.patch.object(SupervisedBroker, "_open_again", look_only)
+
+
+def disk_is_not_tried_before_the_opening() -> AbstractContextManager[Any]:
+    """Reads end as soon as a write has failed, and not when there is something to come back to."""
+    original = SupervisedBroker._open_again
+
+    async def let_go_first(self: SupervisedBroker, failed: Any, failure: str) -> None:
+        await self._let_go(failed)
+        await original(self, failed, failure)
+
+    return mock.patch.object(SupervisedBroker, "_open_again", let_go_first)
+
+
+def opened_again_with_the_first_settings() -> AbstractContextManager[Any]:
+    original = SupervisedBroker._let_go
+
+    async def let_go(self: SupervisedBroker, failed: Any) -> None:
+        first = self._configuration
+        await original(self, failed)
+        self._configuration = first
+
+    return mock.patch.object(SupervisedBroker, "_let_go", let_go)
+
+
+def name_servers_do_not_hear_of_a_failed_store() -> AbstractContextManager[Any]:
+    return mock.patch.object(BrokerParts, "permission", property(lambda self: self.config.send.broker_permission))
+
+
+def version_of_topics_says_nothing_of_a_failed_store() -> AbstractContextManager[Any]:
+    return mock.patch.object(BrokerParts, "topics_version", property(lambda self: self.service.settings.topics.version))
+
+
+def follower_asks_for_no_room() -> AbstractContextManager[Any]:
+    """What it has no room for, it finds out half-way."""
+
+    def none_asked(self: CommitLogWriter, commitlog_offset: int, size_bytes: int) -> None:
+        if not self._log.files:
+            self.end = self.written_end = commitlog_offset
+
+    return mock.patch.object(CommitLogWriter, "reserve_raw", none_asked)
+
+
+def full_disk_ends_a_follower() -> AbstractContextManager[Any]:
+    original = RawWriter.append_raw
+
+    def failing(self: RawWriter, commitlog_offset: int, data: bytes | memoryview) -> None:
+        try:
+            original(self, commitlog_offset, data)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    return mock.patch.object(RawWriter, "append_raw", failing)
+
+
+def journal_is_appended_to_behind_a_failure() -> AbstractContextManager[Any]:
+    return mock.patch.object(Journal, "_is_broken", property(lambda self: False, lambda self, value: None), create=True)

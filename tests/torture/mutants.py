@@ -50,6 +50,10 @@ _LACKING = "tests/files/test_lacking_file_systems.py"
 _NAMES = "tests/storage/tables/test_broker_names.py"
 _DEMANDS = "tests/access/test_demands.py"
 _MANY_ROWS = "tests/format/kernels/test_many_rows.py"
+_FAILING = "tests/broker_server/test_failing_disk.py"
+_STARTED_ANEW = "test_a_broker_whose_store_has_failed_is_started_anew_when_its_disk_answers"
+_FAILED = "tests/broker/test_failed_writer.py"
+_REPLICATING = "tests/storage/ha/test_replicating.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -60,6 +64,46 @@ _ASSERTED = r"^E +(assert |AssertionError|Failed: DID NOT RAISE)"
 
 MUTANTS: Mapping[str, Mutant] = MappingProxyType(
     {
+        "a broker whose disk has failed is left as it is": Mutant(
+            faults.failed_broker_is_left_as_it_is,
+            (f"{_FAILING}::{_STARTED_ANEW}",),
+            "it does not come to that",
+        ),
+        "a failed broker's reads end before its disk answers": Mutant(
+            faults.disk_is_not_tried_before_the_opening,
+            (f"{_FAILING}::{_STARTED_ANEW}",),
+            "it serves reads while its disk is away|it does not come to that",
+        ),
+        "a broker is opened again with the settings of its first start": Mutant(
+            faults.opened_again_with_the_first_settings,
+            (f"{_FAILING}::{_STARTED_ANEW}",),
+            "operators' settings are those of the one before",
+        ),
+        "name servers do not hear of a store that takes nothing": Mutant(
+            faults.name_servers_do_not_hear_of_a_failed_store,
+            (f"{_FAILED}::test_name_servers_hear_that_nothing_can_be_written",),
+            r"assert \{(0, 2|2, 0|2)\} == \{0\}",
+        ),
+        "the topics' version is the same when nothing can be written": Mutant(
+            faults.version_of_topics_says_nothing_of_a_failed_store,
+            (f"{_FAILED}::test_name_servers_hear_that_nothing_can_be_written",),
+            "after.data_version != before.data_version",
+        ),
+        "a follower asks for no room": Mutant(
+            faults.follower_asks_for_no_room,
+            (f"{_REPLICATING}::test_a_full_disk_is_waited_for",),
+            "no room",
+        ),
+        "a full disk ends a follower": Mutant(
+            faults.full_disk_ends_a_follower,
+            (f"{_REPLICATING}::test_a_full_disk_is_waited_for",),
+            "no room|is_hopeless=True",
+        ),
+        "a controller appends behind a record that failed": Mutant(
+            faults.journal_is_appended_to_behind_a_failure,
+            ("tests/controller/test_journal.py::test_decisions_go_on_when_the_disk_does",),
+            "journal.state",
+        ),
         "the log is never synced": Mutant(faults.log_is_never_synced, ("power-loss",), _LOST),
         "a put is acknowledged before its sync": Mutant(faults.acknowledged_before_the_sync, ("power-loss",), _LOST),
         "a group commit is acknowledged before its sync": Mutant(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import socket
@@ -601,3 +603,27 @@ def test_a_broker_has_one_connection_and_a_stranger_none(tmp_path: Path) -> None
                 while first.recv(100):  # heartbeats
                     pass
                 assert [known.identity for known in master.listener.replicas.snapshot()] == ["id:2"]
+
+
+def test_a_full_disk_is_waited_for(master: Master, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is acknowledged that has no room, and the store takes what comes when there is some."""
+    master.put(20)
+    first = master.end
+    reserve, is_full = LocalFileSystem.reserve, False
+
+    def reserve_or_not(files: LocalFileSystem, path: str, position: int, length: int) -> None:
+        if is_full and path.startswith(str(tmp_path / "replica")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        reserve(files, path, position, length)
+
+    monkeypatch.setattr(LocalFileSystem, "reserve", reserve_or_not)
+    with following(tmp_path / "replica", master.address) as replica:
+        until(replica, first)
+        is_full = True
+        master.put(20)
+        assert replica.follower.wait(lambda status: "no room" in (status.trouble or ""), PATIENCE)
+        assert replica.service.log_end == first
+        assert replica.service.failure is None
+        is_full = False
+        until(replica, master.end)
+    assert_same_logs(tmp_path / "master", tmp_path / "replica", master.end)

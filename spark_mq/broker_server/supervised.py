@@ -1,0 +1,108 @@
+"""A broker that outlives a failure of its disk: its store is let go of, and opened again when the disk answers.
+
+    runs ─▶ its store fails ─▶ refuses sends, serves reads; name servers hear that nothing can be written; the disk is tried
+         ─▶ the disk answers ─▶ `RunningBroker.close` ─▶ `RunningBroker.start`, which recovers the store ─▶ runs
+
+After a failed write or sync nobody knows what is on the disk, and the page cache says what it pleases (fsync(2)): only an opening finds
+out, as after a crash. So all that holds the store is made anew by the code of every start, and nothing is mended in place. Clients
+connect again. Under a controller `controlled.py` does the same, and gives way to another broker first.
+
+Departure: Java goes on after a failed sync, and acknowledges what it has lost (apache/rocketmq#2706, #9713); after a failed write it
+answers with errors until it is started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from contextlib import suppress
+
+from spark_mq.broker_server.server import RunningBroker
+from spark_mq.broker_server.settings import Configuration
+from storage.errors import StorageError
+
+_LOOK_SECONDS = 0.2
+_LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
+_TRY_SECONDS = 2.0
+"""So often at least a disk is tried whose store has failed for the first time for long."""
+_QUIET_SECONDS = 60.0
+"""A store that fails again sooner rests longer before it is opened: each opening recovers."""
+_LOG = logging.getLogger(__name__)
+
+
+class SupervisedBroker:
+    """One broker without a controller, from `start` to `close`, on the event loop that it was started on."""
+
+    def __init__(self, configuration: Configuration, running: RunningBroker) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._configuration = configuration
+        self._root = configuration.process.store_path_root_dir
+        self.running: RunningBroker | None = running
+        """None = its store is away."""
+        own = configuration.own_identity
+        self.name, self.address = configuration.broker_name, f"{own.broker_ip1}:{own.listen_port}"
+        self._closing = asyncio.Event()
+        self._opened_at = -math.inf
+        self._rest_s = _LEAST_REST_SECONDS
+        self._task = asyncio.create_task(self._supervise())
+
+    @classmethod
+    async def start(cls, configuration: Configuration) -> SupervisedBroker:
+        """A broker that takes requests. Raises what `RunningBroker.start` does: a store that cannot be opened now is an operator's."""
+        return cls(configuration, await RunningBroker.start(configuration))
+
+    async def close(self) -> None:
+        """Closes what runs, and opens nothing any more."""
+        self._closing.set()
+        await self._task
+        if self.running is not None:
+            await self.running.close()
+
+    async def _supervise(self) -> None:
+        while not await self._closes_within(_LOOK_SECONDS):
+            if self.running is not None and (failure := self.running.failure) is not None:
+                _LOG.error("%s takes nothing more (%s): it is opened again when its disk answers", self._root, failure)
+                await self._open_again(self.running, failure)
+
+    async def _open_again(self, failed: RunningBroker, failure: str) -> None:
+        is_quiet = self._loop.time() - self._opened_at >= _QUIET_SECONDS
+        least_s = self._rest_s = _LEAST_REST_SECONDS if is_quiet else min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+        failed.tell_name_servers()
+        trouble: str | None = None
+        rest_s = least_s
+        while not await self._closes_within(rest_s):
+            rest_s = max(least_s, min(rest_s * 2, _TRY_SECONDS))
+            try:
+                if self.running is not None:
+                    await asyncio.to_thread(_try_disk, failed)
+                    await self._let_go(failed)
+                self.running = await RunningBroker.start(self._configuration)
+            except Exception as error:  # whatever it is, it is tried again
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _LOG.warning("%s is not opened yet: %s", self._root, trouble)
+                continue
+            self._opened_at = self._loop.time()
+            self.running.note_reopened(failure)
+            _LOG.warning("%s is open again, and takes messages", self._root)
+            return
+
+    async def _let_go(self, failed: RunningBroker) -> None:
+        """Of all that holds the store. What operators have changed since the start holds from then on, too."""
+        self._configuration = failed.configuration
+        self.running = None
+        try:
+            await failed.close()
+        except (StorageError, OSError) as error:
+            _LOG.warning("%s: what was in memory is not saved: %s", self._root, error)
+
+    async def _closes_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        return self._closing.is_set()
+
+
+def _try_disk(failed: RunningBroker) -> None:
+    with failed.broker.parts.service.exclusive() as store:
+        store.writer.try_disk()
