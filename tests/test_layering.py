@@ -39,7 +39,7 @@ ROOMS = {
     "rows": "words format settings tables messages rules",
     "put": "words format files settings log queues index place tables ends derived messages rules rows",
     "batch": "words format files log queues place tables ends messages rules put",
-    "recovery": "words format files settings log queues index place ends put batch",
+    "recovery": "words format files settings log queues index place tables ends messages put batch",
     "facade": "words format files settings log queues index place tables ends messages rows put batch recovery",
     "audit": "format log queues index ends put",
     "service": "words format settings log queues index tables ends derived messages rules put facade",

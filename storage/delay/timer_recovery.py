@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
 from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
@@ -36,6 +35,7 @@ from storage.format.timer import (
 from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
 from storage.tables.followed_timer import FollowedTimer, read_followed_timer
+from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
 
 _LOOK_BACK_BYTES = UNIT_SIZE << 16
 

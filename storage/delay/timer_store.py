@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from storage.delay.timer_checkpoint import write_timer_checkpoint
 from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
 from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
 from storage.delay.timer_metrics import TimerMetrics
@@ -59,6 +58,7 @@ from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.tables.followed_timer import forget_followed_timer
+from storage.tables.timer_checkpoint import write_timer_checkpoint
 
 TIMER = (
     "timer-announced",

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from spark_mq.broker_server.offsets_ahead import lower_levels_for_cut, lower_offsets
+
 from spark_mq.broker_server.opening import opened_service
 from spark_mq.broker_server.settings import read_configuration
 from storage import open_store
