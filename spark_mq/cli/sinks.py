@@ -206,6 +206,7 @@ def close(
         open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store,
     ):
         finished, report, log_end = store.finished_batches, store.recovery, store.log_end
+        lowered = store.lowered
     if as_json:
         print_json(
             {
@@ -213,6 +214,7 @@ def close(
                 "finishedBatches": finished,
                 "wasClean": report is not None and report.was_clean,
                 "cutBytes": 0 if report is None else report.cut_bytes,
+                "loweredOffsets": [each._asdict() for each in lowered],
                 "logEnd": log_end,
             }
         )
@@ -221,6 +223,7 @@ def close(
         ("before", "closed" if report is not None and report.was_clean else "open"),
         ("decided batches finished", f"{finished:,}"),
         ("cut from the log", f"{0 if report is None else report.cut_bytes:,} bytes"),
+        ("offsets ahead of the log, lowered", "; ".join(map(str, lowered)) or None),
         ("end of the log", f"{log_end:,}"),
     ]
     print_table(("closed", root), rows)

@@ -131,8 +131,9 @@ def lower_offsets(
 ) -> tuple[LoweredOffset, ...]:
     """No offset lies behind the end of its queue any more; returns those that did. Durable on return.
 
-    `topics` are those that there are. A queue of theirs without a directory ends where the log says; it is asked only by an opening that
-    `was_recovered`, as this may read all of it. What the log still waits to have confirmed counts. For whoever has the store open alone.
+    `topics` are those that there are. A queue of theirs without a directory ends where the log says; only an opening that
+    `was_recovered` asks it, as this may read all of it. What the log still waits to have confirmed counts. The store must be open
+    here alone.
     Raises StateFileError for a table that cannot be read, OSError.
     """
     mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
