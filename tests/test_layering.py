@@ -55,7 +55,7 @@ ROOMS = {
     "controller": "words files rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
-    "broker_server": "words format files settings tables messages put batch delay rules facade service ha hand_over broker "
+    "broker_server": "words format files settings tables put batch delay rules facade service ha hand_over broker "
     "remoting access client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "

@@ -8,7 +8,8 @@ tables count as done already, and nobody would get them. Looked at are, each wit
     timercheck            the timer's place in its queue; spark_mq/followed_timer.json says the same of a master's
 
 `lower_offsets` compares them with the queues' ends, at every such opening, so the next one notices a crash between a cut and its
-lowering. `lower_for_cut` does, before a cut, what no comparison finds: what was delivered behind the cut is delivered again.
+lowering. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what no comparison finds: what was
+delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is synced before it is.)
 
 Left as they are: static topics and batch queues (they count otherwise), multi-dispatch queues (their entries are not made here), the
 mirrors of sinks (numbers of batches). A follower's tables are its master's, and wait for its log.

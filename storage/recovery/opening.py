@@ -136,7 +136,9 @@ def open_for_writing(
     reach("abort-set")
     write_again(file_system, root)
     lowered: tuple[LoweredOffset, ...] = ()
-    if finishes and quarantine is not None:  # a follower's tables are its master's
+    if (
+        finishes and plan.damage is not None
+    ):  # behind a torn tail nothing was counted yet; a follower's tables are its master's
         behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
         lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
         reach("lowered-for-cut")
