@@ -12,10 +12,14 @@ from unittest import mock
 
 import numpy as np
 
+import spark_mq.broker.send_back
 import storage.batch.commit
+import storage.delay.timer_store
+import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
+import storage.rows.returns
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -25,6 +29,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
+from storage.message_store import MessageStore
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
@@ -249,3 +254,47 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
     """With the sum over them that the task has reported."""
     return mock.patch.object(SegmentReader, "_check_data")
+
+
+def tables_ahead_are_left() -> AbstractContextManager[Any]:
+    return mock.patch.object(MessageStore, "lower_offsets")
+
+
+def backups_keep_their_old_numbers() -> AbstractContextManager[Any]:
+    original = storage.recovery.offsets_ahead._lower_file
+
+    def keep(root: str, files: LocalFileSystem, name: str, load: Any, lower: Any) -> Any:
+        backup = f"{root}/config/{name}.bak"
+        before = files.read_file(backup)
+        found = original(root, files, name, load, lower)
+        if before is not None:
+            files.replace(backup, before)
+        return found
+
+    return mock.patch.object(storage.recovery.offsets_ahead, "_lower_file", keep)
+
+
+def mirrors_of_sinks_are_lowered() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.offsets_ahead, "LEDGER_TOPIC", "")
+
+
+def queue_without_directory_is_empty() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.offsets_ahead, "_find_ends")
+
+
+def unit_of_the_timer_is_told_by_its_place() -> AbstractContextManager[Any]:
+    def believe(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
+        return np.ones(len(units), bool)
+
+    return mock.patch.object(storage.delay.timer_store, "are_of", believe)
+
+
+@contextmanager
+def retries_are_spread_over_the_groups_number() -> Iterator[None]:
+    def of_group(config: Any, retry_target: Any) -> int:
+        return int(config.retry_queue_count)
+
+    with ExitStack() as planted:
+        for module in (spark_mq.broker.send_back, storage.rows.returns):
+            planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
+        yield

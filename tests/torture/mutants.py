@@ -43,6 +43,7 @@ _EXPIRY = "tests/crash/test_expiry.py"
 _REPAIR = "tests/crash/test_repair.py"
 _VOUCHED = "tests/crash/test_vouched_queues.py"
 _PROGRESS = "tests/crash/test_sink_progress.py"
+_LOWERING = "tests/storage/recovery/test_offsets_ahead.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -117,6 +118,36 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
+        "tables that are ahead of the log are left": Mutant(
+            faults.tables_ahead_are_left,
+            (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
+            r"'T@G': \{'0': 9",
+        ),
+        "a backup keeps numbers that are ahead": Mutant(
+            faults.backups_keep_their_old_numbers,
+            (f"{_LOWERING}::test_old_numbers_do_not_come_back_out_of_a_backup",),
+            r"'T@G': \{'0': 9",
+        ),
+        "a sink's mirror is lowered like an offset": Mutant(
+            faults.mirrors_of_sinks_are_lowered,
+            (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
+            "ledger@CID_RMQ_SYS_SPARK_sink",
+        ),
+        "a queue without a directory is taken for empty": Mutant(
+            faults.queue_without_directory_is_empty,
+            (f"{_LOWERING}::test_a_queue_whose_directory_is_missing_is_not_taken_for_an_empty_one",),
+            r"'T@G': \{'0': 0",
+        ),
+        "a unit of the timer is told by its place alone": Mutant(
+            faults.unit_of_the_timer_is_told_by_its_place,
+            (f"{_LOWERING}::test_a_timed_message_that_is_put_after_the_cut_is_delivered_in_place_of_the_cut_one",),
+            r"assert \['new', 'new'",
+        ),
+        "retries are spread over the group's number": Mutant(
+            faults.retries_are_spread_over_the_groups_number,
+            ("tests/broker/test_send_back_rows.py::test_retries_go_to_queues_that_the_groups_retry_topic_has",),
+            r"assert \[8\] == \[1\]",
+        ),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
     }
 )
