@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
-from spark_mq.cli.output import duration_in_words, print_json, print_table, say, time_text
+from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.progress import busy
 from spark_mq.source.option_values import parse_duration_ms
 from storage import open_store
@@ -223,10 +223,11 @@ def close(
         ("before", "closed" if report is not None and report.was_clean else "open"),
         ("decided batches finished", f"{finished:,}"),
         ("cut from the log", f"{0 if report is None else report.cut_bytes:,} bytes"),
-        ("offsets ahead of the log, lowered", "; ".join(map(str, lowered)) or None),
+        ("offsets ahead of the log, lowered", f"{len(lowered):,}"),
         ("end of the log", f"{log_end:,}"),
     ]
     print_table(("closed", root), rows)
+    say_lowered(lowered)
 
 
 @app.command("confirm-sink")

@@ -10,7 +10,7 @@ import typer
 
 from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
-from spark_mq.cli.output import print_json, print_table, say
+from spark_mq.cli.output import print_json, print_table, say, say_lowered
 from spark_mq.doctor import Severity, diagnose
 from spark_mq.doctor_settings import check_settings
 from spark_mq.progress import busy, progress_bar
@@ -147,10 +147,11 @@ def _print_recovery(
         ),
         ("records with a wrong queue offset", "; ".join(map(str, report.misnumbered))),
         ("files removed", ", ".join(report.removed_files)),
-        ("offsets ahead of the log, lowered", "; ".join(map(str, lowered))),
+        ("offsets ahead of the log, lowered", f"{len(lowered):,}"),
         ("decided batches finished", f"{finished_batches:,}"),
     ]
     print_table(("recovered", root), [(what, value or None) for what, value in rows])
+    say_lowered(lowered)
 
 
 def _quarantine_text(root: str, report: RecoveryReport) -> str | None:

@@ -150,7 +150,8 @@ def test_a_slaves_tables_stay_as_its_master_gave_them(cut_store: Path, tmp_path:
 def test_a_command_says_how_many_and_from_where_to_where(cut_store: Path, tmp_path: Path, command: str) -> None:
     copies = [shutil.copytree(cut_store, tmp_path / name) for name in ("people", "programs")]
     text = CliRunner().invoke(app, [command, str(copies[0] / "store")]).stdout
-    assert "group G of T queue 0 from 9 to 2" in " ".join(text.split())
+    assert "lowered: group G of T queue 0 from 9 to 2" in text
+    assert text.count("lowered: ") == 10
     found = json.loads(CliRunner().invoke(app, [command, str(copies[1] / "store"), "--json"]).stdout)["loweredOffsets"]
     assert len(found) == 10
     assert {"file": "delayOffset.json", "name": "delay level 18", "before": 8, "after": 1} in found

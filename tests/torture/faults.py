@@ -260,6 +260,10 @@ def tables_ahead_are_left() -> AbstractContextManager[Any]:
     return mock.patch.object(MessageStore, "lower_offsets")
 
 
+def deliveries_that_a_repair_cuts_are_forgotten() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.opening, "lower_for_cut", return_value=())
+
+
 def backups_keep_their_old_numbers() -> AbstractContextManager[Any]:
     original = storage.recovery.offsets_ahead._lower_file
 

@@ -123,6 +123,11 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
             r"'T@G': \{'0': 9",
         ),
+        "what a repair cuts counts as delivered": Mutant(
+            faults.deliveries_that_a_repair_cuts_are_forgotten,
+            (f"{_LOWERING}::test_repair_lowers_what_the_cut_records_had_delivered",),
+            r"assert \{'1': 3\} == \{'1': 2\}",
+        ),
         "a backup keeps numbers that are ahead": Mutant(
             faults.backups_keep_their_old_numbers,
             (f"{_LOWERING}::test_old_numbers_do_not_come_back_out_of_a_backup",),

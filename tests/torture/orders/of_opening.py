@@ -34,11 +34,7 @@ ORDERS = (
             Step("hint deleted", f"{_OPENING}:drop_hint"),
             Step("`abort`, synced, with ROOT", f"{_FILES}.replace", when=path_ends("/abort")),
             Step("files of a failed sync written again", f"{_OPENING}:write_again"),
-            Step(
-                "of a damaged log what the records to be cut had delivered lowered in the tables",
-                f"{_OPENING}:lower_for_cut",
-                gives=lambda *_, **__: (),
-            ),
+            Step("of a damaged log what the records to be cut had delivered lowered in the tables"),
             Step('rows of open intents written again ("A batch")', f"{_OPENING}:mend_batches"),
             Step(
                 "checkpoint lowered where something is to be built that it would not have built again",

@@ -43,10 +43,7 @@ _AHEAD = f"{_TURNS}test_the_ticket_is_there_before_the_door_opens"
 _ENDED = "tests/storage/service/test_duties_end.py::test_a_closed_service_has_no_thread_left"
 _SERVICE = "Putting by many threads (`put_service.py`, `flush.py`) of closing: "
 _CHAINS, _INDEX_WRITER = "Index files of mending chains: ", "tests/storage/index/test_index_writer.py"
-_CUT, _AHEAD_TABLES = (
-    "of a damaged log what the records to be cut had delivered lowered in the tables",
-    'tables that count further than the log goes lowered ("Tables ahead of the log")',
-)
+_AHEAD_TABLES = 'tables that count further than the log goes lowered ("Tables ahead of the log")'
 _LOWERS = "tests/storage/recovery/test_offsets_ahead.py::"
 _NO_HINT = "An opening has deleted the hint before anything was written, so none is there."
 _ONLY_LOOK = "Both only look, and nothing is written before the second."
@@ -56,11 +53,6 @@ _UNDECIDED = "What was not renamed is never read, and the next intent of that na
 
 VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
     {
-        f'{_OPENING}"{_CUT}" is left out': f"{_LOWERS}test_repair_lowers_what_the_cut_records_had_delivered",
-        f'{_OPENING}"{_CUT}" after "rows of open intents written again ("A batch")"': Harmless(
-            "Rows are written again where they stood, before the damage: the records behind it are the same.",
-            f"{_LOWERS}test_repair_lowers_what_the_cut_records_had_delivered",
-        ),
         f'{_OPENING}"{_AHEAD_TABLES}" is left out': f"{_LOWERS}test_offsets_behind_the_ends_are_lowered_and_others_stay",
         f'{_OPENING}"{_AHEAD_TABLES}" after "open intents finished ("A batch")"': (
             f"{_OUTCOMES}test_groups_are_lowered_before_the_missing_rows_of_a_decided_batch_are_appended"
@@ -93,7 +85,7 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
         f'{_OPENING}"hint deleted" after "`abort`, synced, with ROOT"': Harmless(
             _NEW_ABORT, _story("opening after a kill")
         ),
-        f'{_OPENING}"files of a failed sync written again" after "{_CUT}"': Harmless(
+        f'{_OPENING}"files of a failed sync written again" after "rows of open intents written again ("A batch")"': Harmless(
             "Each writes what it finds in the page cache and syncs it, and needs nothing of the other.",
             _story("opening after a failed sync"),
         ),
