@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
 from storage.batch.redo import load_torn_rows
-from storage.ends.recovery_plan import RecoveryReport
+from storage.ends.recovery_plan import LoweredOffset, RecoveryReport
 from storage.epoch_times import current_time_ms
 from storage.errors import (
     StoreNotWritableError,
@@ -40,6 +40,7 @@ from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
 from storage.recovery.creation import create_store, find_log, sync_new_store
 from storage.recovery.log_bind import prove_binding
+from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, open_for_writing, release
 from storage.recovery.parts import StoreParts
 from storage.rows.one_row import one_batch, one_row
@@ -165,6 +166,8 @@ class MessageStore(FollowedStore):
         """What opening for writing mended; None of a read-only store, and where nothing was to be looked for."""
         self.finished_batches = 0
         """How many batches that were decided and not finished opening for writing has appended."""
+        self.lowered: tuple[LoweredOffset, ...] = ()
+        """Offsets of groups, delay levels and timer that were ahead of the log when the store was opened for writing."""
         self._file_system = file_system
         self._clock = clock
         self._resources = ExitStack()
@@ -262,13 +265,14 @@ class MessageStore(FollowedStore):
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
         )
+        is_own = not follows and options.writes_as != "candidate"
         opening = open_for_writing(
             parts,
             truncate_damage=options.truncate_damage,
             on_progress=options.on_progress,
             cuts_torn=options.writes_as != "owner",
             holds_back=options.holds_back,
-            finishes=not follows and options.writes_as != "candidate",
+            finishes=is_own,
         )
         if options.create and "" not in opening.ends.synced_entries:
             sync_new_store(self.root, file_system)
@@ -280,6 +284,9 @@ class MessageStore(FollowedStore):
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
+        self.lowered = () if opening.report is None else opening.report.lowered
+        if is_own:
+            self.lower_offsets()
         if options.prepare is not None:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
@@ -294,6 +301,33 @@ class MessageStore(FollowedStore):
         self.finished_batches = finish_open_intents(self._writer, torn)
         if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
             settle(self._writer)
+
+    def lower_offsets(self) -> None:
+        """No table counts further than the log goes (`storage/recovery/offsets_ahead.py`); `lowered` says which did.
+
+        Each opening for writing does so, but a follower's: when it follows nobody any more. Raises StateFileError, OSError.
+        """
+        writer = self.writer
+        with self.tables_lock:
+            self.lowered += lower_offsets(
+                self.root,
+                writer.file_system,
+                self.log,
+                writer.ends,
+                topics=writer.settings.topics.topics,
+                batch_topics=self.queues.batch_topics,
+                was_recovered=self.recovery is not None,
+                now_ms=self._clock(),
+            )
+
+    def lower_for_cut(self, place: int) -> None:
+        """Before the log of this store is cut at a place: what the log behind it has delivered is to be delivered again.
+
+        Raises StateFileError, OSError.
+        """
+        behind = (records for _, records in self.log.walk(place, check_crc=False))
+        with self.tables_lock:
+            self.lowered += lower_for_cut(self.root, self.writer.file_system, behind, now_ms=self._clock())
 
     # Writing
 

@@ -39,7 +39,7 @@ ROOMS = {
     "rows": "words format settings tables messages rules",
     "put": "words format files settings log queues index place tables ends derived messages rules rows",
     "batch": "words format files log queues place tables ends messages rules put",
-    "recovery": "words format files settings log queues index place ends put batch",
+    "recovery": "words format files settings log queues index place tables ends messages put batch",
     "facade": "words format files settings log queues index place tables ends messages rows put batch recovery",
     "audit": "format log queues index ends put",
     "service": "words format settings log queues index tables ends derived messages rules put facade",
@@ -55,7 +55,7 @@ ROOMS = {
     "controller": "words files rules remoting client remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
-    "broker_server": "words format files settings tables messages put batch delay rules facade service ha hand_over broker "
+    "broker_server": "words format files settings tables put batch delay rules facade service ha hand_over broker "
     "remoting access client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "

@@ -137,14 +137,17 @@ class OffsetHandlers:
         )
 
     def _reset_by_clients(self, asked: Asked, request: ResetOffsetRequest) -> RemotingCommand:
-        """The way of before: the group's clients are told (220), and store the offsets themselves. Java: Broker2Client.resetOffset."""
+        """The way of before: the group's clients are told (220), and store the offsets themselves. Java: Broker2Client.resetOffset.
+
+        Departure: of all queues that are read. Java takes those that are written, and leaves the others of a topic that shrinks.
+        """
         parts, group, topic = self._parts, request.group, request.topic
         config: TopicConfig | None = parts.topics.get(topic)
         if config is None:
             remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, remark)
         offsets = {}
-        for queue_id in range(config.write_queue_count):
+        for queue_id in range(config.read_queue_count):
             with parts.lock:
                 known = parts.offsets.offset(group, topic, queue_id)
             if known == -1:

@@ -89,7 +89,7 @@ class ProgressHandlers:
         return asked.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
 
     def all_stats(self, asked: Asked) -> RemotingCommand:
-        """317: of all groups."""
+        """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
         told: BrokerConsumeStatsRequest = asked.header
         found, behind, in_flight = [], 0, 0
         for group in self._parts.groups:
@@ -100,7 +100,7 @@ class ProgressHandlers:
                 config = self._parts.topics.get(topic)
                 if config is None or (told.is_order and not config.order) or not self._is_subscribed(group, topic):
                     continue
-                offsets = self._wrappers(group, config, config.write_queue_count, with_pulls=False)
+                offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False)
                 stats.append(ConsumeStats(offset_table=offsets, consume_tps=self._rate(group, topic)))
                 behind += sum(each.broker_offset - each.consumer_offset for each in offsets.values())
                 in_flight += sum(each.pull_offset - each.consumer_offset for each in offsets.values())
@@ -144,14 +144,17 @@ class ProgressHandlers:
         return found
 
     def time_spans(self, asked: Asked) -> RemotingCommand:
-        """303: how old the messages of a topic's queues are, and where a group is among them."""
+        """303: how old the messages of a topic's queues are, and where a group is among them.
+
+        Departure: of all queues that are read; Java tells of those that are written.
+        """
         told: ConsumeTimeSpanRequest = asked.header
         parts, topic = self._parts, told.topic
         config = parts.topics.get(topic)
         if config is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
-        for queue_id in range(config.write_queue_count):
+        for queue_id in range(config.read_queue_count):
             maximum, first_ms = parts.served.maximum(topic, queue_id), parts.served.earliest_store_time(topic, queue_id)
             with parts.lock:
                 offset = parts.offsets.offset(told.group, topic, queue_id)

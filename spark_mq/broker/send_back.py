@@ -4,7 +4,7 @@
 `storage/rows/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader. Not supported: handing a request on to a
 master in the same process. Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a
-deliver time for a timer message again, and park or refuse it.
+deliver time for a timer message again, and park or refuse it; retries go to queues that there are (`retry_queue_count`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from storage.messages.retries import (
     ReturnBar,
     dead_letter_topic_config,
     next_reconsume_times,
+    retry_queue_count,
     retry_topic_config,
     return_bar,
     sent_back_properties,
@@ -141,7 +142,7 @@ def plan_send_back(
         return refusal(ResponseCode.SYSTEM_ERROR, remark, new_topics)
     maximum = allowed_retries(config, request.max_reconsume_times, request.client_version)
     destination = sent_back_to(original.reconsume_times, request.delay_level, maximum)
-    target, queue_id = retry_target, choose_queue(config.retry_queue_count)
+    target, queue_id = retry_target, choose_queue(retry_queue_count(config, retry_target))
     if destination.dead:
         target, queue_id = dead_letter_topic_config(request.group, topics), 0
         new_topics += changed(target, topics)

@@ -20,7 +20,6 @@ from itertools import count
 
 from spark_mq.broker_server.controllers import Controllers, Position
 from spark_mq.broker_server.identity import Applied, IdentityFiles
-from spark_mq.broker_server.offsets_ahead import lower_levels_for_cut
 from spark_mq.broker_server.opening import ControllerMode, opened_store
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
@@ -271,7 +270,7 @@ class ControlledBroker:
         configuration = self._configured(role)
         if cut_to is not None:
             with opened_store(configuration, "controlled") as store:
-                lower_levels_for_cut(store, cut_to)
+                store.lower_for_cut(cut_to)
             holds_back = not configuration.store.replication.read_un_committed
             truncate_store(
                 self._root, cut_to, config=configuration.store, writes_as="controlled", holds_back=holds_back

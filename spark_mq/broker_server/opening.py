@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_mq.broker_server.controllers import Controllers
-from spark_mq.broker_server.offsets_ahead import lower_offsets
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.broker_server.sync_keeper import wait_for
 from storage import open_store
@@ -80,8 +79,6 @@ def opened_service(configuration: Configuration, mode: ControllerMode | None) ->
         writes_as = "follower"
 
     def prepare(store: MessageStore) -> None:
-        if mode is not None or not configuration.is_slave:  # a slave's are ahead until its log has come
-            lower_offsets(store)
         if mode is not None:  # the first row of a batch that is finished now is of this epoch
             _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
 

@@ -50,7 +50,6 @@ from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage.delay.timer_checkpoint import timer_checkpoint_path
 from storage.epoch_times import current_time_ms
 from storage.format.replication import SlaveHandshake
 from storage.ha.begun_epoch import forget_epoch
@@ -61,6 +60,7 @@ from storage.ha.roles import Term
 from storage.rules.response_codes import ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
+from storage.tables.timer_checkpoint import timer_checkpoint_path
 
 _CONNECTION = "connection"
 _WATERMARK_SECONDS = 1

@@ -14,12 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from storage.ends.recovery_plan import LoweredOffset
+
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14
 """A column of texts that is folded keeps so many characters; where they do not fit, each row is printed by itself."""
 _WHOLE_WORD = 48
 """Words up to this length are not folded, so that a name can be copied."""
 _GAP = 2
+_LOWERED = 20
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """JSON escapes the others by itself."""
 _AGES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
@@ -104,6 +107,14 @@ def _print_by_row(shown: Console, columns: Sequence[str], rows: Sequence[Sequenc
         for column, text in zip(columns, row, strict=True):
             lines.add_row(Text(column), Text(text))
         shown.print(lines)
+
+
+def say_lowered(lowered: Sequence[LoweredOffset]) -> None:
+    """Which offsets were ahead of the log, a line each; of very many the first."""
+    for each in lowered[:_LOWERED]:
+        say(f"lowered: {each}")
+    if len(lowered) > _LOWERED:
+        say(f"lowered: {len(lowered) - _LOWERED:,} more; --json lists them")
 
 
 def time_text(time_ms: int | None) -> str | None:

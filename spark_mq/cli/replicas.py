@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.broker_server.offsets_ahead import lower_offsets
 from spark_mq.broker_server.replication import tell
 from spark_mq.broker_server.state_copies import MasterByName, copies_of
 from spark_mq.cli.app import CommandError, Conf, OneStorePath, app, one_store
@@ -26,7 +25,6 @@ from storage.ha.following import promote as forget_master
 from storage.ha.listener import ListenerSettings
 from storage.ha.replicator import Replicator
 from storage.ha.timing import Timing
-from storage.place.followed_master import followed_master
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 
@@ -177,9 +175,6 @@ def promote(path: OneStorePath, conf: Conf = None) -> None:
     Stop its follower first, and its master.
     """
     root = one_store(path, to_write=True)
-    if followed_master(LocalFileSystem(), root) is not None:
-        with open_store(root, config=conf, read_only=False, holder="follower") as store:
-            lower_offsets(store)
     followed = forget_master(root, config=conf)
     typer.echo(f"{root} may be written now" if followed else f"{root} has followed no master")
 

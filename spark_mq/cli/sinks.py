@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
-from spark_mq.cli.output import duration_in_words, print_json, print_table, say, time_text
+from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.progress import busy
 from spark_mq.source.option_values import parse_duration_ms
 from storage import open_store
@@ -206,6 +206,7 @@ def close(
         open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store,
     ):
         finished, report, log_end = store.finished_batches, store.recovery, store.log_end
+        lowered = store.lowered
     if as_json:
         print_json(
             {
@@ -213,6 +214,7 @@ def close(
                 "finishedBatches": finished,
                 "wasClean": report is not None and report.was_clean,
                 "cutBytes": 0 if report is None else report.cut_bytes,
+                "loweredOffsets": [each._asdict() for each in lowered],
                 "logEnd": log_end,
             }
         )
@@ -221,9 +223,11 @@ def close(
         ("before", "closed" if report is not None and report.was_clean else "open"),
         ("decided batches finished", f"{finished:,}"),
         ("cut from the log", f"{0 if report is None else report.cut_bytes:,} bytes"),
+        ("offsets ahead of the log, lowered", f"{len(lowered):,}"),
         ("end of the log", f"{log_end:,}"),
     ]
     print_table(("closed", root), rows)
+    say_lowered(lowered)
 
 
 @app.command("confirm-sink")

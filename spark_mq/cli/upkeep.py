@@ -10,12 +10,12 @@ import typer
 
 from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
-from spark_mq.cli.output import print_json, print_table, say
+from spark_mq.cli.output import print_json, print_table, say, say_lowered
 from spark_mq.doctor import Severity, diagnose
 from spark_mq.doctor_settings import check_settings
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
-from storage.ends.recovery_plan import RecoveryReport
+from storage.ends.recovery_plan import LoweredOffset, RecoveryReport
 from storage.errors import StoreDamagedError
 from storage.files.remote import file_system_of
 from storage.settings.load import StoreConfig, find_configuration, parse_config
@@ -67,7 +67,7 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
         ):
             # Where the last writer's hint held there was nothing to look for.
             report = store.recovery or RecoveryReport(was_clean=False, log_end=store.log_end)
-            finished = store.finished_batches
+            finished, lowered = store.finished_batches, store.lowered
     except StoreDamagedError as error:
         if not as_json:
             raise
@@ -86,9 +86,16 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
         )
         raise typer.Exit(1) from error
     if as_json:
-        print_json({"store": root, **_recovery_json(report), "finishedBatches": finished})
+        print_json(
+            {
+                "store": root,
+                **_recovery_json(report),
+                "loweredOffsets": [each._asdict() for each in lowered],
+                "finishedBatches": finished,
+            }
+        )
     else:
-        _print_recovery(root, report, finished)
+        _print_recovery(root, report, lowered, finished)
 
 
 def _recovery_json(report: RecoveryReport) -> dict[str, object]:
@@ -121,7 +128,9 @@ def _recovery_json(report: RecoveryReport) -> dict[str, object]:
     }
 
 
-def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) -> None:
+def _print_recovery(
+    root: str, report: RecoveryReport, lowered: tuple[LoweredOffset, ...], finished_batches: int
+) -> None:
     rows = [
         ("it was closed", "cleanly" if report.was_clean else "not at all: the abort file stood"),
         ("end of the log", f"{report.log_end:,}"),
@@ -138,9 +147,11 @@ def _print_recovery(root: str, report: RecoveryReport, finished_batches: int) ->
         ),
         ("records with a wrong queue offset", "; ".join(map(str, report.misnumbered))),
         ("files removed", ", ".join(report.removed_files)),
+        ("offsets ahead of the log, lowered", f"{len(lowered):,}"),
         ("decided batches finished", f"{finished_batches:,}"),
     ]
     print_table(("recovered", root), [(what, value or None) for what, value in rows])
+    say_lowered(lowered)
 
 
 def _quarantine_text(root: str, report: RecoveryReport) -> str | None:

@@ -105,10 +105,14 @@ def check_queue_counts(data: TopicRouteData, address: str, what: str) -> None:
 
 
 def default_route(topic: str, route: TopicRoute, queue_count: int) -> TopicRoute:
-    """The route that a topic will have when brokers create it: that of TBW102, with at most `queue_count` queues a broker."""
+    """The route that a topic will have when brokers create it: that of TBW102, with at most `queue_count` queues a broker.
+
+    Departure: a broker makes no more queues than TBW102 has for writing. Java's client goes by those for reading, and where they are
+    more its first messages are refused.
+    """
     queues = []
     for each in route.data.queue_datas:
-        count = min(queue_count, each.read_queue_count)
+        count = min(queue_count, each.read_queue_count, each.write_queue_count)
         queues.append(replace(each, read_queue_count=count, write_queue_count=count))
     return TopicRoute(topic, replace(route.data, queue_datas=tuple(queues)))
 

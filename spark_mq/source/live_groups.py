@@ -66,6 +66,8 @@ class LiveGroup:
             ],
         )
         is_old = ResponseCode.REQUEST_CODE_NOT_SUPPORTED in (entry.code, topic.code)  # up to 4.9: both are made again
+        if entry.code == ResponseCode.SUCCESS:
+            config = entry.body(SubscriptionGroupConfig)
         if topic.code != ResponseCode.SUCCESS:
             header = CreateTopicRequest(
                 topic=retry,

@@ -20,13 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.delay.timer_records import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, read_timer_records, whole_numbers
+from storage.delay.timer_records import read_timer_records, whole_numbers
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_property_maps
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.format.timer import TimerCheckpoint, encode_timer_checkpoint
 from storage.log.commit_log import CommitLog, LogFile
+from storage.messages.delays import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS
 
 NEVER_ENTERED = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message that Java delivered without entering it. Java: putMessageToTimerWheel."""

@@ -27,6 +27,8 @@ from storage.messages.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELETED_KEY,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
@@ -34,7 +36,7 @@ from storage.messages.inner_messages import InnerMessages
 from storage.messages.sizes import timer_record_limit
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 
-TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # what is longer fits no long, and no int of Python's either
 _CLOSED = pa.scalar("\x02", pa.large_string())
 _END = pa.scalar("", pa.large_string())

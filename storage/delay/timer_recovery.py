@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
 from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import (
+    UNIT,
     UNIT_SIZE,
     WHEEL_SLOTS,
     TimerCheckpoint,
@@ -36,6 +36,7 @@ from storage.format.timer import (
 from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
 from storage.tables.followed_timer import FollowedTimer, read_followed_timer
+from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
 
 _LOOK_BACK_BYTES = UNIT_SIZE << 16
 
@@ -49,7 +50,7 @@ class RecoveredTimer(NamedTuple):
     queue_offset: int
     """The first message to enter, unless it is one of `entered`."""
     entered: np.ndarray
-    """Places in the commit log of messages behind `checkpoint.queue_offset` that the log has already."""
+    """Units behind `checkpoint.log_position`: of messages that `checkpoint.queue_offset` does not count yet."""
     log_is_whole: bool
     """Whether the timer log reaches as far as the checkpoint says."""
     followed: FollowedTimer | None = None
@@ -77,10 +78,8 @@ def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> Recovere
     first_tick = checkpoint.last_read_time_ms // precision_ms
     _revise(wheel, runs, precision_ms)
     _mend_slots_behind(wheel, log, first_tick, precision_ms)
-    found = (
-        [run.units["commitlog_offset"][run.positions >= checkpoint.log_position] for run in runs] if is_whole else []
-    )
-    entered = np.concatenate([np.empty(0, np.int64), *found])
+    found = [run.units[run.positions >= checkpoint.log_position] for run in runs] if is_whole else []
+    entered = np.concatenate([np.empty(0, UNIT), *found])
     offset = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
     if not is_whole:
         offset = min(offset, _behind_last_unit(store, log))
@@ -98,7 +97,7 @@ def _anew(store: MessageStore, file_system: LocalFileSystem, followed: FollowedT
     TimerLog(file_system, store.root, store.config.timer.mapped_file_size_timer_log).drop()
     TimerWheel(file_system, store.root).drop()
     log = TimerLog(file_system, store.root, store.config.timer.mapped_file_size_timer_log)
-    nothing = np.empty(0, np.int64)
+    nothing = np.empty(0, UNIT)
     first = store.min_offset(TIMER_TOPIC, 0)
     return RecoveredTimer(TimerWheel(file_system, store.root), log, checkpoint, first, nothing, True, followed)
 

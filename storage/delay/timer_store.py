@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from storage.delay.timer_checkpoint import write_timer_checkpoint
 from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
 from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
 from storage.delay.timer_metrics import TimerMetrics
@@ -42,15 +41,13 @@ from storage.delay.timer_records import (
 from storage.delay.timer_recovery import RecoveredTimer, recover_timer
 from storage.delay.timer_report import NOTHING_TIMED, REPORTED_ROWS, TimerReport, UndeliverableTimed
 from storage.delay.timer_slots import DueUnits, due_units
-from storage.delay.timer_units import WheelTime, plan_units, unit_changes
+from storage.delay.timer_units import WheelTime, are_of, plan_units, unit_changes
 from storage.delay.timer_wheel import ALL_TICKS
 from storage.failpoints import reach
 from storage.format.timer import (
     BLANK_SLOTS,
     MAGIC_DELETE,
-    MAGIC_ROLL,
     SLOTS_OF_WEEK,
-    due_times_ms,
     effective_precision_ms,
     effective_window,
 )
@@ -59,6 +56,7 @@ from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.tables.followed_timer import forget_followed_timer
+from storage.tables.timer_checkpoint import write_timer_checkpoint
 
 TIMER = (
     "timer-announced",
@@ -179,7 +177,7 @@ class _TimerRun:
 
     def _enter_slice(self, slice_: QueueSlice) -> None:
         timed = read_timer_records(slice_.records, self._max_message_size)
-        is_entered = np.isin(slice_.records.column("commitlog_offset"), self._entered_before)
+        is_entered = self._are_entered(slice_.records.column("commitlog_offset"), timed.out_ms)
         if is_entered.any():  # by a timer that was killed before it counted them
             self._count_topics(timed.topics, np.where(is_entered, np.where(timed.is_deletion, -1, 1), 0))
         queue_offset, read_time_ms = self._checkpoint.queue_offset, self._checkpoint.last_read_time_ms
@@ -206,6 +204,16 @@ class _TimerRun:
         self.log.append(positions, units)
         self._counts["entered"] += int(enters.sum())
         self._count_topics(timed.topics, np.where(enters, changes, 0))
+
+    def _are_entered(self, places: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
+        """Which messages have units that the timer's queue offset does not count yet."""
+        units = self._entered_before
+        if not len(units):
+            return np.zeros(len(places), bool)
+        order = np.argsort(units["commitlog_offset"], kind="stable")
+        found = np.searchsorted(units["commitlog_offset"][order].astype(np.int64), places, side="right") - 1
+        newest = units[order[np.maximum(found, 0)]]
+        return (found >= 0) & (newest["commitlog_offset"] == places) & are_of(newest, out_ms)
 
     # Delivering
 
@@ -247,8 +255,7 @@ class _TimerRun:
             agrees = records.agree(places[part], sizes[part], TIMER_TOPIC.encode(), 0)
             timed = read_timer_records(records.take(agrees), self._max_message_size)
             rows = order[part][agrees]
-            # A place of the log that was cut and filled anew may hold another message.
-            is_own = (units["magic"][rows] & MAGIC_ROLL != 0) | (timed.out_ms <= due_times_ms(units[rows]))
+            is_own = are_of(units[rows], timed.out_ms)
             if is_own.any():
                 yield rows[is_own], timed.take(is_own)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.delay.timer_records import TimerRecords
 from storage.format.java_hash import string_hashes
-from storage.format.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT, UNIT_SIZE
+from storage.format.timer import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT, UNIT_SIZE, due_times_ms
 
 
 class WheelTime(NamedTuple):
@@ -45,6 +45,16 @@ def plan_units(timed: TimerRecords, enters: np.ndarray, time: WheelTime) -> tupl
     units["record_size_bytes"] = timed.records.column("size_bytes")
     units["topic_hash"] = string_hashes(timed.topics)
     return units, due_ms // precision
+
+
+def are_of(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
+    """Which units are those of messages that stand at their places and ask for these times.
+
+    A log that was cut may hold other messages there since. A rolled unit does not say its message's time.
+    """
+    due_ms, write_ms = due_times_ms(units), units["write_time_ms"].astype(np.int64)
+    was_due = (out_ms < due_ms) & (due_ms <= write_ms)
+    return (units["magic"] & MAGIC_ROLL != 0) | (out_ms == due_ms) | was_due
 
 
 def unit_changes(magic: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.log.gaps import LogGap
@@ -47,6 +48,20 @@ class RecoveryPlan:
         return self.last_record.store_time_ms if self.last_record else 0
 
 
+class LoweredOffset(NamedTuple):
+    """A number of a table that counted further than the log goes (`storage/recovery/offsets_ahead.py`)."""
+
+    file: str
+    """Under config/."""
+    name: str
+    """Of what: a group with topic and queue, a level, the timer."""
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.before} to {self.after}"
+
+
 @dataclass(slots=True)
 class RecoveryReport:
     """What opening for writing did. Sizes in bytes."""
@@ -72,6 +87,8 @@ class RecoveryReport:
     """Where the queues end."""
     dispatched_end: int = 0
     """Where in the log the last record ends that any queue knows."""
+    lowered: tuple[LoweredOffset, ...] = ()
+    """What records that are cut had delivered: the offsets that went back for it."""
     torn_records: int = 0
     """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
 

@@ -100,11 +100,13 @@ def open_following(
 def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
     """The store at ROOT follows nobody any more, and may be written; whether it followed a master before.
 
-    Opened once more as a follower, so that what a crash has cut off of its last record is no message of its own.
+    Opened once more as a follower, so that what a crash has cut off of its last record is no message of its own. What its master's
+    tables count further than its log goes is lowered.
     Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
     """
     files = LocalFileSystem()
     if followed_master(files, root) is None:
         return False
-    with open_store(root, config=config, read_only=False, holder="follower"):
+    with open_store(root, config=config, read_only=False, holder="follower") as store:
+        store.lower_offsets()
         return forget_followed_master(files, root)

@@ -7,10 +7,14 @@ Java: TransactionalMessageServiceImpl.deletePrepareMessage, getOpMessage, batchS
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.properties import decode_property_maps
+from storage.format.record_batch import Records
 from storage.format.texts import bytes_and_offsets
 from storage.messages.half_messages import QUEUE_ID
 from storage.messages.inner_messages import InnerMessage
@@ -18,6 +22,7 @@ from storage.messages.inner_messages import InnerMessage
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 ENDED_TAG = "d"
 _PROPERTIES = {"WAIT": "true", "TAGS": ENDED_TAG}
+_OFFSET = "^[0-9]{1,18}$"
 
 
 def op_bodies(half_queue_offsets: np.ndarray, max_size_bytes: int) -> list[bytes]:
@@ -49,6 +54,36 @@ def op_messages(half_queue_offsets: np.ndarray, max_size_bytes: int, now_ms: int
         InnerMessage(topic=OP_TOPIC, queue_id=QUEUE_ID, body=body, properties=_PROPERTIES, born_time_ms=now_ms)
         for body in op_bodies(half_queue_offsets, max_size_bytes)
     ]
+
+
+class EndedHalves(NamedTuple):
+    """What a range of the op queue says; one row for each half that it names."""
+
+    op_offsets: np.ndarray
+    """int64: queue offset of the op message, ascending."""
+    half_offsets: np.ndarray
+    """int64: queue offset of the half."""
+
+    def done_before(self, end: int, half_offset: int) -> int:
+        """Up to which op offset all are dealt with, of the op messages before `end`, once the halves before `half_offset` are.
+
+        Java: calculateOpOffset.
+        """
+        ahead = self.op_offsets[self.half_offsets >= half_offset]
+        return int(ahead[0]) if len(ahead) else end
+
+
+def ended_halves(op_offsets: np.ndarray, records: Records) -> EndedHalves:
+    """What records of the op topic say. One without the tag, and parts of a body that are no number, end nothing."""
+    tags = decode_property_maps(records.raw_properties()).values_of("TAGS")
+    is_op = pc.fill_null(pc.equal(tags, ENDED_TAG), False)
+    lists = pc.split_pattern(records.bodies().cast(pa.large_binary()).filter(is_op), ",")
+    texts, rows = lists.flatten(), np.asarray(pc.list_parent_indices(lists))
+    is_number = pc.match_substring_regex(texts, _OFFSET)
+    numbers = texts.filter(is_number).cast(pa.large_string()).cast(pa.int64())
+    return EndedHalves(
+        op_offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]], np.asarray(numbers, np.int64)
+    )
 
 
 class OpBatch:

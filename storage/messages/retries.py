@@ -161,6 +161,16 @@ def retry_topic_config(
     return group_topic_config(retry_topic(config.group), config.retry_queue_count, flag, topics)
 
 
+def retry_queue_count(config: SubscriptionGroupConfig, retry_target: TopicConfig) -> int:
+    """Over how many queues what is sent back for a group is spread: those that its entry says, as far as its retry topic has them.
+
+    Departure: Java draws one of the entry's number (`retryQueueNums`). A retry topic keeps the number with which it was made, so
+    after a group was raised most of its retries lie in queues that no consumer reads (apache/rocketmq#3953). The topic does not grow
+    by itself: one that an operator has made smaller would come back. An operator raises it as well as the group.
+    """
+    return min(config.retry_queue_count, max(1, min(retry_target.write_queue_count, retry_target.read_queue_count)))
+
+
 def dead_letter_topic_config(group: str, topics: Mapping[str, TopicConfig]) -> TopicConfig:
     """The entry that the group's dead-letter topic must have; equal to the one in `topics` where nothing is to be changed."""
     return group_topic_config(dead_letter_topic(group), DEAD_LETTER_QUEUE_COUNT, 0, topics)

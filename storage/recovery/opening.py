@@ -17,7 +17,7 @@ from typing import NamedTuple
 from storage.batch.intent import load_intents
 from storage.batch.redo import mend_batches
 from storage.ends.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
-from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.ends.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
 from storage.ends.store_ends import StoreEnds
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
@@ -36,6 +36,7 @@ from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open, note_start
+from storage.recovery.offsets_ahead import lower_for_cut
 from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
@@ -43,6 +44,7 @@ from storage.recovery.passes import (
     hold_unconfirmed,
     plan_kept_index,
     plan_recovery,
+    records_behind,
 )
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
 from storage.settings.load import StoreConfig
@@ -133,12 +135,20 @@ def open_for_writing(
     mark_open(file_system, root, boot_left(file_system, root))
     reach("abort-set")
     write_again(file_system, root)
+    lowered: tuple[LoweredOffset, ...] = ()
+    if (
+        finishes and plan.damage is not None
+    ):  # behind a torn tail nothing was counted yet; a follower's tables are its master's
+        behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
+        lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
+        reach("lowered-for-cut")
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
         if log.files:
             mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
         report = apply_recovery(
             plan, parts, truncate_damage=truncate_damage, quarantine=quarantine, on_progress=on_progress
         )
+        report.lowered = lowered
         ends = report.queue_ends
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
         _write_checkpoint(file_system, root, plan, index)

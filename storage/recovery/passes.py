@@ -35,6 +35,7 @@ from storage.format.record import (
     STORE_TIME_POSITION,
     SYS_FLAG_POSITION,
 )
+from storage.format.record_batch import Records
 from storage.format.sys_flag import BORN_HOST_V6
 from storage.index.trust import load_index_trust
 from storage.log.commit_log import CommitLog, LogFile
@@ -174,7 +175,8 @@ def _find_damage(
     if last_store_time_ms > vouched_ms:
         return None
     intact, is_damage = 0, False
-    for times in _times_behind(log, end, last_store_time_ms):
+    for records in records_behind(log, end, last_store_time_ms):
+        times = records.column("store_time_ms")
         intact += int(np.count_nonzero(times <= vouched_ms))
         is_damage |= bool((times < vouched_ms + was_clean).any())
     if not is_damage:
@@ -186,14 +188,14 @@ def _find_damage(
 
 def count_successors(log: CommitLog, plan: RecoveryPlan) -> int:
     """How many intact records behind the log's end are not older than its last one: messages that may have followed it."""
-    return sum(len(times) for times in _times_behind(log, plan.log_end, plan.last_store_time_ms))
+    return sum(map(len, records_behind(log, plan.log_end, plan.last_store_time_ms)))
 
 
-def _times_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[np.ndarray]:
+def records_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[Records]:
+    """The intact records behind a place, those of a life before, which are older, left out."""
     for file in log.files[max(0, log.file_index(end)) :]:
         for records in intact_records(log.open_file(file), file.start, max(0, end - file.start)):
-            times = records.column("store_time_ms")
-            yield times[times >= after_ms]
+            yield records.take(records.column("store_time_ms") >= after_ms)
 
 
 def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> RecoveryPlan:

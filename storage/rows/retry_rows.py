@@ -84,10 +84,10 @@ def send_back_rows(
 ) -> SentBack:
     """The messages that put `rows` back; `rejections` gets the rows that cannot be.
 
-    `max_reconsume_times` comes before the group's. Retry queues take turns by `first_row` + the row's number, where Java draws one,
-    so that a task that runs again makes the same messages. With `appends_crc` properties leave room for a sum over the record. A group
-    whose `retry_queue_count` is 0 or less takes no retries: what
-    it failed on is dropped, as Java does.
+    `max_reconsume_times` comes before the group's. Retry queues, as many as `group` says (`ReturnRules.spread_group`), take turns by
+    `first_row` + the row's number, where Java draws one, so that a task that runs again makes the same messages. With `appends_crc`
+    properties leave room for a sum over the record. A group whose `retry_queue_count` is 0 or less takes no retries: what it failed on
+    is dropped, as Java does.
     Bodies are stored as they come, uncompressed: the source's rows are, unless decompress=false, whose rows must not come here.
     Departure: a dead letter keeps its TIMER properties and is no timer message again, whatever they say.
     """

@@ -8,7 +8,7 @@ What becomes of a row is said by `retry_rows.py`. Java: AbstractSendMessageProce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,13 @@ import pyarrow as pa
 from storage.format.property_encoding import with_crc_room
 from storage.format.record_block import OutgoingMessages
 from storage.messages.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
-from storage.messages.retries import ReturnBar, dead_letter_topic_config, retry_topic_config, return_bar
+from storage.messages.retries import (
+    ReturnBar,
+    dead_letter_topic_config,
+    retry_queue_count,
+    retry_topic_config,
+    return_bar,
+)
 from storage.messages.sizes import Limits, excesses
 from storage.rows.messages import RejectedRow
 from storage.rows.retry_rows import send_back_rows
@@ -42,6 +48,12 @@ class ReturnRules:
     appends_crc: bool = False
     broker_permission: int = PERM_READ | PERM_WRITE
     """Java: brokerPermission."""
+
+    @property
+    def spread_group(self) -> SubscriptionGroupConfig:
+        """The group, with as many retry queues as its topic has of them."""
+        count = retry_queue_count(self.group, retry_topic_config(self.group, self.topics))
+        return replace(self.group, retry_queue_count=count)
 
     def refusal(self) -> str | None:
         """Why nothing can be sent back for this group; None if it can."""
@@ -95,7 +107,7 @@ class ReturnedRows:
             rejections.add(np.arange(len(batch)), "topic", refusal)
         sent = send_back_rows(
             batch,
-            rules.group,
+            rules.spread_group,
             rejections,
             delays_ms=rules.delays_ms,
             now_ms=now_ms,

@@ -14,9 +14,8 @@ import numpy as np
 
 from storage.message_store import MessageStore
 from storage.messages.half_messages import QUEUE_ID
-from storage.messages.op_messages import OP_TOPIC
+from storage.messages.op_messages import OP_TOPIC, ended_halves
 from storage.queues.scan import scan_queue
-from storage.transaction.op_queue import ended_halves
 
 
 class OffsetRanges:

@@ -24,9 +24,11 @@ from storage.messages.delays import route_delayed
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.names import dead_letter_topic, retry_topic
 from storage.rows.retry_rows import SentBack, send_back_rows
+from storage.rows.returns import ReturnedRows, ReturnRules
 from storage.rows.values import Rejections
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message, raw_properties
 
@@ -92,6 +94,30 @@ def test_a_message_is_put_as_the_broker_put_it(broker_store: MessageStore) -> No
         config = broker_store.config
         routed = route_delayed(made, delays_ms=config.delay.delays_ms, timer=config.timer, now_ms=NOW_MS)
         assert routed == InnerMessage.of(put)
+
+
+@pytest.mark.parametrize(
+    ("raised_to", "written", "read", "expected"),
+    [(8, 1, 1, 1), (8, 4, 2, 2), (8, 2, 4, 2), (8, 8, 8, 8), (2, 8, 8, 2), (3, 0, 0, 1)],
+)
+def test_retries_go_to_queues_that_the_groups_retry_topic_has(
+    raised_to: int, written: int, read: int, expected: int
+) -> None:
+    """Of a group that was raised Java's lie in queues that no consumer reads."""
+    group = SubscriptionGroupConfig("G", retry_queue_count=raised_to)
+    topics = {"%RETRY%G": TopicConfig("%RETRY%G", read, written)}
+    request, drawn = SendBackRequest(commitlog_offset=0, group="G"), list[int]()
+
+    def choose(count: int) -> int:
+        drawn.append(count)
+        return 0
+
+    original = make_message("T", b"failed")
+    plan_send_back(original, request, {"G": group}, topics, send=SendConfig(), choose_queue=choose)
+    assert drawn == [expected]
+    rows = ReturnedRows(ReturnRules(group, bytes(8), topics)).prepare(as_rows([original] * 16), NOW_MS)
+    queues = {decode_properties(text)["REAL_QID"] for part in rows.parts for text in part.properties.to_pylist()}
+    assert queues == {str(queue_id) for queue_id in range(expected)}
 
 
 def test_rows_are_put_as_the_broker_put_them(broker_store: MessageStore) -> None:

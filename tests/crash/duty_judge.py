@@ -14,7 +14,6 @@ from typing import Any
 
 from jobs.verify_store import verify_store
 from storage import open_store
-from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.messages.delays import TIMER_TOPIC
@@ -23,6 +22,7 @@ from storage.messages.op_messages import OP_TOPIC
 from storage.names import dead_letter_topic, retry_topic
 from storage.tables.consumer_offsets import FILE_NAME as CONSUMER_OFFSETS
 from storage.tables.delay_offsets import FILE_NAME as DELAY_OFFSETS
+from storage.tables.timer_checkpoint import read_timer_checkpoint
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
 

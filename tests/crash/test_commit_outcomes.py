@@ -283,6 +283,20 @@ def test_what_a_stranger_claims_of_a_decided_batch_does_not_finish_it(
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1, 20, 11)])
 
 
+def test_groups_are_lowered_before_the_missing_rows_of_a_decided_batch_are_appended(store: SinkStore) -> None:
+    """The rows may get offsets that were counted for messages which the log has lost."""
+    store.commit(rows_of(0))
+    commit_and_die(store, rows_of(1), "after-intent")
+    with open_store(store.root) as reader:
+        ends = {str(queue_id): reader.max_offset("orders", queue_id) for queue_id in reader.queue_ids("orders")}
+    path = Path(store.root) / "config" / "consumerOffset.json"
+    table = {"offsetTable": {"orders@G": {queue_id: end + 2 for queue_id, end in ends.items()}}}
+    path.write_text(json.dumps(table), "utf-8")
+    with store.open() as opened:
+        assert opened.finished_batches == 1
+    assert json.loads(path.read_text("utf-8"))["offsetTable"]["orders@G"] == ends
+
+
 # A master that comes back as a follower
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.delay.timer_checkpoint import read_timer_checkpoint
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
@@ -17,6 +16,7 @@ from storage.format.timer import TimerCheckpoint
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
+from storage.tables.timer_checkpoint import read_timer_checkpoint
 
 NOW = 1_795_251_500_000
 WINDOW = 60

@@ -24,6 +24,14 @@ import storage.tables.topics
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.controller.journal import Journal
+import spark_mq.broker.send_back
+import storage.batch.commit
+import storage.delay.timer_store
+import storage.recovery.offsets_ahead
+import storage.recovery.opening
+import storage.recovery.passes
+import storage.retention
+import storage.rows.returns
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -36,6 +44,7 @@ from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.put.settings import PutSettings
 from storage.put.raw_writer import RawWriter
+from storage.message_store import MessageStore
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
@@ -407,3 +416,49 @@ def full_disk_ends_a_follower() -> AbstractContextManager[Any]:
 
 def journal_is_appended_to_behind_a_failure() -> AbstractContextManager[Any]:
     return mock.patch.object(Journal, "_is_broken", property(lambda self: False, lambda self, value: None), create=True)
+def tables_ahead_are_left() -> AbstractContextManager[Any]:
+    return mock.patch.object(MessageStore, "lower_offsets")
+
+
+def deliveries_that_a_repair_cuts_are_forgotten() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.opening, "lower_for_cut", return_value=())
+
+
+def backups_keep_their_old_numbers() -> AbstractContextManager[Any]:
+    original = storage.recovery.offsets_ahead._lower_file
+
+    def keep(root: str, files: LocalFileSystem, name: str, load: Any, lower: Any) -> Any:
+        backup = f"{root}/config/{name}.bak"
+        before = files.read_file(backup)
+        found = original(root, files, name, load, lower)
+        if before is not None:
+            files.replace(backup, before)
+        return found
+
+    return mock.patch.object(storage.recovery.offsets_ahead, "_lower_file", keep)
+
+
+def mirrors_of_sinks_are_lowered() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.offsets_ahead, "LEDGER_TOPIC", "")
+
+
+def queue_without_directory_is_empty() -> AbstractContextManager[Any]:
+    return mock.patch.object(storage.recovery.offsets_ahead, "_find_ends")
+
+
+def unit_of_the_timer_is_told_by_its_place() -> AbstractContextManager[Any]:
+    def believe(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
+        return np.ones(len(units), bool)
+
+    return mock.patch.object(storage.delay.timer_store, "are_of", believe)
+
+
+@contextmanager
+def retries_are_spread_over_the_groups_number() -> Iterator[None]:
+    def of_group(config: Any, retry_target: Any) -> int:
+        return int(config.retry_queue_count)
+
+    with ExitStack() as planted:
+        for module in (spark_mq.broker.send_back, storage.rows.returns):
+            planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
+        yield

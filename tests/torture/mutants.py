@@ -54,6 +54,7 @@ _FAILING = "tests/broker_server/test_failing_disk.py"
 _STARTED_ANEW = "test_a_broker_whose_store_has_failed_is_started_anew_when_its_disk_answers"
 _FAILED = "tests/broker/test_failed_writer.py"
 _REPLICATING = "tests/storage/ha/test_replicating.py"
+_LOWERING = "tests/storage/recovery/test_offsets_ahead.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -171,6 +172,41 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         ),
         "state files are overwritten in place": Mutant(faults.state_is_overwritten_in_place, ("power-loss",), _STATE),
         "abort goes before the sync": Mutant(faults.abort_goes_before_the_sync, ("power-loss",), _LOST),
+        "tables that are ahead of the log are left": Mutant(
+            faults.tables_ahead_are_left,
+            (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
+            r"'T@G': \{'0': 9",
+        ),
+        "what a repair cuts counts as delivered": Mutant(
+            faults.deliveries_that_a_repair_cuts_are_forgotten,
+            (f"{_LOWERING}::test_repair_lowers_what_the_cut_records_had_delivered",),
+            r"assert \{'1': 3\} == \{'1': 2\}",
+        ),
+        "a backup keeps numbers that are ahead": Mutant(
+            faults.backups_keep_their_old_numbers,
+            (f"{_LOWERING}::test_old_numbers_do_not_come_back_out_of_a_backup",),
+            r"'T@G': \{'0': 9",
+        ),
+        "a sink's mirror is lowered like an offset": Mutant(
+            faults.mirrors_of_sinks_are_lowered,
+            (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
+            "ledger@CID_RMQ_SYS_SPARK_sink",
+        ),
+        "a queue without a directory is taken for empty": Mutant(
+            faults.queue_without_directory_is_empty,
+            (f"{_LOWERING}::test_a_queue_whose_directory_is_missing_is_not_taken_for_an_empty_one",),
+            r"'T@G': \{'0': 0",
+        ),
+        "a unit of the timer is told by its place alone": Mutant(
+            faults.unit_of_the_timer_is_told_by_its_place,
+            (f"{_LOWERING}::test_a_timed_message_that_is_put_after_the_cut_is_delivered_in_place_of_the_cut_one",),
+            r"assert \['new', 'new'",
+        ),
+        "retries are spread over the group's number": Mutant(
+            faults.retries_are_spread_over_the_groups_number,
+            ("tests/broker/test_send_back_rows.py::test_retries_go_to_queues_that_the_groups_retry_topic_has",),
+            r"assert \[8\] == \[1\]",
+        ),
         "a writer goes on after a failed write": Mutant(faults.writer_goes_on_after_a_failure, ("failed-io",), _LOST),
         "a size that nobody tells is none": Mutant(
             faults.unknown_size_is_none,

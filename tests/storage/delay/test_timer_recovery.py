@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, open_store
-from storage.delay.timer_checkpoint import read_timer_checkpoint, timer_checkpoint_path, write_timer_checkpoint
 from storage.delay.timer_handover import put_since
 from storage.delay.timer_log import TimerLog
 from storage.delay.timer_recovery import recover_timer
@@ -24,6 +23,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.messages.delays import TIMER_TOPIC
 from storage.tables.followed_timer import FollowedTimer, followed_timer_path, read_followed_timer
+from storage.tables.timer_checkpoint import read_timer_checkpoint, timer_checkpoint_path, write_timer_checkpoint
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TimedStore
 
@@ -102,7 +102,7 @@ def test_messages_that_a_killed_broker_had_entered_are_not_entered_again(
         assert found.log_is_whole
         assert found.queue_offset == checkpoint.queue_offset
         count = (found.log.end - checkpoint.log_position) // UNIT_SIZE
-        assert found.entered.tolist() == behind[:count] != []
+        assert found.entered["commitlog_offset"].tolist() == behind[:count] != []
         report = deliver_timed(store, checkpoint.last_read_time_ms)
         assert report.entered == len(behind) - count
 

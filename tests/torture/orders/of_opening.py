@@ -34,6 +34,7 @@ ORDERS = (
             Step("hint deleted", f"{_OPENING}:drop_hint"),
             Step("`abort`, synced, with ROOT", f"{_FILES}.replace", when=path_ends("/abort")),
             Step("files of a failed sync written again", f"{_OPENING}:write_again"),
+            Step("of a damaged log what the records to be cut had delivered lowered in the tables"),
             Step('rows of open intents written again ("A batch")', f"{_OPENING}:mend_batches"),
             Step(
                 "checkpoint lowered where something is to be built that it would not have built again",
@@ -64,6 +65,11 @@ ORDERS = (
             Step("`checkpoint`, written in place and synced", f"{_OPENING}:_write_checkpoint"),
             Step("`index_synced.json` deleted", f"{_OPENING}:drop_index_trust", within=f"{_OPENING}:open_for_writing"),
             Step("after a start of the machine that noted in `abort`", f"{_OPENING}:note_start"),
+            Step(
+                'tables that count further than the log goes lowered ("Tables ahead of the log")',
+                "storage.message_store:lower_offsets",
+                gives=lambda *_, **__: (),
+            ),
             Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
             Step("open intents settled", "storage.batch.commit:settle"),
         ),

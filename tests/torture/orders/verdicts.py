@@ -43,6 +43,8 @@ _AHEAD = f"{_TURNS}test_the_ticket_is_there_before_the_door_opens"
 _ENDED = "tests/storage/service/test_duties_end.py::test_a_closed_service_has_no_thread_left"
 _SERVICE = "Putting by many threads (`put_service.py`, `flush.py`) of closing: "
 _CHAINS, _INDEX_WRITER = "Index files of mending chains: ", "tests/storage/index/test_index_writer.py"
+_AHEAD_TABLES = 'tables that count further than the log goes lowered ("Tables ahead of the log")'
+_LOWERS = "tests/storage/recovery/test_offsets_ahead.py::"
 _NO_HINT = "An opening has deleted the hint before anything was written, so none is there."
 _ONLY_LOOK = "Both only look, and nothing is written before the second."
 _NEW_ABORT = "A hint names the `abort` under which it was written, and the opening writes another one."
@@ -51,6 +53,10 @@ _UNDECIDED = "What was not renamed is never read, and the next intent of that na
 
 VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
     {
+        f'{_OPENING}"{_AHEAD_TABLES}" is left out': f"{_LOWERS}test_offsets_behind_the_ends_are_lowered_and_others_stay",
+        f'{_OPENING}"{_AHEAD_TABLES}" after "open intents finished ("A batch")"': (
+            f"{_OUTCOMES}test_groups_are_lowered_before_the_missing_rows_of_a_decided_batch_are_appended"
+        ),
         f'{_WAITING}"{_BEFORE}" is left out': _FIRST_COME,
         f'{_WAITING}"{_BEFORE}" after "{_TRIED}"': _FIRST_COME,
         f'{_WAITING}"{_TRIED}" is left out': _HELD,
@@ -83,7 +89,7 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
             "Each writes what it finds in the page cache and syncs it, and needs nothing of the other.",
             _story("opening after a failed sync"),
         ),
-        f'{_OPENING}"after a start of the machine that noted in `abort`" after "open intents finished ("A batch")"': Harmless(
+        f'{_OPENING}"after a start of the machine that noted in `abort`" after "{_AHEAD_TABLES}"': Harmless(
             "Until it is noted the next opening looks for what the machine may have torn, as this one has.",
             _story("opening after a start of the machine"),
         ),

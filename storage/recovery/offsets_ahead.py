@@ -1,0 +1,281 @@
+"""Tables that count further than the log goes: lowered by whoever opens a store to write, before the first put.
+
+A power loss, a repair, a log that was restored from a copy, a replica that was promoted: the next messages get queue offsets that the
+tables count as done already, and nobody would get them. Looked at are, each with its .bak, whose old numbers could come back:
+
+    consumerOffset.json   groups, retry and reviving queues of pop consumers, and how far transactions are checked
+    delayOffset.json      delay levels
+    timercheck            the timer's place in its queue; spark_mq/followed_timer.json says the same of a master's
+
+`lower_offsets` compares them with the queues' ends, at every such opening, so the next one notices a crash between a cut and its
+lowering. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what no comparison finds: what was
+delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is synced before it is.)
+
+Left as they are: static topics and batch queues (they count otherwise), multi-dispatch queues (their entries are not made here), the
+mirrors of sinks (numbers of batches). A follower's tables are its master's, and wait for its log.
+A batch that is decided and not yet finished is appended behind this: its missing rows may come behind other messages than before
+the crash, at offsets that are counted for those. So a group may get some of its rows twice, and loses none.
+
+Departure: Java corrects delay levels and the timer when it loads them. A group's offset it corrects at the group's next pull, to the
+queue's end of that moment: what was written before is passed over. What a cut takes of deliveries it does not look for.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from typing import NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.ends.recovery_plan import LoweredOffset
+from storage.ends.store_ends import QueueName, StoreEnds
+from storage.errors import StateFileError
+from storage.files.atomic_file import read_table
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.properties import decode_property_maps
+from storage.format.record_batch import Records
+from storage.log.commit_log import CommitLog
+from storage.messages.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
+from storage.messages.half_messages import HALF_TOPIC, QUEUE_ID
+from storage.messages.op_messages import OP_TOPIC, ended_halves
+from storage.names import MULTI_DISPATCH_PREFIX
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.followed_timer import (
+    TIMER_CHECKPOINT_FILE,
+    followed_timer_path,
+    forget_followed_timer,
+    read_followed_timer,
+)
+from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
+from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topic_queue_mappings import TopicQueueMappingTable
+
+_PARKED = [name.encode() for name in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)]
+_OF_BROKERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC})
+"""Topics that need no entry to be there."""
+_TOLD = 5
+_LOG = logging.getLogger(__name__)
+
+
+class _Table(Protocol):
+    def to_text(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_Table)
+
+
+class CutDeliveries(NamedTuple):
+    """What the records that a cut takes away have delivered."""
+
+    by_level: Counter[int | None]
+    """Messages of each delay level; None = of a level that is not known (Java's broker takes it off)."""
+    half_offset: int | None
+    """The first half that they end; None if they end none."""
+    timer_ms: int | None
+    """From this time on the timer's slots are delivered again; None if it has delivered none of them."""
+
+    @classmethod
+    def of(cls, batches: Iterable[Records]) -> Self:
+        """Reads properties, and the bodies of op messages."""
+        by_level: Counter[int | None] = Counter()
+        halves, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for records in batches:
+            topics = records.topics().cast(pa.large_binary())
+            properties = decode_property_maps(records.raw_properties())
+            is_delivered = pc.and_(
+                properties.values_of(REAL_TOPIC).is_valid(),
+                pc.invert(pc.is_in(topics, pa.array(_PARKED, pa.large_binary()))),
+            )
+            is_timed = pc.and_(
+                properties.values_of(TIMER_DEQUEUE_MS).is_valid(), properties.values_of(TIMER_OUT_MS).is_valid()
+            )
+            levels = properties.values_of(DELAY)
+            levels = levels.filter(pc.and_(is_delivered, pc.or_(levels.is_valid(), pc.invert(is_timed))))
+            for each in pc.value_counts(levels).to_pylist():
+                text = each["values"]
+                by_level[int(text) if text is not None and text.isdecimal() else None] += each["counts"]
+            is_rolled = pc.equal(topics, TIMER_TOPIC.encode())  # its slot lies between its entering and its time
+            times.append(_numbers(properties.values_of(TIMER_OUT_MS).filter(pc.and_not(is_timed, is_rolled))))
+            times.append(_numbers(properties.values_of(TIMER_ENQUEUE_MS).filter(pc.and_(is_timed, is_rolled))))
+            ops = records.take(pc.equal(topics, OP_TOPIC.encode()).to_numpy(zero_copy_only=False))
+            halves.append(ended_halves(np.zeros(len(ops), np.int64), ops).half_offsets)
+        ended, out_ms = np.concatenate(halves), np.concatenate(times)
+        return cls(by_level, int(ended.min()) if len(ended) else None, int(out_ms.min()) if len(out_ms) else None)
+
+
+def _numbers(texts: pa.Array) -> np.ndarray:
+    given = texts.filter(pc.match_substring_regex(texts, "^[0-9]{1,18}$"))
+    return np.asarray(given.cast(pa.int64()), np.int64)
+
+
+def lower_offsets(
+    root: str,
+    files: LocalFileSystem,
+    log: CommitLog,
+    ends: StoreEnds,
+    *,
+    topics: Collection[str],
+    batch_topics: Collection[str],
+    was_recovered: bool,
+    now_ms: int,
+) -> tuple[LoweredOffset, ...]:
+    """No offset lies behind the end of its queue any more; returns those that did. Durable on return.
+
+    `topics` are those that there are. A queue of theirs without a directory ends where the log says; only an opening that
+    `was_recovered` asks it, as this may read all of it. What the log still waits to have confirmed counts. The store must be open
+    here alone.
+    Raises StateFileError for a table that cannot be read, OSError.
+    """
+    mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
+    apart = {LEDGER_TOPIC, *batch_topics, *(() if mappings is None else mappings.mappings)}
+    found = dict(ends.queue_ends)
+    if ends.held_from is not None:
+        _find_ends(log, ends.held_from, found)
+    named = {name for name in _named_queues(root, files) if name[0] in topics or name[0] in _OF_BROKERS}
+    if unlisted := named - found.keys():
+        if was_recovered:
+            _find_ends(log, log.minimum, found, unlisted)
+        else:
+            found |= dict.fromkeys(unlisted, sys.maxsize)
+
+    def end_of(topic: str, queue_id: int) -> int | None:
+        counts_otherwise = topic in apart or topic.startswith(MULTI_DISPATCH_PREFIX)
+        return None if counts_otherwise else found.get((topic, queue_id), 0)
+
+    timer_end = found.get((TIMER_TOPIC, 0), 0)
+    lowered = [
+        *_lower_groups(root, files, end_of, now_ms),
+        *_lower_levels(root, files, lambda level, at: min(at, found.get((SCHEDULE_TOPIC, level - 1), 0)), now_ms),
+        *_lower_timer(root, files, now_ms, queue_offset=timer_end, master_queue_offset=timer_end),
+    ]
+    followed = read_followed_timer(files, root)
+    if followed is not None and followed.queue_offset > timer_end:
+        files.replace(followed_timer_path(root), followed._replace(queue_offset=timer_end).to_text().encode())
+    return _told(root, lowered)
+
+
+def _named_queues(root: str, files: LocalFileSystem) -> set[QueueName]:
+    """Those of which a table says that something was there."""
+    groups = read_table(f"{root}/config/{OFFSETS_FILE}", ConsumerOffsets.load, files.read_file) or ConsumerOffsets()
+    levels = read_table(f"{root}/config/{DELAYS_FILE}", DelayOffsets.load, files.read_file) or DelayOffsets()
+    timer = read_timer_checkpoint(files, root)
+    named = {
+        (topic, key) for (topic, _), queues in groups.offsets.items() for key, offset in queues.items() if offset > 0
+    }
+    named |= {(SCHEDULE_TOPIC, level - 1) for level, offset in levels.offsets.items() if offset > 0}
+    return named | ({(TIMER_TOPIC, 0)} if max(timer.queue_offset, timer.master_queue_offset) > 0 else set())
+
+
+def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int], wanted: Collection[QueueName] = ()) -> None:
+    """Enters the ends of queues (of all, unless some are wanted) that the log's records from a place on say."""
+    for _, records in log.walk(start, check_crc=False) if log.files else ():
+        topics = [topic.decode(errors="replace") for topic in records.topics().to_pylist()]
+        names = zip(topics, records.column("queue_id").tolist(), strict=True)
+        for name, offset in zip(names, records.column("queue_offset").tolist(), strict=True):
+            if not wanted or name in wanted:
+                found[name] = max(found.get(name, 0), offset + 1)
+
+
+def lower_for_cut(
+    root: str, files: LocalFileSystem, batches: Iterable[Records], *, now_ms: int
+) -> tuple[LoweredOffset, ...]:
+    """Before a log is cut: what the records behind the cut have delivered is to be delivered again; returns what was lowered.
+
+    A level goes back by as many messages as were delivered, and each counts for every level where theirs is not known: some may be
+    delivered twice, and none is lost. A half that they end is open again. What a master's timer has delivered is not known any more.
+    A crash before the cut: it is lowered once more, by the next one. Raises StateFileError, OSError.
+    """
+    cut = CutDeliveries.of(batches)
+    unknown = cut.by_level[None]
+    lowered = _lower_levels(root, files, lambda level, offset: max(0, offset - cut.by_level[level] - unknown), now_ms)
+    if cut.half_offset is not None:  # all op messages are looked at again: they end the halves that stay ended
+        limits = {(HALF_TOPIC, QUEUE_ID): cut.half_offset, (OP_TOPIC, QUEUE_ID): 0}
+        lowered += _lower_groups(root, files, lambda topic, queue_id: limits.get((topic, queue_id)), now_ms)
+    if cut.timer_ms is not None:
+        lowered += _lower_timer(root, files, now_ms, last_read_time_ms=cut.timer_ms)
+    forget_followed_timer(files, root)
+    return _told(root, lowered)
+
+
+def _told(root: str, lowered: list[LoweredOffset]) -> tuple[LoweredOffset, ...]:
+    if lowered:
+        more = f", and {len(lowered) - _TOLD} more" if len(lowered) > _TOLD else ""
+        told = "; ".join(map(str, lowered[:_TOLD])) + more
+        _LOG.warning("%s: %d offsets were ahead of the log, and are lowered: %s", root, len(lowered), told)
+    return tuple(lowered)
+
+
+def _lower_groups(
+    root: str, files: LocalFileSystem, end_of: Callable[[str, int], int | None], now_ms: int
+) -> list[LoweredOffset]:
+    def lower(table: ConsumerOffsets) -> ConsumerOffsets:
+        return table.lowered(end_of, now_ms=now_ms)
+
+    before, after = _lower_file(root, files, OFFSETS_FILE, ConsumerOffsets.load, lower)
+    if before is None or after is None:
+        return []
+    return [
+        LoweredOffset(
+            OFFSETS_FILE, f"group {group} of {topic} queue {queue_id}", offset, after.offsets[topic, group][queue_id]
+        )
+        for (topic, group), queues in before.offsets.items()
+        for queue_id, offset in queues.items()
+        if after.offsets[topic, group][queue_id] != offset
+    ]
+
+
+def _lower_levels(
+    root: str, files: LocalFileSystem, right: Callable[[int, int], int], now_ms: int
+) -> list[LoweredOffset]:
+    def lower(table: DelayOffsets) -> DelayOffsets:
+        return table.with_offsets({level: right(level, at) for level, at in table.offsets.items()}, now_ms=now_ms)
+
+    before, after = _lower_file(root, files, DELAYS_FILE, DelayOffsets.load, lower)
+    if before is None or after is None:
+        return []
+    return [
+        LoweredOffset(DELAYS_FILE, f"delay level {level}", offset, after.offsets[level])
+        for level, offset in before.offsets.items()
+        if after.offsets[level] != offset
+    ]
+
+
+def _lower_file(
+    root: str, files: LocalFileSystem, name: str, load: Callable[[str, str], _T], lower: Callable[[_T], _T]
+) -> tuple[_T | None, _T | None]:
+    """Lowers the table and its .bak, each where it lies, the latter first; returns what was read before, and what is now."""
+    path = f"{root}/config/{name}"
+    before = read_table(path, load, files.read_file)
+    for each in (f"{path}.bak", path) if before is not None else ():
+        with suppress(StateFileError):  # readers pass it over too
+            content = files.read_file(each)
+            table = load(content.decode("utf-8", errors="replace"), each) if content else None
+            if table is not None and (lowered := lower(table)) is not table:
+                files.replace(each, lowered.to_text().encode())
+    return before, None if before is None else lower(before)
+
+
+def _lower_timer(root: str, files: LocalFileSystem, now_ms: int, **limits: int) -> list[LoweredOffset]:
+    """Fields of the timer's checkpoint, none above its limit; a raised version says that it is no longer the one that was sealed."""
+    checkpoint = read_timer_checkpoint(files, root)
+    before = {name: getattr(checkpoint, name) for name in limits}
+    ahead = {name: limit for name, limit in limits.items() if before[name] > limit}
+    if not ahead:
+        return []
+    version = {"version_time_ms": now_ms, "version_counter": checkpoint.version_counter + 1}
+    write_timer_checkpoint(files, root, checkpoint._replace(**version, **ahead))
+    return [
+        LoweredOffset(TIMER_CHECKPOINT_FILE, f"timer {name.replace('_', ' ')}", before[name], limit)
+        for name, limit in ahead.items()
+    ]

@@ -1,0 +1,241 @@
+"""Tables that count further than the log goes, as a cut leaves them: nothing that is put afterwards is passed over."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import open_store
+from storage.delay.schedule import deliver_due
+from storage.errors import StateFileError
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.ha.following import promote
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.message_store import MessageStore
+from storage.messages.half_messages import HALF_TOPIC
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.place.followed_master import note_followed_master
+from storage.settings.load import StoreConfig
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from tests.support.timed_store import NOW, TimedStore
+
+STATIC = {"topicQueueMappingInfoMap": {"static": {"topic": "static", "bname": "b", "hostedQueues": {}}}}
+LEDGER = "rmq_sys_spark_mq_ledger@CID_RMQ_SYS_SPARK_sink"
+
+
+def write(root: Path, name: str, table: object) -> None:
+    (root / "config").mkdir(exist_ok=True, parents=True)
+    for each in (name, f"{name}.bak"):
+        (root / "config" / each).write_text(json.dumps({"offsetTable": table, "kept": 1}), "utf-8")
+
+
+def table(root: Path, name: str) -> object:
+    """What the file and its .bak say: the same."""
+    found, old = (json.loads((root / "config" / each).read_text("utf-8")) for each in (name, f"{name}.bak"))
+    assert found["kept"] == old["kept"] == 1
+    assert found["offsetTable"] == old["offsetTable"]
+    return found["offsetTable"]
+
+
+def opened(root: Path, *, follows: bool = False, truncate_damage: bool = False) -> MessageStore:
+    return open_store(
+        root,
+        config=StoreConfig.tiny(),
+        read_only=False,
+        create=True,
+        truncate_damage=truncate_damage,
+        holder="follower" if follows else "writer",
+    )
+
+
+def park(store: MessageStore, level: int) -> None:
+    properties = {"REAL_TOPIC": "T", "REAL_QID": "0", "DELAY": str(level)}
+    store.put_inner([InnerMessage(topic=SCHEDULE_TOPIC, queue_id=level - 1, body=b"late", properties=properties)])
+
+
+def test_offsets_behind_the_ends_are_lowered_and_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    groups = {"T@G": {"0": 9, "1": 0}, "gone@G": {"3": 7}, "static@G": {"0": 9}, "%LMQ%a@G": {"0": 9}, "odd": {"0": 9}}
+    groups[LEDGER] = {"0": 900}
+    with opened(tmp_path) as store:
+        store.put("T", b"one", queue_id=0)
+        park(store, 1)
+    write(tmp_path, OFFSETS_FILE, groups)
+    write(tmp_path, DELAYS_FILE, {"1": 4, "2": 6})
+    (tmp_path / "config" / "topicQueueMapping.json").write_text(json.dumps(STATIC), "utf-8")
+    with caplog.at_level(logging.WARNING), opened(tmp_path) as store:
+        assert table(tmp_path, OFFSETS_FILE) == {**groups, "T@G": {"0": 1, "1": 0}, "gone@G": {"3": 0}}
+        assert table(tmp_path, DELAYS_FILE) == {"1": 1, "2": 0}
+        assert [str(each) for each in store.lowered] == [
+            "group G of T queue 0 from 9 to 1",
+            "group G of gone queue 3 from 7 to 0",
+            "delay level 1 from 4 to 1",
+            "delay level 2 from 6 to 0",
+        ]
+    assert "4 offsets were ahead of the log, and are lowered: group G of T queue 0 from 9 to 1" in caplog.text
+    caplog.clear()
+    with opened(tmp_path) as store:
+        assert store.lowered == ()
+    assert not caplog.text
+
+
+def test_old_numbers_do_not_come_back_out_of_a_backup(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.put("T", b"one", queue_id=0)
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
+    path = tmp_path / "config" / OFFSETS_FILE
+    path.write_text(path.read_text("utf-8").replace("9", "1"), "utf-8")
+    with opened(tmp_path) as store:
+        assert store.lowered == ()
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1}}
+
+
+def test_a_table_that_nobody_can_read_ends_the_opening_and_is_named(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
+    for name in (OFFSETS_FILE, f"{OFFSETS_FILE}.bak"):
+        (tmp_path / "config" / name).write_text("{", "utf-8")
+    with pytest.raises(StateFileError, match=OFFSETS_FILE):
+        opened(tmp_path)
+
+
+def test_a_released_store_is_compared_too(tmp_path: Path) -> None:
+    """Its hint may be that of a process that ended between a cut and the lowering."""
+    store = opened(tmp_path)
+    store.put("T", b"one", queue_id=0)
+    store.release()
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}, "unlisted@G": {"0": 9}})
+    with opened(tmp_path) as store:
+        assert store.recovery is None
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1}, "unlisted@G": {"0": 0}}
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_queue_whose_directory_is_missing_is_not_taken_for_an_empty_one(tmp_path: Path, is_released: bool) -> None:
+    """The log has its messages: verify finds such a queue, and rebuild_queues makes it again."""
+    store = opened(tmp_path)
+    for queue_id in (0, 1):
+        store.put("T", b"one", queue_id=queue_id)
+    store.close()
+    for path in sorted((tmp_path / "consumequeue" / "T" / "0").iterdir()):
+        path.unlink()
+    (tmp_path / "consumequeue" / "T" / "0").rmdir()
+    if is_released:
+        opened(tmp_path).release()
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1, "1": 9}})
+    with opened(tmp_path):
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1, "1": 1}}
+
+
+def test_a_followers_tables_are_its_masters_until_it_is_promoted(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    note_followed_master(LocalFileSystem(), str(tmp_path), "127.0.0.1:1")
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
+    opened(tmp_path, follows=True).close()
+    assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 9}}
+    promote(str(tmp_path), config=StoreConfig.tiny())
+    assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 0}}
+
+
+def test_a_timed_message_that_is_put_after_the_cut_is_delivered_in_place_of_the_cut_one(tmp_path: Path) -> None:
+    """The timer's log names the cut message at the same place, and the checkpoint counts its offset."""
+    timed = TimedStore(tmp_path)
+    timed.park("kept", NOW + 60_000)
+    timed.store.close()
+    kept = {path: path.read_bytes() for path in _of_log(tmp_path)}
+    timed.store = timed.open()
+    timed.park("cut", NOW + 20_000)
+    timed.deliver(NOW + 1_000)
+    timed.store.close()
+    for path in _of_log(tmp_path):
+        path.write_bytes(kept.get(path, b""))
+    timed.clock.now_ms = NOW + 5_000
+    timed.store = timed.open()
+    assert [str(each) for each in timed.store.lowered] == [
+        "timer queue offset from 2 to 1",
+        "timer master queue offset from 2 to 1",
+    ]
+    timed.park("new", NOW + 10_000)
+    timed.deliver(NOW + 15_000)
+    assert timed.delivered == ["new"]
+    timed.deliver(NOW + 70_000)
+    assert timed.delivered == ["new", "kept"], "what the old unit names is another message"
+    timed.store.close()
+
+
+def _of_log(root: Path) -> list[Path]:
+    """Log, queues, checkpoint: what a copy of before the cut holds."""
+    places = (root / "commitlog", root / "consumequeue", root / "index", root / "checkpoint")
+    return [path for place in places for path in [place, *place.rglob("*")] if path.is_file()]
+
+
+def test_a_cut_delivery_is_delivered_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for level in (1, 1, 1, 2):
+            park(store, level)
+        due_ms = store.get(SCHEDULE_TOPIC, 1, 0, 1).messages[0].store_time_ms + 1_000
+        deliver_due(store, due_ms, max_messages=1)
+        place = store.writer.log_end
+        park(store, 2)
+        deliver_due(store, due_ms)
+        write(tmp_path, DELAYS_FILE, {"1": 3, "2": 0})
+        store.lower_for_cut(place)
+        assert table(tmp_path, DELAYS_FILE) == {"1": 1, "2": 0}
+
+
+def test_a_half_that_was_ended_behind_a_cut_is_open_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        halves = [InnerMessage(topic=HALF_TOPIC, queue_id=0, body=b"%d" % number, properties={}) for number in range(4)]
+        store.put_inner(halves)
+        store.put_inner(op_messages(np.array([0]), 4_096, NOW))
+        place = store.writer.log_end
+        store.put_inner(op_messages(np.array([2, 1]), 4_096, NOW))
+        write(
+            tmp_path,
+            OFFSETS_FILE,
+            {f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 3}, f"{OP_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 2}},
+        )
+        store.lower_for_cut(place)
+        assert table(tmp_path, OFFSETS_FILE) == {
+            f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 1},
+            f"{OP_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 0},
+        }
+
+
+def test_slots_that_were_delivered_behind_a_cut_are_delivered_again(tmp_path: Path) -> None:
+    timed = TimedStore(tmp_path)
+    for number, seconds in enumerate((10, 20, 30)):
+        timed.park(f"m{number}", NOW + 1_000 * seconds)
+    timed.deliver(NOW + 15_000)
+    place = timed.store.writer.log_end
+    timed.deliver(NOW + 40_000)
+    timed.store.lower_for_cut(place)
+    assert timed.checkpoint.last_read_time_ms == NOW + 20_000
+    timed.store.close()
+
+
+def test_repair_lowers_what_the_cut_records_had_delivered(tmp_path: Path) -> None:
+    files = LocalFileSystem()
+    with opened(tmp_path) as store:
+        for _ in range(3):
+            park(store, 1)
+        due_ms = store.get(SCHEDULE_TOPIC, 0, 2, 1).messages[0].store_time_ms + 1_000
+        deliver_due(store, due_ms, max_messages=1)
+        bad = store.writer.log_end
+        deliver_due(store, due_ms)
+        last_ms = store.get("T", 0, 2, 1).messages[0].store_time_ms
+    write(tmp_path, DELAYS_FILE, {"1": 3})
+    checkpoint = read_checkpoint(files, str(tmp_path))
+    write_checkpoint(files, str(tmp_path), checkpoint._replace(physic_msg_timestamp=last_ms + 1))
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(bad)
+        log.write(b"\xff" * 8)  # of the second delivery; the third is intact behind it
+    with opened(tmp_path, truncate_damage=True) as store:
+        assert table(tmp_path, DELAYS_FILE) == {"1": 2}
+        assert [str(each) for each in store.lowered] == ["delay level 1 from 3 to 2"]
