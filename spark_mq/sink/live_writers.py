@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError
-from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.dead_letters import drop_dead_letters, publish_dead_letters
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.exact_writer import abort_staged, commit_to_brokers, stage_for_brokers
@@ -65,11 +65,13 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
     options: LiveSinkOptions
     columns: InputColumns
+    own: frozenset[str] = frozenset()
+    """The topics that the query reads from there."""
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = begin_task()
-        return _write(self.options, self.columns, micro_batch(task, self.options.sink_id), task, iterator)
+        return _write(self.options, self.columns, micro_batch(task, self.options.sink_id), task, iterator, self.own)
 
     @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -81,12 +83,17 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(
-    options: LiveSinkOptions, columns: InputColumns, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch]
+    options: LiveSinkOptions,
+    columns: InputColumns,
+    batch: Batch,
+    task: TaskContext,
+    frames: Iterator[pa.RecordBatch],
+    own: frozenset[str] = frozenset(),
 ) -> WriterCommitMessage:
     partition, attempt = task.partitionId(), task.taskAttemptId()
     if options.is_exact:
-        return stage_for_brokers(options, columns, batch, partition, attempt, frames)
-    return send_rows(options, columns, partition, os.urandom(_KEY_BYTES), frames, batch, attempt)
+        return stage_for_brokers(options, columns, batch, partition, attempt, frames, own)
+    return send_rows(options, columns, partition, os.urandom(_KEY_BYTES), frames, batch, attempt, own)
 
 
 def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
@@ -99,6 +106,7 @@ def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | N
     if len(sent) != len(messages):
         raise WriteFailedError("a task handed in nothing of what it has sent")
     publish(sent)
+    warn_of_overruled([rows.overruled for rows in sent])
     statuses = sum((Counter(rows.statuses) for rows in sent), Counter[int]())
     is_safe = set(statuses) <= {ResponseCode.SUCCESS}
     count = sum(rows.row_count for rows in sent)
