@@ -15,6 +15,7 @@ from spark_mq.cli.app import (
     CommandError,
     Conf,
     LockTimeout,
+    UsageError,
     app,
     lock_timeout_ms,
     store_to_write,
@@ -133,12 +134,12 @@ def produce(
     retry_group, reconsume_times and origin_msg_id, and its messages are born when they are sent.
     """
     if topic is None and not objects:
-        raise CommandError("give --topic: a line is a body and nothing else")
+        raise UsageError("give --topic: a line is a body and nothing else")
     if connection.is_chosen(path):
         of_stores = {"--conf": conf, "--store-host": store_host, "--sync": sync, "--keep-unique-key": keep_unique_key}
         for name, given in of_stores.items():
             if given:
-                raise CommandError(f"{name} is for stores: leave it away with --name-server")
+                raise UsageError(f"{name} is for stores: leave it away with --name-server")
         wanted = NewTopics(create_topic, DEFAULT_QUEUE_COUNT if queue_num is None else queue_num)
         send_input(connection.settings(), topic, wanted, objects=objects)
         return

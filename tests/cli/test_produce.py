@@ -272,8 +272,8 @@ def test_the_store_host_is_in_the_records_unless_the_store_has_one(tmp_path: Pat
 
 def test_what_cannot_be_done_is_said_before_anything_is_made(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    assert "give --topic" in produce(root, lines=[b"x"], exit_code=1)
-    assert "--lock-timeout" in produce(root, "--topic", "T", "--lock-timeout", "soon", lines=[b"x"], exit_code=1)
+    assert "give --topic" in produce(root, lines=[b"x"], exit_code=2)
+    assert "--lock-timeout" in produce(root, "--topic", "T", "--lock-timeout", "soon", lines=[b"x"], exit_code=2)
     assert list(tmp_path.iterdir()) == []
     (root / "elsewhere").mkdir(parents=True)
     assert "no RocketMQ store" in produce(root, "--topic", "T", lines=[b"x"], exit_code=1)
