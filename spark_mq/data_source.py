@@ -83,7 +83,7 @@ class SparkMqDataSource(DataSource):
         options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
         seen = check_place(options)
-        return StreamWriter(options, columns, seen, own_topics(self.options, options, options.topic))
+        return StreamWriter(options, columns._replace(own_topics=own_topics(self.options, options)), seen)
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.source.options import SourceOptions
@@ -106,7 +106,6 @@ def _live_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
 
 
 def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> LiveStreamWriter:
-    from spark_mq.client.namespaces import with_namespace
     from spark_mq.sink.live_options import LiveSinkOptions
     from spark_mq.sink.live_rows import columns_to_send
     from spark_mq.sink.live_writers import LiveStreamWriter
@@ -114,5 +113,4 @@ def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwri
 
     options = LiveSinkOptions.parse(given, "streaming")
     columns = columns_to_send(schema, options, mode="complete" if overwrite else "append")
-    topic = None if options.topic is None else with_namespace(options.namespace, options.topic)
-    return LiveStreamWriter(options, columns, own_topics(given, options, topic))
+    return LiveStreamWriter(options, columns._replace(own_topics=own_topics(given, options)))

@@ -5,7 +5,6 @@ Apache's tools end with 0 or −1 (255), whatever went wrong.
 
 from __future__ import annotations
 
-from spark_mq.client.errors import ClientSettingError
 from spark_mq.conditions import OffsetJsonError, OptionError, UnknownOptionError
 from storage.errors import StoreLockedError, StoreServedError
 
@@ -25,6 +24,6 @@ def exit_code_of(error: BaseException) -> int:
     match error:
         case StoreLockedError() | StoreServedError():
             return BUSY
-        case OptionError() | UnknownOptionError() | OffsetJsonError() | ClientSettingError():
+        case OptionError() | UnknownOptionError() | OffsetJsonError():
             return USAGE
     return FAILED

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from spark_mq import __version__
 from spark_mq.cli.output import print_json
-from spark_mq.client.errors import ClientError, ResponseError, TlsError
+from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
@@ -89,7 +89,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             text, hint = _describe(error)
-            code = USAGE if isinstance(error, UsageError) else exit_code_of(error)
+            code = USAGE if isinstance(error, UsageError | ClientSettingError) else exit_code_of(error)
             if prints_json:
                 _print_error(text, hint, code)
             typer.echo(f"error: {text}", err=True)

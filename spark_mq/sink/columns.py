@@ -38,10 +38,12 @@ class SinkColumn(NamedTuple):
 
 
 class InputColumns(NamedTuple):
-    """The columns to take of each batch, in the frame's order, and whose names they have."""
+    """The columns to take of each batch, in the frame's order, whose names they have, and where their rows may not go."""
 
     names: tuple[str, ...]
     kafka: bool = False
+    own_topics: frozenset[str] = frozenset()
+    """Topics that the query reads where it writes (`own_source.py`)."""
 
 
 def _is_text(found: DataType) -> bool:

@@ -63,15 +63,14 @@ def send_rows(
     frames: Iterator[pa.RecordBatch],
     batch: Batch | None = None,
     attempt: int = 0,
-    own: frozenset[str] = frozenset(),
 ) -> SentRows:
     """Send the rows of a task. `key` are 8 bytes that no other attempt of a task has, for the unique keys. `batch` and `attempt` name
-    the file of rows that are put aside. No row may go to the topics `own` (`own_source.py`).
+    the file of rows that are put aside.
 
     Raises InvalidRowError, WritesOwnSourceError and the client's errors; rows that were sent before stay sent, halves are rolled back.
     """
     with live_routes(options) as routes:
-        return send_over(routes, options, columns, partition, key, frames, batch, attempt, own)
+        return send_over(routes, options, columns, partition, key, frames, batch, attempt)
 
 
 def send_over(
@@ -83,7 +82,6 @@ def send_over(
     frames: Iterator[pa.RecordBatch],
     batch: Batch | None = None,
     attempt: int = 0,
-    own: frozenset[str] = frozenset(),
 ) -> SentRows:
     """As `send_rows`, over these routes."""
     rejected = RejectedRows(options, partition, batch, attempt)
@@ -91,7 +89,7 @@ def send_over(
     if options.send_back:
         writer = ReturnWriter(routes, options, rejected)
     else:
-        writer = _DirectWriter(routes, options, columns, partition, key, rejected, own)
+        writer = _DirectWriter(routes, options, columns, partition, key, rejected)
     try:
         for frame in frames:
             writer.append(frame)
@@ -136,7 +134,6 @@ class _DirectWriter:
         partition: int,
         key: bytes,
         rejected: RejectedRows,
-        own: frozenset[str],
     ) -> None:
         prefix = key + (partition % 65_536).to_bytes(2, "big")
         assert len(prefix) == PREFIX_BYTES
@@ -144,7 +141,6 @@ class _DirectWriter:
         self._columns = columns
         self._routes = routes
         self._rejected = rejected
-        self._own = own
         self.overruled: Mapping[str, str] = {}
         self._rows = MessageRows(route_rules(options, routes.queues_of), prefix, partition)
         self._may_be_single = any(name in columns.names for name in SINGLE_COLUMNS)
@@ -159,7 +155,7 @@ class _DirectWriter:
         if self._columns.kafka:
             taken = from_kafka_columns(taken)
         prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
-        refuse_own(self._own.intersection(prepared.topics))
+        refuse_own(self._columns.own_topics.intersection(prepared.topics))
         self.overruled = {**self.overruled, **prepared.overruled}
         self._rejected.take(frame, prepared.rejected, prepared.rejected_indices)
         self.row_count += len(prepared.messages.queue_codes)

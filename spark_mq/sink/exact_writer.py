@@ -58,9 +58,8 @@ def stage_for_brokers(
     partition: int,
     attempt: int,
     frames: Iterator[pa.RecordBatch],
-    own: frozenset[str] = frozenset(),
 ) -> StagedForBrokers:
-    """Encode a task's rows and stage them. No row may go to the topics `own` (`own_source.py`).
+    """Encode a task's rows and stage them.
 
     Raises InvalidRowError, WritesOwnSourceError, and errors of client and files; what was staged is given back.
     """
@@ -87,7 +86,7 @@ def stage_for_brokers(
                 if prepared.rejected:
                     shown = prepared.rejected[:REJECTIONS_SHOWN]
                     raise InvalidRowError(partition, len(prepared.rejected), *shown, consequence=NONE_SENT)
-                refuse_own(own.intersection(prepared.topics))
+                refuse_own(columns.own_topics.intersection(prepared.topics))
                 ignored |= prepared.overruled
                 row_count += len(prepared.messages.queue_codes)
                 stage(cutter.add(prepared.messages))

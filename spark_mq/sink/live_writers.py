@@ -65,13 +65,11 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
     options: LiveSinkOptions
     columns: InputColumns
-    own: frozenset[str] = frozenset()
-    """The topics that the query reads from there."""
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = begin_task()
-        return _write(self.options, self.columns, micro_batch(task, self.options.sink_id), task, iterator, self.own)
+        return _write(self.options, self.columns, micro_batch(task, self.options.sink_id), task, iterator)
 
     @named_for_spark()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -88,12 +86,11 @@ def _write(
     batch: Batch,
     task: TaskContext,
     frames: Iterator[pa.RecordBatch],
-    own: frozenset[str] = frozenset(),
 ) -> WriterCommitMessage:
     partition, attempt = task.partitionId(), task.taskAttemptId()
     if options.is_exact:
-        return stage_for_brokers(options, columns, batch, partition, attempt, frames, own)
-    return send_rows(options, columns, partition, os.urandom(_KEY_BYTES), frames, batch, attempt, own)
+        return stage_for_brokers(options, columns, batch, partition, attempt, frames)
+    return send_rows(options, columns, partition, os.urandom(_KEY_BYTES), frames, batch, attempt)
 
 
 def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:

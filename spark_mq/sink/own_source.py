@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Protocol
 
+from spark_mq.client.namespaces import with_namespace
 from spark_mq.conditions import OffsetJsonError, SparkMqError, WritesOwnSourceError
 from spark_mq.sink.live_options import local_checkpoint
 from spark_mq.source.cluster_options import ClusterOptions
@@ -47,17 +48,20 @@ class WhatIsWritten(Protocol):
     """What the options of either sink say of it."""
 
     @property
+    def topic(self) -> str | None: ...
+
+    @property
     def send_back(self) -> bool: ...
 
     @property
     def write_to_source(self) -> bool: ...
 
 
-def own_topics(given: Mapping[str, str], options: WhatIsWritten, topic: str | None) -> frozenset[str]:
+def own_topics(given: Mapping[str, str], options: WhatIsWritten) -> frozenset[str]:
     """The topics that the query reads where it writes, by the names that brokers know.
 
-    `given` are the sink's options as Spark gives them, with the query's checkpoint. `topic`, where all rows go to one, is the only one
-    that is looked for; raises WritesOwnSourceError where it is found.
+    `given` are the sink's options as Spark gives them, with the query's checkpoint. Where option `topic` is given, that one alone is
+    looked for: raises WritesOwnSourceError where it is found.
     """
     by_name = {name.lower(): text for name, text in given.items()}
     checkpoint = by_name.get("checkpointlocation")
@@ -65,6 +69,7 @@ def own_topics(given: Mapping[str, str], options: WhatIsWritten, topic: str | No
     if directory is None or options.send_back or options.write_to_source:
         return frozenset()
     place = {name: text for name, text in by_name.items() if name in _PLACE}
+    topic = options.topic and with_namespace(by_name.get("namespace", "").strip(), options.topic)
     by_broker: dict[str, dict[QueueId, QueueOffset]] = {}
     for read in _logged_offsets(directory):
         for queue, position in read.items():

@@ -72,10 +72,9 @@ def stage_rows(
     *,
     is_only: bool = False,
     seen: SeenStore | None = None,
-    own: frozenset[str] = frozenset(),
 ) -> StagedRows:
     """Encode the rows of a task and stage them. `is_only`: no other batch has this one's sink and query, so no key needs its number.
-    `seen` is the store that the driver saw, where there was one; `own` are the topics that no row may go to (`own_source.py`).
+    `seen` is the store that the driver saw, where there was one.
 
     Raises InvalidRowError, WritesOwnSourceError, WriteFailedError, or a storage error's condition; what was staged is given back then.
     """
@@ -88,7 +87,7 @@ def stage_rows(
     try:
         for frame in frames:
             with writing_conditions(options.root):
-                writer.append(frame, own)
+                writer.append(frame)
         with writing_conditions(options.root):
             return writer.finish()
     except BaseException as error:
@@ -156,9 +155,9 @@ class _PartitionWriter:
                 attempt=name,
             )
 
-    def append(self, frame: pa.RecordBatch, own: frozenset[str]) -> None:
+    def append(self, frame: pa.RecordBatch) -> None:
         encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
-        refuse_own(own.intersection(encoded.topics))
+        refuse_own(self._columns.own_topics.intersection(encoded.topics))
         if encoded.rejected:
             # A dead letter stays one. If a repeated batch took the row by then, it would be another batch than the one in the log.
             failing = encoded.rejected if self._dead_letters is None else encoded.passing

@@ -29,22 +29,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     columns: InputColumns
     seen: SeenStore | None = None
     """The store that is there already, for the tasks to recognise."""
-    own: frozenset[str] = frozenset()
-    """The topics that the query reads from there."""
 
     @named_for_spark()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         task = begin_task()
         batch = micro_batch(task, self.options.sink_id)
         return stage_rows(
-            self.options,
-            self.columns,
-            batch,
-            task.partitionId(),
-            task.taskAttemptId(),
-            iterator,
-            seen=self.seen,
-            own=self.own,
+            self.options, self.columns, batch, task.partitionId(), task.taskAttemptId(), iterator, seen=self.seen
         )
 
     @named_for_spark()

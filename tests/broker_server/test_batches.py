@@ -170,7 +170,7 @@ def request(root: Path, **changes: Any) -> HandOver:
 
 
 def test_a_batch_of_another_directory_is_refused(tmp_path: Path, root: Path) -> None:
-    with broker_and_producer(tmp_path, root), pytest.raises(StoreServedError, match="staged in another directory"):
+    with broker_and_producer(tmp_path, root), pytest.raises(StoreServedError, match="of another directory"):
         hand_over(str(root), request(root, directory=(1, 2)), None)
 
 

@@ -81,12 +81,14 @@ def test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not(
     taken = checkpoint(tmp_path / "cp", {"MA": {"0": 3}}, read)  # another source's line before it
     with pytest.raises(WritesOwnSourceError, match="the query reads topic MA where it would write to it"):
         writer(path=root, topic="MA", checkpointLocation=taken)
-    assert writer(path=root, topic="MD", checkpointLocation=taken).own == frozenset()
-    assert writer(path=other, topic="MA", checkpointLocation=taken).own == frozenset(), (
+    assert writer(path=root, topic="MD", checkpointLocation=taken).columns.own_topics == frozenset()
+    assert writer(path=other, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset(), (
         "a mirror, of brokers of one name"
     )
-    assert writer(path=str(tmp_path / "new"), topic="MA", checkpointLocation=taken).own == frozenset()
-    assert writer(path=root, topic="MA", checkpointLocation=taken, writeToSource="true").own == frozenset()
+    assert writer(path=str(tmp_path / "new"), topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
+    assert (
+        writer(path=root, topic="MA", checkpointLocation=taken, writeToSource="true").columns.own_topics == frozenset()
+    )
 
 
 def test_it_is_the_same_store_by_another_path_and_under_another_name(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_the_newest_batch_counts_and_a_position_without_a_record_says_nothing(tm
     root = store_with(tmp_path / "broker-a", "MA")
     empty = {"MA": {"broker-a": {"0": {"next": 0, "before": None}}}}
     taken = checkpoint(tmp_path / "cp", empty, number=9)
-    assert writer(path=root, topic="MA", checkpointLocation=taken).own == frozenset()
+    assert writer(path=root, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
     checkpoint(tmp_path / "cp", planned(path=root, topic="MA", startingOffsets="earliest"), number=10)
     with pytest.raises(WritesOwnSourceError):
         writer(path=root, topic="MA", checkpointLocation=taken)
@@ -112,23 +114,23 @@ def test_the_newest_batch_counts_and_a_position_without_a_record_says_nothing(tm
 def test_without_a_checkpoint_that_can_be_read_nothing_is_refused(tmp_path: Path, location: str) -> None:
     root = store_with(tmp_path / "broker-a", "MA")
     given = {"checkpointLocation": location.format(tmp_path)} if location else {}
-    assert writer(path=root, topic="MA", **given).own == frozenset()
+    assert writer(path=root, topic="MA", **given).columns.own_topics == frozenset()
 
 
 def test_where_rows_name_their_topics_the_task_refuses_and_stages_nothing(tmp_path: Path) -> None:
     root = store_with(tmp_path / "broker-a", "MA", "MB")
     read = planned(path=root, subscribe="MA,MB", startingOffsets="earliest")
     made = writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read))
-    assert made.own == {"MA", "MB"}
-    options, columns = SinkOptions.parse({"path": root}, "streaming"), InputColumns(("body", "topic"))
+    assert made.columns.own_topics == {"MA", "MB"}
+    options, columns = SinkOptions.parse({"path": root}, "streaming"), made.columns
     for topics, is_refused in ((["New", "MB"], True), (["New", "New"], False)):
         frames = iter([pa.record_batch({"body": ["x", "y"], "topic": topics})])
         if is_refused:
             with pytest.raises(WritesOwnSourceError, match="topic MB"):
-                stage_rows(options, columns, BATCH, 0, 0, frames, own=made.own)
+                stage_rows(options, columns, BATCH, 0, 0, frames)
             assert list(list_segments(LocalFileSystem(), root)) == []
         else:
-            assert stage_rows(options, columns, BATCH, 0, 0, frames, own=made.own).topics == {"New": 8}
+            assert stage_rows(options, columns, BATCH, 0, 0, frames).topics == {"New": 8}
 
 
 def test_rows_for_a_groups_retry_topic_are_no_circle(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_rows_for_a_groups_retry_topic_are_no_circle(tmp_path: Path) -> None:
         )
     root = str(tmp_path / "broker-a")
     read = planned(path=root, topic="%DLQ%g", startingOffsets="earliest")
-    assert writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read)).own == frozenset()
+    assert writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read)).columns.own_topics == frozenset()
 
 
 def test_a_task_sends_no_row_to_such_a_topic() -> None:
@@ -149,12 +151,11 @@ def test_a_task_sends_no_row_to_such_a_topic() -> None:
             send_over(
                 RoutesTo(broker),
                 options,
-                InputColumns(("body", "topic")),
+                InputColumns(("body", "topic"), own_topics=frozenset({"MA"})),
                 0,
                 bytes(8),
                 iter([frame]),
                 BATCH,
-                own=frozenset({"MA"}),
             )
         assert broker.stored == {}
 
@@ -173,5 +174,5 @@ def test_it_is_seen_between_path_and_name_server_both_ways(tmp_path: Path) -> No
             for writes in ({"path": str(root)}, live):
                 with pytest.raises(WritesOwnSourceError):
                     writer(**writes, topic="MA", checkpointLocation=taken)
-                assert writer(**writes, topic="MD", checkpointLocation=taken).own == frozenset()
-                assert writer(**writes, checkpointLocation=taken).own == {"MA"}
+                assert writer(**writes, topic="MD", checkpointLocation=taken).columns.own_topics == frozenset()
+                assert writer(**writes, checkpointLocation=taken).columns.own_topics == {"MA"}
