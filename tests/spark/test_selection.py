@@ -304,7 +304,7 @@ def test_what_is_inserted_into_a_view_goes_to_the_views_topic(spark: SparkSessio
         for view in ("reading", "reads", "writing"):
             spark.catalog.dropTempView(view)
     with open_store(root) as store:
-        assert sum(store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")) == 4
+        assert sum(store.max_offset("T", queue_id) for queue_id in store.queue_ids("T")) == 3, "a view is planned once"
 
 
 @pytest.mark.spark
