@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> JobReport:
         asking=Asking(threads=options.threads),
         put=put,
     )
-    return JobReport(report.lines(), figures=report.figures(), put=put)
+    return JobReport(report.lines(), is_busy=report.answers_left > 0, figures=report.figures(), put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

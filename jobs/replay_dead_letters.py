@@ -274,7 +274,8 @@ def _replay(
         )
     said += [f"{count} {result}" for result, count in sorted(results.items())]
     figures = {"results": dict(results)}
-    return JobReport(said or ["nothing to replay"], 1 if results[REFUSED] else 0, figures=figures, put=put)
+    exit_code, is_busy = 1 if results[REFUSED] else 0, results[LEFT] > 0
+    return JobReport(said or ["nothing to replay"], exit_code, is_busy=is_busy, figures=figures, put=put)
 
 
 def _listed(letter: DeadLetter, group: str) -> str:

@@ -10,8 +10,8 @@ its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for P
 
 so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
 the store with `open_to_write`, waits its turn for `options.lock_timeout_ms`, and lets the StoreLockedError out: two runs at the same
-time are safe, and the loser exits 0. Errors that an operator can do something about (StorageError, SparkMqError, OSError, no Java) are
-let out too: one line and exit code 1.
+time are safe, and the loser exits 75, or 0 with --busy-ok. Errors that an operator can do something about (StorageError,
+SparkMqError, OSError, no Java) are let out too: one line, with --json an object as well, and a code of `spark_mq/exit_codes.py`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from spark_mq.conditions import OptionError, SparkMqError
-from spark_mq.session import JavaNotFoundError
+from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
+from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.option_values import parse_duration_ms
-from spark_mq.stop_signals import INTERRUPTED, stop_on_signal
+from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
 from storage.files.os_errors import from_os_error
@@ -49,11 +50,13 @@ class JobReport:
     """What one run did, in lines for people and in figures for programs; `exit_code` 1 says that it found what somebody has to look at.
 
     `is_idle` says that it did nothing and found nothing new: of such runs one behind the other only the first is printed.
+    `is_busy` says that a part was left, because another process has the store.
     """
 
     lines: Iterable[str] = ()
     exit_code: int = 0
     is_idle: bool = False
+    is_busy: bool = False
     figures: Mapping[str, object] = field(default_factory=dict)
     """The same for programs: what `--json` prints."""
     put: PutStatistics | None = None
@@ -76,12 +79,14 @@ def run_job(
     Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
     is under way finish and ends then; a second signal ends at once, as SIGINT does where the job runs once: exit code 130.
     A store that is locked, a full disk, or any error that is `retriable`, is tried again at the next turn; other errors end the job.
+    A run that left anything because another process has the store ends with BUSY, or with DONE under `--busy-ok`.
     A run that did nothing prints nothing behind another such run. `clock` and `sleep` are in seconds.
     """
-    parser = job_parser(run)
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = job_parser(run, prints_json="--json" in given)
     if add_options is not None:
         add_options(parser)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
         try:
@@ -126,17 +131,33 @@ def positive_count(text: str) -> int:
     return int(text)
 
 
-def job_parser(run: Run) -> argparse.ArgumentParser:
+class _JobParser(argparse.ArgumentParser):
+    """Tells what is wrong with the command line as JSON, too."""
+
+    prints_json = False
+
+    def error(self, message: str) -> NoReturn:
+        if self.prints_json:
+            name = self.prog.removeprefix("jobs.")
+            print(json.dumps({"job": name, "exitCode": USAGE, "error": message, "hint": None}), flush=True)
+        super().error(message)
+
+
+def job_parser(run: Run, *, prints_json: bool = False) -> argparse.ArgumentParser:
     """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None),
-    `lock_timeout_ms`, `as_json`.
+    `lock_timeout_ms`, `busy_ok`, `as_json`.
     """
     module = sys.modules[run.__module__]
-    parser = argparse.ArgumentParser(prog=f"jobs.{job_name(run)}", description=job_description(module.__doc__))
+    parser = _JobParser(prog=f"jobs.{job_name(run)}", description=job_description(module.__doc__))
+    parser.prints_json = prints_json
     parser.add_argument("path", metavar="PATH", help="the store: the directory that holds commitlog/")
     parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
     parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
     parser.add_argument(
         "--json", dest="as_json", action="store_true", help="print each run as one JSON object, in a line"
+    )
+    parser.add_argument(
+        "--busy-ok", action="store_true", help="exit 0, not 75, where a broker or another process holds the store"
     )
     parser.add_argument(
         "--lock-timeout",
@@ -187,22 +208,22 @@ def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False
     """One run, printed, but for an idle one behind another."""
     begin_s = time.monotonic()
     try:
-        report = run(options)
-        if not (report.is_idle and after_idle):
-            for line in _told(report, run, options, round((time.monotonic() - begin_s) * 1_000)):
-                print(line, flush=True)
-        return _Turn(report.exit_code, is_idle=report.is_idle)
+        report, may_pass, told = run(options), True, None
     except StoreLockedError as error:
-        done = JobReport([f"nothing done: {error.describe()}"], figures={"nothingDone": error.describe()})
-        for line in _told(done, run, options, round((time.monotonic() - begin_s) * 1_000)):
+        reason, may_pass, told = error.describe(), True, None
+        report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothingDone": reason})
+    except (OSError, *SESSION_ERRORS, SparkMqError, StorageError) as error:
+        may_pass, told = _may_pass(error), str(from_os_error(error) if isinstance(error, OSError) else error)
+        text, _, hint = told.partition("\n")
+        report = JobReport(exit_code=exit_code_of(error), figures={"error": text, "hint": hint or None})
+    if report.is_busy and report.exit_code == DONE and not options.busy_ok:
+        report = replace(report, exit_code=BUSY)
+    if not (report.is_idle and after_idle):
+        for line in _told(report, run, options, round((time.monotonic() - begin_s) * 1_000)):
             print(line, flush=True)
-        return _Turn(0)
-    except OSError as error:
-        print(f"error: {from_os_error(error)}", file=sys.stderr, flush=True)
-        return _Turn(1, _may_pass(error))
-    except (JavaNotFoundError, SparkMqError, StorageError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return _Turn(1, _may_pass(error))
+    if told is not None:
+        print(f"error: {told}", file=sys.stderr, flush=True)
+    return _Turn(report.exit_code, may_pass, report.is_idle)
 
 
 def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int) -> Iterator[str]:

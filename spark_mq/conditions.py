@@ -13,6 +13,7 @@
       AvailableNowError(rule, *queues)                SPARK_MQ_AVAILABLE_NOW_CHANGED
       SinkModeError(mode)                             SPARK_MQ_SINK_MODE
       SinkSchemaError(column, rule)                   SPARK_MQ_SINK_SCHEMA
+      WritesOwnSourceError(topic)                     SPARK_MQ_WRITES_OWN_SOURCE
       InvalidRowError(partition, count, *rejections)  SPARK_MQ_INVALID_ROW
       WriteFailedError(rule)                          SPARK_MQ_WRITE_FAILED
       NotConfirmedError(broker, count, status, why)   SPARK_MQ_SEND_NOT_CONFIRMED
@@ -288,6 +289,22 @@ class SinkSchemaError(SparkMqError):
 
     def describe(self) -> str:
         return f"column {self.column}: {self.rule}"
+
+
+class WritesOwnSourceError(SparkMqError):
+    """A streaming query would write into a topic that it reads, in the same store or cluster."""
+
+    condition = "SPARK_MQ_WRITES_OWN_SOURCE"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def describe(self) -> str:
+        return f"the query reads topic {self.topic} where it would write to it: each row that it writes would come back to it"
+
+    def details(self) -> tuple[str, ...]:
+        return ("Name another topic (option topic), or say writeToSource=true if that is meant",)
 
 
 PUT_ASIDE = (

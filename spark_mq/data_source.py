@@ -60,11 +60,10 @@ class SparkMqDataSource(DataSource):
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | LiveBatchWriter:
         from spark_mq.sink.batch_writer import BatchWriter
-        from spark_mq.sink.columns import columns_to_write, refuse_view_for_reading
+        from spark_mq.sink.columns import columns_to_write
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.place import check_place
 
-        refuse_view_for_reading(schema.names, self.options)
         if _is_live(self.options):
             return _live_writer(self.options, schema, overwrite=overwrite)
         options = SinkOptions.parse(self.options, "batch")
@@ -75,6 +74,7 @@ class SparkMqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter | LiveStreamWriter:
         from spark_mq.sink.columns import columns_to_write
         from spark_mq.sink.options import SinkOptions
+        from spark_mq.sink.own_source import own_topics
         from spark_mq.sink.place import check_place
         from spark_mq.sink.stream_writer import StreamWriter
 
@@ -82,7 +82,8 @@ class SparkMqDataSource(DataSource):
             return _live_stream_writer(self.options, schema, overwrite=overwrite)
         options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
-        return StreamWriter(options, columns, check_place(options))
+        seen = check_place(options)
+        return StreamWriter(options, columns._replace(own_topics=own_topics(self.options, options)), seen)
 
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.source.options import SourceOptions
@@ -108,6 +109,8 @@ def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwri
     from spark_mq.sink.live_options import LiveSinkOptions
     from spark_mq.sink.live_rows import columns_to_send
     from spark_mq.sink.live_writers import LiveStreamWriter
+    from spark_mq.sink.own_source import own_topics
 
     options = LiveSinkOptions.parse(given, "streaming")
-    return LiveStreamWriter(options, columns_to_send(schema, options, mode="complete" if overwrite else "append"))
+    columns = columns_to_send(schema, options, mode="complete" if overwrite else "append")
+    return LiveStreamWriter(options, columns._replace(own_topics=own_topics(given, options)))

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, MutableMapping
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_mq.given_settings import APP_NAME, MASTER, REMOTE, Setting, given_settings
 from spark_mq.java import MINIMUM_MAJOR, find_java
@@ -36,6 +36,13 @@ class JavaNotFoundError(RuntimeError):
     """Spark cannot start: there is no Java, or only one that is too old."""
 
 
+class DeltaNotFoundError(RuntimeError):
+    """Delta Lake was asked for in a JVM that runs already and has not got its jars."""
+
+
+SESSION_ERRORS = (JavaNotFoundError, DeltaNotFoundError)
+
+
 def build_session(
     app_name: str | None = None,
     *,
@@ -52,7 +59,7 @@ def build_session(
     Sets environment variables of this process (`prepare_environment`), because Spark takes the workers' interpreter from nowhere else.
     A JVM that runs already keeps its environment.
 
-    Raises `JavaNotFoundError`.
+    Raises `JavaNotFoundError`, and with `delta` `DeltaNotFoundError`.
     """
     asked = dict(config or {}) | {
         name: value for name, value in ((MASTER, master), (APP_NAME, app_name)) if value is not None
@@ -86,7 +93,19 @@ def build_session(
         packages = [name for name in settings.get(_JAR_PACKAGES, given.get(_JAR_PACKAGES, "")).split(",") if name]
         builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
     session: SparkSession = builder.getOrCreate()
+    if delta and remote is None and start.kind is not Kind.NOTHING:
+        _refuse_without_delta(session)
     return session
+
+
+def _refuse_without_delta(session: Any) -> None:
+    """A JVM takes no jars any more once it runs, and PySpark would say `TypeError: 'JavaPackage' object is not callable`."""
+    from importlib.metadata import version
+
+    if type(session._jvm.io.delta.tables.DeltaTable).__name__ == "JavaPackage":
+        minor = ".".join(session.version.split(".")[:2])
+        package = f"io.delta:delta-spark_{minor}_2.13:{version('delta-spark')}"
+        raise DeltaNotFoundError(f"this Spark has no Delta Lake: start it with spark-submit --packages {package}")
 
 
 class Kind(Enum):

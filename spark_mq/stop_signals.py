@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended: 128 + SIGINT, as shells have it."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], object] | int | None
 

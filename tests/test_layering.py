@@ -57,7 +57,7 @@ ROOMS = {
     "broker": "words format files settings log tables messages rules facade service transaction remoting access",
     "broker_server": "words format files settings tables put batch delay rules facade service ha hand_over broker "
     "remoting access client remoting_server",
-    "source": "words format files settings log queues place tables rules facade remoting client conditions",
+    "source": "words format files settings log queues place tables rules facade remoting client hand_over conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "
     "remoting client conditions broker source",
     "spark_mq": "words format settings queues put facade conditions source sink",

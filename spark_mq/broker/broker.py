@@ -36,11 +36,12 @@ from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
-from storage.errors import PutRefusedError, StoreNotWritableError
+from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
 from storage.format.bloom_filter import MapsOf
 from storage.format.record import Message
 from storage.log.dispatch import QueueEntries
 from storage.messages.half_messages import PRODUCER_GROUP, TransactionState
+from storage.names import retry_topic
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
@@ -48,7 +49,9 @@ from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
+from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig
 from storage.transaction.asking import Asking
 from storage.transaction.check import CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
@@ -198,6 +201,27 @@ class Broker:
         self._note_topics()
         if self.parts.events:
             self._wake()
+
+    def store_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """A query that reads the store beside the broker has come so far: its group's next offsets by (topic, queue id), in memory
+        and in the file. As `storage.tables.group_progress` where no broker runs; while a reset waits they are refused, as of a request.
+
+        Raises StoreServedError, StoreNotWritableError, StateFileError, OSError.
+        """
+        parts = self.parts
+        with parts.lock:
+            if any(parts.offsets.has_reset(group, topic, queue_id) for topic, queue_id in offsets):
+                raise StoreServedError(parts.service.root, f"a reset of group {group} waits for its next pull")
+            entry = parts.groups.get(group, SubscriptionGroupConfig(group))
+            if retry_topic(group) not in parts.topics:
+                count = entry.retry_queue_count
+                parts.service.make_topic(TopicConfig(retry_topic(group), count, count))
+            if group not in parts.groups:
+                parts.service.make_group(entry)
+            for (topic, queue_id), offset in offsets.items():
+                parts.offsets.commit(group, topic, queue_id, offset, parts.clock())
+        self.heed_batch()
+        self.save_offsets()
 
     def _note_topics(self) -> None:
         """Name servers hear of topics that a request has made or changed."""

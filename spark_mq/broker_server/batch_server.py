@@ -1,4 +1,5 @@
 """The broker's side of a sink's hand-over: batches that sinks on this machine have staged are committed into the store that is open.
+The positions of queries that read beside it are stored as their groups' (`hand_over/group_offsets.py`).
 
     accepting   a thread: a connection each ─▶ asked who it is, and for which directory ─▶ its batch waits for those before
     committing  a thread: one batch after the other, by `commit_staged`; the put lock is given up between two slices
@@ -16,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from spark_mq.hand_over import local_socket
+from spark_mq.hand_over.group_offsets import Offsets, are_offsets, read_offsets
 from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
 from spark_mq.hand_over.messages import (
     WAITING,
@@ -63,10 +65,17 @@ class _SinkGoneError(Exception):
 class BatchServer:
     """Takes batches for one store, from `start` to `close`."""
 
-    def __init__(self, service: PutService, *, committed: Callable[[], None] = lambda: None) -> None:
-        """`committed` hears of each batch that was appended."""
+    def __init__(
+        self,
+        service: PutService,
+        *,
+        committed: Callable[[], None] = lambda: None,
+        store_offsets: Callable[[str, Offsets], None] | None = None,
+    ) -> None:
+        """`committed` hears of each batch that was appended. `store_offsets` stores a query's position as its group's."""
         self._service = service
         self._committed = committed
+        self._store_offsets = store_offsets
         self._commits = ThreadPoolExecutor(1, "batch commit")
         self._listener: socket.socket | None = None
         self._accepting = threading.Thread(target=self._accept, name="sinks' batches", daemon=True)
@@ -148,6 +157,9 @@ class BatchServer:
         document = local_socket.receive_frame(sink.connection, REQUEST_BYTES_MOST, _REQUEST_SECONDS)
         if document is None:
             return
+        if are_offsets(document):
+            sink.tell(self._take_offsets(document))
+            return
         try:
             request = read_request(document)
             self._refuse_others(request)
@@ -181,6 +193,18 @@ class BatchServer:
             sink.tell(error_document(error))
         else:
             sink.tell(outcome_document(outcome))
+
+    def _take_offsets(self, document: dict[str, Any]) -> dict[str, Any]:
+        """The answer."""
+        try:
+            handed = read_offsets(document)
+            self._refuse_other_directory(handed.directory)
+            if self._store_offsets is None:
+                raise StoreServedError(self._service.root, "it keeps no offsets")
+            self._store_offsets(handed.group, handed.offsets)
+        except (ValueError, StorageError, OSError) as error:
+            return error_document(_refusal(self._service.root, error))
+        return outcome_document(CommitOutcome(False, len(handed.offsets)))
 
     def _wait(self, commit: Future[Committed], sink: _Sink, deadline_s: float) -> None:
         """Until it is done, or given up before it has begun. The sink hears that its broker lives."""
@@ -228,8 +252,7 @@ class BatchServer:
         """Raises StoreServedError for a batch that was staged in another directory, ConfigurationError for another broker's rows."""
         service = self._service
         root, files, own = service.root, service.store.writer.file_system, service.settings.host
-        if local_socket.directory_identity(root) != request.directory:
-            raise StoreServedError(root, f"the batch is staged in another directory than the broker's {root}")
+        self._refuse_other_directory(request.directory)
         for segment in request.commit.staged.segments:
             with suppress(FileNotFoundError):  # the commit says whether it needs it
                 file = files.open_file(f"{staged_directory(root)}/{segment.path}")
@@ -238,6 +261,11 @@ class BatchServer:
                 if host is not None and host != own:
                     rule = f"the rows are staged for {host_text(host)}, and the broker is {host_text(own)}: give the option storeHost"
                     raise ConfigurationError(service.config.file, None, "storeHost", rule)
+
+    def _refuse_other_directory(self, directory: tuple[int, int]) -> None:
+        root = self._service.root
+        if local_socket.directory_identity(root) != directory:
+            raise StoreServedError(root, f"it is of another directory than the broker's {root}")
 
     # The commit
 

@@ -95,7 +95,11 @@ class RunningBroker:
             is_slave=is_slave,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
-        self._batches = None if is_slave else BatchServer(service, committed=self.broker.heed_batch)
+        self._batches = (
+            None
+            if is_slave
+            else BatchServer(service, committed=self.broker.heed_batch, store_offsets=self.broker.store_group_offsets)
+        )
         self._mode = mode
         self.keeper: SyncKeeper | None = None
         """A master's, in controller mode."""

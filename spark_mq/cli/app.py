@@ -1,6 +1,6 @@
 """The program `spark-mq`: what all of its commands share.
 
-Errors are one line and a hint, and exit code 1. Ctrl-C is one line, and exit code 130.
+Errors are one line and a hint on stderr, with --json also an object on stdout, and end with a code of `spark_mq/exit_codes.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import typer
 from typer.core import TyperGroup
 
 from spark_mq import __version__
-from spark_mq.client.errors import ClientError, ResponseError, TlsError
+from spark_mq.cli.output import print_json
+from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
 from spark_mq.conditions import SparkMqError
-from spark_mq.session import JavaNotFoundError
+from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
+from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.option_values import parse_duration_ms
-from spark_mq.stop_signals import INTERRUPTED
 from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error
@@ -60,23 +61,50 @@ class CommandError(Exception):
         self.hint = hint
 
 
+class UsageError(CommandError):
+    """The command line is not right."""
+
+
+_ClickUsageError: type[Exception] = typer.BadParameter.__bases__[
+    0
+]  # click's; some releases of Typer have a click of their own
+
+
 class _Commands(TyperGroup):
     """Turns errors that a user can do something about into lines."""
 
     def invoke(self, ctx: Any) -> Any:
+        arguments = [*ctx._protected_args, *ctx.args]
+        prints_json = "--json" in arguments[1:] and arguments[0] not in _READ_JSON
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        except (ClientError, CommandError, JavaNotFoundError, OSError, SparkMqError, StorageError) as error:
+        except _ClickUsageError as error:  # click prints it, and how the command is used
+            if prints_json:
+                _print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
+            raise
+        except (ClientError, CommandError, *SESSION_ERRORS, OSError, SparkMqError, StorageError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             text, hint = _describe(error)
+            code = USAGE if isinstance(error, UsageError | ClientSettingError) else exit_code_of(error)
+            if prints_json:
+                _print_error(text, hint, code)
             typer.echo(f"error: {text}", err=True)
             if hint:
                 typer.echo(f"hint: {hint}", err=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(code) from error
+
+
+_READ_JSON = ("produce", "job")
+"""Commands to which --json says something else, or that print their errors themselves."""
+
+
+def _print_error(text: str, hint: str | None, code: int) -> None:
+    """The object in place of a result, or behind those that were printed before."""
+    print_json({"error": text, "hint": hint, "exitCode": code})
 
 
 _TLS_HINT = (

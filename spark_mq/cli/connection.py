@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from spark_mq.cli.app import CommandError
+from spark_mq.cli.app import UsageError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.source.cluster_options import ClusterOptions, parse_name_servers, parse_namespace
 from spark_mq.source.option_values import parse_duration_ms
@@ -113,17 +113,17 @@ class Connection:
             raise typer.BadParameter("give the address of a name server, host:port", param_hint="--name-server")
 
     def settings(self, environment: Mapping[str, str] | None = None) -> ClientSettings:
-        """What the client is told. Raises OptionError, CommandError, TlsError."""
+        """What the client is told. Raises OptionError, UsageError, TlsError."""
         self.check_given()
         variables = os.environ if environment is None else environment
         secret_key = self._secret_key(variables)
         if not self.tls and any(getattr(self, name) for name in _TLS):
-            raise CommandError("options that begin with --tls- need --tls")
+            raise UsageError("options that begin with --tls- need --tls")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise CommandError("give --tls-cert-file and --tls-key-file together")
+            raise UsageError("give --tls-cert-file and --tls-key-file together")
         timeout_ms = parse_duration_ms(self.request_timeout, "--request-timeout")
         if timeout_ms <= 0:
-            raise CommandError("--request-timeout must be longer than 0")
+            raise UsageError("--request-timeout must be longer than 0")
         options = ClusterOptions(
             name_server=parse_name_servers(self.name_server or "", "--name-server"),
             namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
@@ -144,22 +144,22 @@ class Connection:
         """The user's secret; None without a user."""
         if self.access_key is None:
             if self.secret_key_file is not None:
-                raise CommandError("--secret-key-file needs --access-key, the user whose secret it is")
+                raise UsageError("--secret-key-file needs --access-key, the user whose secret it is")
             return None
         if self.secret_key_file is not None:
             secret = Path(self.secret_key_file).read_text("utf-8").strip()
             if not secret:
-                raise CommandError(f"--secret-key-file {self.secret_key_file} is empty")
+                raise UsageError(f"--secret-key-file {self.secret_key_file} is empty")
             return secret
         if secret := variables.get(SECRET_KEY, ""):
             return secret
         hint = "other users of this machine see command lines, so no option takes it"
-        raise CommandError(f"--access-key needs its secret: in --secret-key-file or in the variable {SECRET_KEY}", hint)
+        raise UsageError(f"--access-key needs its secret: in --secret-key-file or in the variable {SECRET_KEY}", hint)
 
     def _refuse_without_name_server(self) -> None:
         for each in fields(self):
             if getattr(self, each.name) != each.default:
-                raise CommandError(f"--{each.name.replace('_', '-')} belongs to --name-server, and stores are named")
+                raise UsageError(f"--{each.name.replace('_', '-')} belongs to --name-server, and stores are named")
 
 
 NO_CLUSTER = Connection()

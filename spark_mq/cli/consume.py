@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import CommandError, RequiredTopic, app
+from spark_mq.cli.app import RequiredTopic, UsageError, app
 from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.output import print_json
@@ -75,9 +75,9 @@ def consume(
     """
     connection.check_given()
     if tags is not None and sql is not None:
-        raise CommandError("give --tags or --sql, not both")
+        raise UsageError("give --tags or --sql, not both")
     if push and limit is not None:
-        raise CommandError("--push takes no --limit: what is over it would go back as failed")
+        raise UsageError("--push takes no --limit: what is over it would go back as failed")
     wait_ms = None if follow else parse_duration_ms(wait, "--wait")
     kind: ExpressionType = "TAG" if sql is None else "SQL92"
     asked = _Asked(topic, group, sql or tags or "*", kind, *_beginning(begin))

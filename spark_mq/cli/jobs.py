@@ -11,7 +11,7 @@ import typer
 
 import jobs
 from jobs.run import job_description
-from spark_mq.cli.app import CommandError, app
+from spark_mq.cli.app import UsageError, app
 from spark_mq.cli.output import print_table
 from storage.nearest_name import nearest
 
@@ -25,12 +25,12 @@ def job_names() -> list[str]:
 
 
 def load_job(name: str) -> ModuleType:
-    """The job of that name, spelled with _ or -. Raises CommandError where there is none."""
+    """The job of that name, spelled with _ or -. Raises UsageError where there is none."""
     known, name = job_names(), name.replace("-", "_")
     if name not in known:
         meant = nearest(name, known)
         hint = f"did you mean {meant}?" if meant else f"spark-mq job {LIST} names them all"
-        raise CommandError(f"there is no job {name}", hint)
+        raise UsageError(f"there is no job {name}", hint)
     return import_module(f"jobs.{name}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import typer
 
 from spark_mq.message_line import BODY, BODY_BASE64, CORRUPT
 from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
@@ -89,6 +90,11 @@ def rows_of_objects(lines: Sequence[Line]) -> pa.RecordBatch:
     rows = parse_objects(lines)
     columns = {name: pa.array([row.get(name) for row in rows], kind) for name, (kind, _) in _COLUMNS.items()}
     return pa.record_batch(columns)
+
+
+def tell_overruled(other: str, topic: str) -> None:
+    """Say on stderr, once a run, that a line names another topic than the command line, which comes before it."""
+    typer.echo(f"lines name topic {other}: all are written to {topic}, as --topic says", err=True)
 
 
 def parse_objects(lines: Sequence[Line]) -> list[dict[str, Any]]:

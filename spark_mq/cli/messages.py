@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, Topic, app
+from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, Topic, UsageError, app
 from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
@@ -161,7 +161,7 @@ def _refuse_nothing_wanted(place: Place, wanted: _Wanted, *, follow: bool) -> No
         bounds = [place.bounds(queue) for queue in wanted.queues(place)]
         least = min((minimum for minimum, _ in bounds), default=0)
         most = max((maximum for _, maximum in bounds), default=0)
-        raise CommandError(
+        raise UsageError(
             f"no offset is from {wanted.start} on and before {wanted.end}: --to must be greater than --from",
             f"the queues hold offsets {least} to {most - 1}" if most > least else "the queues hold no message",
         )
@@ -194,9 +194,9 @@ def query(
 ) -> None:
     """Find messages by key, by unique key (both through the index) or by message id. With --json they are printed as dump does."""
     if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
-        raise CommandError("give exactly one of --key, --unique-key and --msg-id")
+        raise UsageError("give exactly one of --key, --unique-key and --msg-id")
     if msg_id is None and topic is None:
-        raise CommandError("give --topic: the index holds topic and key together")
+        raise UsageError("give --topic: the index holds topic and key together")
     now_ms = current_time_ms()
     begin_ms = parse_time(begin, "--from").at(now_ms) if begin is not None else 0
     end_ms = parse_time(end, "--to").at(now_ms) if end is not None else _END_OF_TIME_MS
@@ -219,7 +219,7 @@ def _by_message_id(place: Place, msg_id: str, topic: str | None) -> Sequence[Fou
     try:
         return place.by_message_id(msg_id, topic)
     except ValueError as error:
-        raise CommandError(str(error), "an id that a client gave goes with --unique-key") from error
+        raise UsageError(str(error), "an id that a client gave goes with --unique-key") from error
 
 
 def _body_text(message: Message) -> str:

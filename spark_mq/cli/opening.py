@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import CommandError, open_cluster
+from spark_mq.cli.app import UsageError, open_cluster
 from spark_mq.cli.connection import Connection
 from spark_mq.cli.live_place import LivePlace
 from spark_mq.cli.places import Place
@@ -30,9 +30,9 @@ def open_place(path: str | None, conf: str | None, connection: Connection, *, ja
     place: Place
     if connection.is_chosen(path):
         if conf is not None:
-            raise CommandError("--conf is the configuration of stores: leave it away with --name-server")
+            raise UsageError("--conf is the configuration of stores: leave it away with --name-server")
         if java:
-            raise CommandError("--java tells what stands in a store's files: give PATH, not --name-server")
+            raise UsageError("--java tells what stands in a store's files: give PATH, not --name-server")
         place = LivePlace(connection.settings())
     else:
         place = StorePlace(open_cluster(path or "", conf), java=java)

@@ -15,12 +15,21 @@ from spark_mq.cli.app import (
     CommandError,
     Conf,
     LockTimeout,
+    UsageError,
     app,
     lock_timeout_ms,
     store_to_write,
 )
 from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
-from spark_mq.cli.message_lines import Line, LineError, look_like_objects, read_lines, rows_of_bodies, rows_of_objects
+from spark_mq.cli.message_lines import (
+    Line,
+    LineError,
+    look_like_objects,
+    read_lines,
+    rows_of_bodies,
+    rows_of_objects,
+    tell_overruled,
+)
 from spark_mq.cli.output import print_table, say
 from spark_mq.cli.sent_lines import NewTopics, send_input
 from storage import MessageStore, open_store
@@ -29,6 +38,7 @@ from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import put_settings
+from storage.rows.columns import overruled
 from storage.rows.messages import MessageRows
 from storage.rows.rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
@@ -79,7 +89,7 @@ class _Written:
 def produce(
     path: OneStoreOrCluster = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic; of lines that name none, with --json.")
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of all lines, whatever they name.")
     ] = None,
     objects: Annotated[
         bool, typer.Option("--json", help="A line is a JSON object with columns of the sink, not a body.")
@@ -120,16 +130,16 @@ def produce(
     With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
     sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
     what `spark-mq dump --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and
-    where it is among the first of a new store, no store is made. A cluster takes no retry_group, reconsume_times and origin_msg_id, and
-    its messages are born when they are sent.
+    where it is among the first of a new store, no store is made. --topic comes before what a line says. A cluster takes no
+    retry_group, reconsume_times and origin_msg_id, and its messages are born when they are sent.
     """
     if topic is None and not objects:
-        raise CommandError("give --topic: a line is a body and nothing else")
+        raise UsageError("give --topic: a line is a body and nothing else")
     if connection.is_chosen(path):
         of_stores = {"--conf": conf, "--store-host": store_host, "--sync": sync, "--keep-unique-key": keep_unique_key}
         for name, given in of_stores.items():
             if given:
-                raise CommandError(f"{name} is for stores: leave it away with --name-server")
+                raise UsageError(f"{name} is for stores: leave it away with --name-server")
         wanted = NewTopics(create_topic, DEFAULT_QUEUE_COUNT if queue_num is None else queue_num)
         send_input(connection.settings(), topic, wanted, objects=objects)
         return
@@ -141,7 +151,7 @@ def produce(
         "create_topic": create_topic,
         "keep_unique_key": keep_unique_key,
     }
-    lines = _Input(sys.stdin.buffer, objects=objects)
+    lines = _Input(sys.stdin.buffer, objects=objects, topic=topic)
     if is_new:
         _judge_first(lines, root, conf, store_host, PutOptions(**options))
         if lines.is_empty:
@@ -177,8 +187,10 @@ def produce(
 class _Input:
     """The lines of standard input as rows, a thousand at a time; the first of them can be looked at before."""
 
-    def __init__(self, stream: BinaryIO, *, objects: bool) -> None:
+    def __init__(self, stream: BinaryIO, *, objects: bool, topic: str | None) -> None:
         self._parse = rows_of_objects if objects else rows_of_bodies
+        self._said = {} if topic is None else {"topic": topic}
+        """Of which no line has said anything else so far."""
         self.only_bodies_of_objects = not objects
         """Whether each line so far is a body, and looks like a JSON object."""
         self._batches = read_lines(stream, skip_blank=objects)
@@ -196,7 +208,10 @@ class _Input:
 
     def rows(self, lines: Sequence[Line]) -> pa.RecordBatch:
         """Raises LineError."""
-        return self._parse(lines)
+        rows = self._parse(lines)
+        for other in overruled(rows, self._said).values():
+            tell_overruled(other, self._said.pop("topic"))
+        return rows
 
     def __iter__(self) -> Iterator[list[Line]]:
         for lines in chain([self.first()] if self.first() else [], self._batches):

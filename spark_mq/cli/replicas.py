@@ -12,7 +12,7 @@ import typer
 
 from spark_mq.broker_server.replication import tell
 from spark_mq.broker_server.state_copies import MasterByName, copies_of
-from spark_mq.cli.app import CommandError, Conf, OneStorePath, app, one_store
+from spark_mq.cli.app import CommandError, Conf, OneStorePath, UsageError, app, one_store
 from spark_mq.cli.processes import serve
 from spark_mq.client.settings import ClientSettings
 from spark_mq.hand_over.replica_socket import Copies, ReplicaServer
@@ -135,7 +135,7 @@ def follow(
     store meanwhile. Nobody else writes there until spark-mq promote. If its disk fails it ends, with exit code 1, to be started again.
     """
     if broker_name is None and not (address.rpartition(":")[0] and address.rpartition(":")[2].isdigit()):
-        raise CommandError(f"{address} is no address", "give host:port, for example 10.0.0.7:10912")
+        raise UsageError(f"{address} is no address", "give host:port, for example 10.0.0.7:10912")
     config = load_config(path, conf, read_bytes=LocalFileSystem().read_file)
     settings = config.replication
     timing = Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval)

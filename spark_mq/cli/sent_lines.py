@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import typer
 
 from spark_mq.cli.app import CommandError
-from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines
+from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, tell_overruled
 from spark_mq.cli.new_topic import make_at_brokers
 from spark_mq.cli.output import print_table, say
 from spark_mq.client.admin import Admin
@@ -87,15 +87,20 @@ class NewTopics(NamedTuple):
 def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, objects: bool) -> None:
     """Send standard input to a running cluster, and say what its brokers have stored, also where a line ends it."""
     known: set[str] = set()
-    sent = Sent()
+    sent, is_told = Sent(), False
     sending = ProducerSettings(send_timeout_ms=settings.request_timeout_ms, max_in_flight=_IN_FLIGHT)
     try:
         with Producer(settings, PRODUCER_GROUP, sending) as producer:
             for lines in read_lines(sys.stdin.buffer, skip_blank=objects):
                 try:
                     rows = parse_objects(lines) if objects else [{"body": line.content} for line in lines]
-                    rows = [{"topic": topic} | row for row in rows]
-                    for name in sorted({str(row["topic"]) for row in rows if row["topic"]} - known):
+                    if topic is not None:
+                        others = [str(row["topic"]) for row in rows if row.get("topic") not in (None, "", topic)]
+                        if others and not is_told:
+                            tell_overruled(others[0], topic)
+                            is_told = True
+                        rows = [{**row, "topic": topic} for row in rows]
+                    for name in sorted({str(row["topic"]) for row in rows if row.get("topic")} - known):
                         _find_or_make(producer, name, new)
                         known.add(name)
                     send_rows(producer, lines, rows, sent)

@@ -143,6 +143,16 @@ def broker_note(root: str) -> BrokerNote | None:
     return None
 
 
+def why_none_listens(root: str, error: OSError) -> str:
+    """Why nobody takes what is handed over, in words."""
+    note = broker_note(root)
+    if note is not None and note.boot_id != LocalFileSystem().boot_id():
+        return f"it runs on host {note.host}, and this is {host_name()}: a broker takes things over on one machine"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nobody listens at {root}/spark_mq/{SOCKET_NAME}, which a broker has left"
+    return f"it has no socket at {root}/spark_mq/{SOCKET_NAME}; its log says why, if it has started"
+
+
 # Both
 
 

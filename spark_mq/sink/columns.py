@@ -5,8 +5,8 @@ The source's other columns are accepted and left, so that its rows go straight i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from pyspark.sql.types import (
@@ -20,10 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, names
 from spark_mq.sink.options import SinkOptions
-from spark_mq.source.cluster_options import ClusterOptions
-from spark_mq.source.column_names import COLUMN_NAMES
 from storage.errors import ColumnIllegalError
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows
@@ -40,10 +38,12 @@ class SinkColumn(NamedTuple):
 
 
 class InputColumns(NamedTuple):
-    """The columns to take of each batch, in the frame's order, and whose names they have."""
+    """The columns to take of each batch, in the frame's order, whose names they have, and where their rows may not go."""
 
     names: tuple[str, ...]
     kafka: bool = False
+    own_topics: frozenset[str] = frozenset()
+    """Topics that the query reads where it writes (`own_source.py`)."""
 
 
 def _is_text(found: DataType) -> bool:
@@ -85,7 +85,7 @@ SINK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
         SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
-        SinkColumn("topic", "STRING", _is_text, "topic; null = option topic"),
+        SinkColumn("topic", "STRING", _is_text, "topic; not looked at where option topic is given"),
         SinkColumn("tags", "STRING", _is_text, "property TAGS"),
         SinkColumn("keys", "STRING or ARRAY<STRING>", _is_keys, "property KEYS; a string holds several separated by a space"),
         SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "the other properties; see below for reserved names"),
@@ -108,7 +108,7 @@ SINK_COLUMNS: dict[str, SinkColumn] = {
         SinkColumn("transaction_state", "STRING", _is_text,
                    "with transactional: commit (or null), rollback or unknown (a transaction check asks back); no row is delayed"),
         SinkColumn("producer_group", "STRING", _is_text,
-                   "with transactional: whom a broker asks back; null = option producerGroup"),
+                   "with transactional: whom a broker asks back; not looked at where option producerGroup is given"),
     )
 }  # fmt: skip
 
@@ -146,7 +146,7 @@ KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
     for column in (
         SinkColumn("key", "BINARY or STRING", _is_bytes_or_text, "the sharding key, and property KEYS"),
         SinkColumn("value", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
-        SinkColumn("topic", "STRING", _is_text, "topic; null = option topic"),
+        SinkColumn("topic", "STRING", _is_text, "topic; not looked at where option topic is given"),
         SinkColumn("partition", "INT", _is_integer, "the queue; null = by key, else in turn"),
         SinkColumn("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", _is_headers, "properties"),
     )
@@ -200,25 +200,18 @@ def names_to_take(given: Sequence[str], taken: Collection[str], options: RowKind
     return tuple(names)
 
 
-def refuse_view_for_reading(names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Raises OptionError where a batch is more likely an INSERT INTO a temporary view that was made for reading than a write.
+OPTION_OF = {"topic": "topic", "producer_group": "producerGroup"}
+"""By column, the option that says the same of all rows. It comes before the column; no other option says what a column says."""
 
-    Spark hands the sink the view's options and rows of the view's columns, and nothing that tells it from `df.write`. A view for
-    reading has all columns of the source, an option `topic`, and no option that only the sink has. `df.write` has no use for `topic`
-    then: each row names its own.
+
+def warn_of_overruled(tasks: Iterable[Mapping[str, str]]) -> None:
+    """Say, once in a process, that rows name something else than an option says of all rows. Java: no counterpart; Spark's Kafka sink
+    says nothing.
     """
-    given = {name.lower() for name in options}
-    if tuple(names) == COLUMN_NAMES and "topic" in given and given <= _SHARED_OPTIONS:
-        rule = "it is given, and every row names its own topic: this looks like INSERT INTO a view that was made for reading"
-        cure = "a view for writing names its columns, CREATE TEMPORARY VIEW … (body BINARY) USING spark_mq OPTIONS …"
-        cure += "; a write by df.write does without the option topic, or has an option of the sink, such as createTopic"
-        raise OptionError("topic", f"{rule}; {cure}")
-
-
-_SHARED_OPTIONS = {"path", "topic", "conf", "brokername", "consumergroup"} | {
-    field.name.replace("_", "") for field in fields(ClusterOptions)
-}
-"""Of source and sink, in lower case."""
+    for column, option in OPTION_OF.items():
+        if others := sorted({task[column] for task in tasks if column in task}):
+            text = f"rows name {names(others)} in column {column}: all rows are written as option {option} says"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def _columns_to_send_back(schema: StructType) -> InputColumns:

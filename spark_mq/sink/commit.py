@@ -21,6 +21,7 @@ from spark_mq.hand_over.local_socket import directory_identity
 from spark_mq.hand_over.messages import HandOver
 from spark_mq.hand_over.replica_socket import ask_for_copies
 from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
+from spark_mq.sink.columns import warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.handed_over import hand_over
 from spark_mq.sink.options import SinkOptions
@@ -59,6 +60,7 @@ def commit_rows(
     """
     staged = [_staged(message) for message in messages]
     segments = _segments(staged)
+    warn_of_overruled([rows.overruled for rows in staged])
     dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
     if not segments and not dead_letters:
         return

@@ -7,7 +7,7 @@ Rows that are sent back go another way (`live_returns.py`), and those that are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from spark_mq.sink.live_returns import ReturnWriter
 from spark_mq.sink.live_routes import live_routes
 from spark_mq.sink.live_rows import SINGLE_COLUMNS, route_rules, with_group_namespaces
 from spark_mq.sink.live_transactions import OpenHalves
+from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.unsafe_answers import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -50,6 +51,8 @@ class SentRows(WriterCommitMessage):
     """What it has put aside."""
     host: str = ""
     """The machine where it did."""
+    overruled: dict[str, str] = field(default_factory=dict)
+    """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
 
 
 def send_rows(
@@ -64,7 +67,7 @@ def send_rows(
     """Send the rows of a task. `key` are 8 bytes that no other attempt of a task has, for the unique keys. `batch` and `attempt` name
     the file of rows that are put aside.
 
-    Raises InvalidRowError and the client's errors; rows that were sent before stay sent, halves are rolled back.
+    Raises InvalidRowError, WritesOwnSourceError and the client's errors; rows that were sent before stay sent, halves are rolled back.
     """
     with live_routes(options) as routes:
         return send_over(routes, options, columns, partition, key, frames, batch, attempt)
@@ -100,7 +103,8 @@ def send_over(
         raise
     finally:
         writer.stop()
-    return SentRows(writer.row_count, statuses, aside, "" if aside is None else host_name())
+    host = "" if aside is None else host_name()
+    return SentRows(writer.row_count, statuses, aside, host, dict(writer.overruled))
 
 
 class _Writer(Protocol):
@@ -108,6 +112,8 @@ class _Writer(Protocol):
 
     row_count: int
     """How many were sent."""
+    overruled: Mapping[str, str]
+    """By column, what a row says that has no effect."""
 
     def append(self, frame: pa.RecordBatch) -> None:
         """Rows as they came."""
@@ -135,6 +141,7 @@ class _DirectWriter:
         self._columns = columns
         self._routes = routes
         self._rejected = rejected
+        self.overruled: Mapping[str, str] = {}
         self._rows = MessageRows(route_rules(options, routes.queues_of), prefix, partition)
         self._may_be_single = any(name in columns.names for name in SINGLE_COLUMNS)
         self._cutter = BatchCutter(options.batch_bytes, MOST_ROWS)
@@ -148,6 +155,8 @@ class _DirectWriter:
         if self._columns.kafka:
             taken = from_kafka_columns(taken)
         prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
+        refuse_own(self._columns.own_topics.intersection(prepared.topics))
+        self.overruled = {**self.overruled, **prepared.overruled}
         self._rejected.take(frame, prepared.rejected, prepared.rejected_indices)
         self.row_count += len(prepared.messages.queue_codes)
         if self._halves is not None and prepared.sent_states is not None:

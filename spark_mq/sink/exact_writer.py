@@ -6,13 +6,13 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import NONE_SENT, InvalidRowError, WriteFailedError
-from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.direct_writer import MOST_ROWS, REJECTIONS_SHOWN
 from spark_mq.sink.exact_commit import ExactCommit
 from spark_mq.sink.journal import Journal, sink_directory
@@ -20,6 +20,7 @@ from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import live_routes
 from spark_mq.sink.live_rows import route_rules
+from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import not_shared
 from spark_mq.sink.sent_batch import StagedFile, batch_prefix
 from spark_mq.sink.staged_rows import StagedWriter
@@ -46,6 +47,8 @@ class StagedForBrokers(WriterCommitMessage):
     """None where the task had no row."""
     host: str
     """The machine that has staged it."""
+    overruled: dict[str, str] = field(default_factory=dict)
+    """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
 
 
 def stage_for_brokers(
@@ -56,7 +59,10 @@ def stage_for_brokers(
     attempt: int,
     frames: Iterator[pa.RecordBatch],
 ) -> StagedForBrokers:
-    """Encode a task's rows and stage them. Raises InvalidRowError, and errors of client and files; what was staged is given back."""
+    """Encode a task's rows and stage them.
+
+    Raises InvalidRowError, WritesOwnSourceError, and errors of client and files; what was staged is given back.
+    """
     assert options.staging_path is not None, "exactlyOnce has one"
     files, nonce = LocalFileSystem(), new_nonce()
     # Attempt ids begin anew with every driver, and an intent may still name the file of one that died.
@@ -65,7 +71,7 @@ def stage_for_brokers(
     mark = f"{batch_prefix(batch)}{nonce}-{partition}-"
     place = (partition % 65_536).to_bytes(2, "big")  # the nonce is the task's own
     key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + place
-    cutter, row_count = BatchCutter(options.batch_bytes, MOST_ROWS), 0
+    cutter, row_count, ignored = BatchCutter(options.batch_bytes, MOST_ROWS), 0, dict[str, str]()
     with live_routes(options) as routes:
         rows = MessageRows(route_rules(options, routes.queues_of, mark), key, partition + batch.batch_id)
 
@@ -80,6 +86,8 @@ def stage_for_brokers(
                 if prepared.rejected:
                     shown = prepared.rejected[:REJECTIONS_SHOWN]
                     raise InvalidRowError(partition, len(prepared.rejected), *shown, consequence=NONE_SENT)
+                refuse_own(columns.own_topics.intersection(prepared.topics))
+                ignored |= prepared.overruled
                 row_count += len(prepared.messages.queue_codes)
                 stage(cutter.add(prepared.messages))
             stage(cutter.finish())
@@ -89,7 +97,7 @@ def stage_for_brokers(
             raise
     if (0 if staged is None else staged.rows) != row_count:
         raise WriteFailedError(f"partition {partition}: {row_count} rows came, and {staged} was staged")
-    return StagedForBrokers(batch, staged, host_name())
+    return StagedForBrokers(batch, staged, host_name(), ignored)
 
 
 def commit_to_brokers(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
@@ -103,6 +111,7 @@ def commit_to_brokers(options: LiveSinkOptions, messages: Sequence[WriterCommitM
         raise WriteFailedError(
             f"the tasks' rows are those of {sorted({one.batch for one in staged})}, not of {batch_id}"
         )
+    warn_of_overruled([one.overruled for one in staged])
     journal = Journal(LocalFileSystem(), options.staging_path, batch.sink_id)
     hosts = {one.file.name: one.host for one in staged if one.file is not None}
     with (

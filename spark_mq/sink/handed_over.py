@@ -17,8 +17,6 @@ from spark_mq.hand_over.messages import HandOver, begun_at, read_answer, request
 from storage.batch.commit import CommitOutcome
 from storage.batch.staged_segment import staged_directory
 from storage.errors import StagedRowsGoneError, StorageError, StoreServedError
-from storage.files.local_file_system import LocalFileSystem
-from storage.files.os_errors import host_name
 
 SILENCE_SECONDS = 30.0
 """A broker that lives says so each second."""
@@ -41,7 +39,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
     try:
         connection = local_socket.connect(root, SILENCE_SECONDS)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
-        return Unanswered(_why_none_listens(root, error))
+        return Unanswered(local_socket.why_none_listens(root, error))
     except OSError as error:
         raise StoreServedError(root, f"its socket is not reached: {error.strerror or error}", holder) from error
     begun: int | None = None
@@ -85,12 +83,3 @@ def _of_here(root: str, error: Exception) -> Exception:
         if mark:
             return StagedRowsGoneError(staged_directory(root) + name, error.rows)
     return error
-
-
-def _why_none_listens(root: str, error: OSError) -> str:
-    note = local_socket.broker_note(root)
-    if note is not None and note.boot_id != LocalFileSystem().boot_id():
-        return f"it runs on host {note.host}, and this is {host_name()}: a batch is handed over on one machine"
-    if isinstance(error, ConnectionRefusedError):
-        return f"nobody listens at {root}/spark_mq/{local_socket.SOCKET_NAME}, which a broker has left"
-    return f"it has no socket at {root}/spark_mq/{local_socket.SOCKET_NAME}; its log says why, if it has started"

@@ -15,8 +15,10 @@ from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_op
 from spark_mq.sink.options import (
     CompressBodyOver,
     KeepUniqueKey,
+    OneTopic,
     OnInvalidRow,
     StrictProperties,
+    WriteToSource,
     check_dead_letters,
     check_send_back,
     one_of,
@@ -24,7 +26,6 @@ from spark_mq.sink.options import (
     parse_on_invalid_row,
     parse_sink_id,
     parse_times,
-    parse_topic,
 )
 from spark_mq.source import option_values as values
 from spark_mq.source.cluster_options import ClusterOptions
@@ -61,7 +62,8 @@ def parse_batch_bytes(text: str, option: str) -> int:
 class LiveSinkOptions(ClusterOptions):
     """How rows are to be sent. `parse` makes it and refuses what makes no sense."""
 
-    topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None
+    topic: OneTopic = None
+    write_to_source: WriteToSource = False
     create_topic: Annotated[
         bool,
         Option(
@@ -101,8 +103,8 @@ class LiveSinkOptions(ClusterOptions):
         str,
         Option(
             parse_group,
-            "atLeastOnce: the producer group of the sends; with transactional whom a broker asks back about rows whose column "
-            "producer_group is null",
+            "atLeastOnce: the producer group of the sends; with transactional whom a broker asks back about all rows; it comes before "
+            "the column producer_group",
             shown=DEFAULT_GROUP,
         ),
     ] = DEFAULT_GROUP
@@ -260,14 +262,18 @@ class LiveSinkOptions(ClusterOptions):
                 raise OptionError(option, f"belongs to guarantee=atLeastOnce; with exactlyOnce {why}")
 
 
-def staging_beside(checkpoint: str) -> str | None:
-    """The staging directory that belongs to a local checkpoint; None for one that is elsewhere."""
+def local_checkpoint(checkpoint: str) -> str | None:
+    """The directory of a local checkpoint; None for one that is elsewhere."""
     path = plain_path(checkpoint)
     if path == checkpoint and path.startswith("file:/"):  # as Hadoop writes it
         path = path.removeprefix("file:")
-    if _SCHEME.match(path):
-        return None
-    return path.rstrip("/") + _STAGING_SUFFIX
+    return None if _SCHEME.match(path) else path.rstrip("/")
+
+
+def staging_beside(checkpoint: str) -> str | None:
+    """The staging directory that belongs to a local checkpoint; None for one that is elsewhere."""
+    directory = local_checkpoint(checkpoint)
+    return None if directory is None else directory + _STAGING_SUFFIX
 
 
 def _default_guarantee(parsed: Mapping[str, object], mode: Mode) -> Guarantee:

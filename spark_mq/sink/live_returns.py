@@ -7,7 +7,7 @@ Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ class ReturnWriter:
         self._gone: list[tuple[int, str]] = []
         self._seen = 0
         self.row_count = 0
+        self.overruled: Mapping[str, str] = {}
 
     def append(self, frame: pa.RecordBatch) -> None:
         """Returns when the frame's rows are where the broker puts them. Raises InvalidRowError and the client's errors."""

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError
-from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.dead_letters import drop_dead_letters, publish_dead_letters
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.exact_writer import abort_staged, commit_to_brokers, stage_for_brokers
@@ -81,7 +81,11 @@ class LiveStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(
-    options: LiveSinkOptions, columns: InputColumns, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch]
+    options: LiveSinkOptions,
+    columns: InputColumns,
+    batch: Batch,
+    task: TaskContext,
+    frames: Iterator[pa.RecordBatch],
 ) -> WriterCommitMessage:
     partition, attempt = task.partitionId(), task.taskAttemptId()
     if options.is_exact:
@@ -99,6 +103,7 @@ def _commit(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | N
     if len(sent) != len(messages):
         raise WriteFailedError("a task handed in nothing of what it has sent")
     publish(sent)
+    warn_of_overruled([rows.overruled for rows in sent])
     statuses = sum((Counter(rows.statuses) for rows in sent), Counter[int]())
     is_safe = set(statuses) <= {ResponseCode.SUCCESS}
     count = sum(rows.row_count for rows in sent)

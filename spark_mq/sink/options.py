@@ -105,6 +105,19 @@ def one_of(text: str, option: str, known: tuple[str, ...]) -> str:
 
 
 # Options of both sinks, of stores and of clusters.
+OneTopic = Annotated[
+    str | None,
+    Option(parse_topic, "the topic of all rows; it comes before the column topic", shown="each row's column topic"),
+]
+WriteToSource = Annotated[
+    bool,
+    Option(
+        values.parse_boolean,
+        "let this query write into a topic that it reads, where each row comes back to it; else that is refused where it is seen",
+        "streaming",
+        "false",
+    ),
+]
 CompressBodyOver = Annotated[
     int | None,
     Option(values.parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
@@ -152,7 +165,8 @@ class SinkOptions:
             shown="rocketmqVersion in broker.conf, else 5.3",
         ),
     ] = None
-    topic: Annotated[str | None, Option(parse_topic, "the topic of rows whose column topic is null or missing")] = None
+    topic: OneTopic = None
+    write_to_source: WriteToSource = False
     create_topic: Annotated[
         bool | None,
         Option(
@@ -225,7 +239,8 @@ class SinkOptions:
     producer_group: Annotated[
         str | None,
         Option(
-            parse_group, "with transactional: whom a broker asks back about rows whose column producer_group is null"
+            parse_group,
+            "with transactional: whom a broker asks back about all rows; it comes before the column producer_group",
         ),
     ] = None
     send_back: Annotated[

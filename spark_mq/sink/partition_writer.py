@@ -19,6 +19,7 @@ from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import DeadLetterWriter
 from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import SeenStore, check_task_place
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
 from spark_mq.store_conditions import writing_conditions
@@ -57,6 +58,8 @@ class StagedRows(WriterCommitMessage):
     """How many half messages of each topic nothing ends yet."""
     host: str = ""
     """The machine that has staged them."""
+    overruled: dict[str, str] = field(default_factory=dict)
+    """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
 
 
 def stage_rows(
@@ -73,7 +76,7 @@ def stage_rows(
     """Encode the rows of a task and stage them. `is_only`: no other batch has this one's sink and query, so no key needs its number.
     `seen` is the store that the driver saw, where there was one.
 
-    Raises InvalidRowError, WriteFailedError, or a storage error's condition; what was staged is given back then.
+    Raises InvalidRowError, WritesOwnSourceError, WriteFailedError, or a storage error's condition; what was staged is given back then.
     """
     if partition >= _MAX_PARTITIONS:
         raise WriteFailedError(f"partition {partition}: a write has at most {_MAX_PARTITIONS}; coalesce the rows")
@@ -137,6 +140,7 @@ class _PartitionWriter:
         self._grown: Counter[str] = Counter()
         self._destinations: dict[tuple[str, int], None] = {}
         self._unresolved: Counter[str] = Counter()
+        self._overruled: dict[str, str] = {}
         self._directory = digest.hex()
         self._name = f"{batch.batch_id}-{partition}-{name}"
         self._segments: dict[str, SegmentWriter] = {}
@@ -153,6 +157,7 @@ class _PartitionWriter:
 
     def append(self, frame: pa.RecordBatch) -> None:
         encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
+        refuse_own(self._columns.own_topics.intersection(encoded.topics))
         if encoded.rejected:
             # A dead letter stays one. If a repeated batch took the row by then, it would be another batch than the one in the log.
             failing = encoded.rejected if self._dead_letters is None else encoded.passing
@@ -163,6 +168,7 @@ class _PartitionWriter:
         self._grown |= Counter(encoded.grown)
         self._destinations.update(dict.fromkeys(encoded.destinations))
         self._unresolved.update(encoded.unresolved)
+        self._overruled |= encoded.overruled
         for block in encoded.blocks:
             self._segment("" if block.columns.host_size == V4_HOST_SIZE else _LONG_HOST_SUFFIX).append(block)
         if encoded.commits is not None:
@@ -184,6 +190,7 @@ class _PartitionWriter:
             tuple(self._destinations),
             self._unresolved,
             host=host_name(),
+            overruled=self._overruled,
         )
 
     def discard(self) -> None:

@@ -53,6 +53,8 @@ class EncodedRows(NamedTuple):
     """How many half messages of each topic nothing ends yet."""
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
+    overruled: Mapping[str, str] = MappingProxyType({})
+    """By column, what a row says that has no effect (`storage.rows.messages.Prepared`)."""
 
 
 class RowEncoder(Protocol):
@@ -80,6 +82,7 @@ class MessageEncoder:
             prepared.grown,
             prepared.destinations,
             passing=prepared.passing,
+            overruled=prepared.overruled,
         )
         if (ends := prepared.commits) is None:
             return encoded

@@ -3,8 +3,8 @@
 What is stored is where the query reads on: the `start` that `latestOffset` is given, which is the end of the last batch that
 Spark has committed (its own `commit(end)` comes a batch late, and never for the last one). So a stored offset is never ahead
 of what was processed. It may be behind: by a second (writes are that rare at most), by the last batch of a query that was
-stopped or killed (made good when it starts again), and for as long as another writer or a broker holds a store. A run of
-Trigger.AvailableNow ends with everything stored.
+stopped or killed (made good when it starts again), and for as long as another writer or Apache's broker holds a store; a broker of ours
+on this machine takes the offsets over. A run of Trigger.AvailableNow ends with everything stored.
 
 Offsets follow the query and nothing else: one that starts lower sets the group back, and another consumer of the same group
 would be overwritten. Give each query a group of its own.
@@ -18,10 +18,18 @@ from typing import Any
 
 from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import OptionError
+from spark_mq.hand_over.group_offsets import hand_offsets
 from spark_mq.source.offsets import QueueId
 from spark_mq.store_conditions import from_storage_error
 from storage.epoch_times import current_time_ms
-from storage.errors import ForeignLogError, NameIllegalError, StorageError, StoreRefusedError
+from storage.errors import (
+    ForeignLogError,
+    NameIllegalError,
+    StorageError,
+    StoreLockedError,
+    StoreRefusedError,
+    StoreServedError,
+)
 from storage.errors.base import DescribedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
@@ -32,6 +40,9 @@ from storage.settings.load import refuse_for_writing
 from storage.tables.group_progress import write_group_offsets
 
 WRITE_INTERVAL_MS = 1000
+_CURE = (
+    "A query that reads the broker itself (option nameServer in place of path) stores its offsets while the broker runs"
+)
 
 
 WriteOffsets = Callable[[str, Mapping[tuple[str, int], int], int], object]
@@ -87,7 +98,8 @@ class GroupOffsets:
         try:
             self._writers[broker_name](self.group, by_queue, self._clock())
         except StorageError as error:
-            self._skip(broker_name, str(from_storage_error(error)))
+            cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
+            self._skip(broker_name, str(from_storage_error(error)) + cure)
         except DescribedError as error:
             self._skip(broker_name, str(from_client_error(error)))
         except OSError as error:
@@ -103,9 +115,13 @@ class GroupOffsets:
 
 
 def _into(root: str, file_system: LocalFileSystem) -> WriteOffsets:
-    return lambda group, offsets, now_ms: write_group_offsets(
-        root, group, offsets, now_ms=now_ms, file_system=file_system
-    )
+    def write(group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
+        try:
+            write_group_offsets(root, group, offsets, now_ms=now_ms, file_system=file_system)
+        except StoreServedError as served:
+            hand_offsets(root, group, offsets, served.holder)
+
+    return write
 
 
 def _check_group(group: str) -> None:

@@ -13,7 +13,7 @@ class PutOptions:
     """What the user of a put, or of the sink, says of its rows: the keywords of `put_batch`."""
 
     topic: str | None = None
-    """Where rows go that name no topic."""
+    """Where all rows go, whatever they name; None = each goes where its column says."""
     queue_count: int | None = None
     """Queues of a topic that is made, unless rows name more; None = its template's, which are `defaultTopicQueueNums`. A given one
     also allows a topic that is there to get as many, where rows name them."""
@@ -28,7 +28,7 @@ class PutOptions:
     transactional: bool = False
     """Every row is a half message."""
     producer_group: str | None = None
-    """Whom a broker asks back about halves that name no group."""
+    """Whom a broker asks back about all halves, whatever they name; None = each one's column says."""
     marks: tuple[tuple[str, str], ...] = ()
     """Properties that halves get besides where their end is known."""
     retries: RetryRules = field(default_factory=RetryRules)

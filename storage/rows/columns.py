@@ -8,7 +8,7 @@ Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -102,9 +102,10 @@ def read_columns(
     An empty text column is as good as null. Tags are kept as they are, as a Java client keeps them, although a subscription to
     one with blanks around it can only be `*`. An empty body is allowed: a broker takes it, only a Java client does not send it.
     """
-    given = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
+    taken = [name for name in COLUMNS if name in batch.schema.names and name not in rules.said_of_all]
+    given = {name: batch.column(name) for name in taken}
     rejections = Rejections()
-    named, codes = _targets(given.get("topic"), len(batch), rules.topic, target)
+    named, codes = _targets(given.get("topic"), len(batch), target)
     targets, retried = named, None
     if "retry_group" in given and rules.transaction is None:
         retried = read_retries(given, (named, codes), rules, rejections)
@@ -161,6 +162,18 @@ def read_columns(
     return columns, rejections
 
 
+def overruled(batch: pa.RecordBatch, said: Mapping[str, str]) -> dict[str, str]:
+    """By column of `said`, the first text in the rows that says something else. It has no effect (`MessageRules.said_of_all`)."""
+    found: dict[str, str] = {}
+    for column, text in said.items():
+        if column in batch.schema.names:
+            texts = empty_as_null(as_texts(batch.column(column)))
+            others = pc.not_equal(texts, pa.scalar(text, pa.large_string()))
+            if (row := pc.index(others, True).as_py()) >= 0:
+                found[column] = texts[row : row + 1].cast(pa.large_binary())[0].as_py().decode(errors="replace")
+    return found
+
+
 def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Rejections) -> np.ndarray:
     """The delay level of each row, 0 where it is not to wait."""
     asked = read_integers("delay_level", column, len(columns), 0, np.int32, rejections)
@@ -191,20 +204,14 @@ def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: lis
 
 
 def _targets(
-    topics: pa.Array | None,
-    count: int,
-    default: str | None,
-    target: Callable[[str | None], TopicTarget],
+    topics: pa.Array | None, count: int, target: Callable[[str | None], TopicTarget]
 ) -> tuple[tuple[TopicTarget, ...], np.ndarray]:
     """The distinct topics, and which of them each row names."""
     if topics is None or topics.null_count == count:
         targets: tuple[TopicTarget, ...] = (target(None),)
         codes = np.zeros(count, np.int32)
     else:
-        texts = as_texts(topics)
-        if texts.null_count and default is not None:
-            texts = texts.fill_null(default)  # one topic, whether a row names it or not
-        encoded = texts.dictionary_encode("encode")
+        encoded = as_texts(topics).dictionary_encode("encode")
         names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
         # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
         targets = tuple(target(None if name is None else name.decode(errors="replace")) for name in names)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from storage.messages.half_messages import (
     QUEUE_ID,
     half_properties,
 )
-from storage.rows.columns import MessageColumns, read_columns
+from storage.rows.columns import MessageColumns, overruled, read_columns
 from storage.rows.delays import moved, real_places
 from storage.rows.rules import MessageRules
 from storage.rows.transactions import UNKNOWN, TransactionColumns
@@ -86,6 +87,8 @@ class Prepared(NamedTuple):
     """With transactions."""
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
+    overruled: Mapping[str, str] = MappingProxyType({})
+    """By column, a text of these rows that has no effect, because another one is said of all rows; of each task's rows the first."""
     sent_states: np.ndarray | None = None
     """int8, of halves that are sent: the transaction bits of each one's end, 0 where it is not known."""
 
@@ -105,11 +108,16 @@ class MessageRows:
         self._row_count = 0
         self._leading = rules.leading
         self._target = lru_cache(_TOPICS_REMEMBERED)(rules.target)
+        self._said = dict(rules.said_of_all)
+        """Of which no row has said anything else so far."""
 
     def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Prepared:
         """The messages of a batch that has a column `body` and any of `rows.columns.COLUMNS`."""
         first_row = self._row_count
         self._row_count += len(batch)
+        ignored = overruled(batch, self._said)
+        for column in ignored:
+            del self._said[column]
         columns, rejections = read_columns(batch, self._rules, self._target, now_ms)
         rejected_indices = np.array(sorted(rejections), np.int64)
         if len(rejected_indices):
@@ -133,7 +141,18 @@ class MessageRows:
             for topic, target in used.items()
             if not target.is_new and named[topic] > target.there_count
         }
-        return Prepared(messages, rejected, rejected_indices, queues, topics, grown, commits, passing, sent_states)
+        return Prepared(
+            messages,
+            rejected,
+            rejected_indices,
+            queues,
+            topics,
+            grown,
+            commits,
+            passing,
+            ignored,
+            sent_states,
+        )
 
     def _messages(
         self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray

@@ -71,7 +71,7 @@ class TransactionRules:
     """That every row is a half message, whose end its column `transaction_state` says."""
 
     producer_group: str | None = None
-    """Whom a broker asks back about rows that name no group."""
+    """Whom a broker asks back about all rows; None = each row's column says."""
     marks: tuple[tuple[str, str], ...] = ()
     """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
     is_rejected: bool = False
@@ -102,7 +102,7 @@ class MessageRules:
     """What tasks must know of store and options to make messages of rows; a value that is sent to them."""
 
     topic: str | None = None
-    """Where rows go that name no topic."""
+    """Where all rows go; None = each goes where its column says."""
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
     """The topics that there are."""
     create_topic: bool | None = None
@@ -146,6 +146,13 @@ class MessageRules:
     """A broker will judge delays and move the rows: these only say what they ask for, as a client's messages do."""
     row_mark: str | None = None
     """Each message gets the property ROW_MARK: this text and its rank in the task, by which it can be found again."""
+
+    @property
+    def said_of_all(self) -> Mapping[str, str]:
+        """By column, what is said of all rows beside them. It comes before what a row says, as option `topic` of Spark's Kafka sink."""
+        group = None if self.transaction is None else self.transaction.producer_group
+        said = {"topic": self.topic, "producer_group": group}
+        return {column: text for column, text in said.items() if text is not None}
 
     @property
     def leading(self) -> Mapping[str, str]:

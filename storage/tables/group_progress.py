@@ -39,11 +39,11 @@ def write_group_offsets(
 
     Offsets are set as given, also lower ones; other queues and groups keep theirs. A new group gets its entry and its
     `%RETRY%` topic. The version of every table that changes is raised.
-    Raises StoreLockedError at once where another writer or a broker has the store, StateFileError where a table cannot be
-    read (it is then left as it is), NameIllegalError, ValueError for a negative offset, OSError.
+    Raises StoreLockedError at once where another writer or a broker has the store, StoreServedError where it is a broker of ours,
+    StateFileError where a table cannot be read (it is then left as it is), NameIllegalError, ValueError for a negative offset, OSError.
     """
     directory = f"{root}/config"
-    with file_system.locked(f"{root}/lock"):
+    with file_system.locked(f"{root}/lock", holder="sink"):
         topics = read_table(f"{directory}/{TOPICS_FILE}", TopicTable.load, file_system.read_file) or TopicTable()
         groups = (
             read_table(f"{directory}/{GROUPS_FILE}", SubscriptionGroupTable.load, file_system.read_file)

@@ -57,7 +57,7 @@ def test_a_dump_of_what_cannot_be_there_is_refused_at_once(pristine_store: Fixtu
     assert "there is no queue 99 of topic TopicA" in refused
     assert "the queues are 0 to 3" in refused
     refused = run(
-        "dump", root, "--topic", "TopicA", "--queue-id", "1", "--from", "10", "--to", "5", *follow, exit_code=1
+        "dump", root, "--topic", "TopicA", "--queue-id", "1", "--from", "10", "--to", "5", *follow, exit_code=2
     )
     assert "--to must be greater than --from" in refused
     assert "the queues hold offsets 0 to 149" in refused
@@ -210,11 +210,38 @@ def test_errors_are_one_line_and_a_hint(pristine_store: FixtureStore, tmp_path: 
     lines = run("dump", tmp_path, exit_code=1).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["error", "hint"]
     assert "did you mean TopicA?" in run("dump", root, "--topic", "TopcA", exit_code=1)
-    assert "exactly one of" in run("query", root, "--topic", "TopicA", exit_code=1)
-    assert "--unique-key" in run("query", root, "--msg-id", "abc", exit_code=1)
-    assert "--time" in run("offset-by-time", root, "--topic", "TopicA", "--time", "noon", exit_code=1)
+    assert "exactly one of" in run("query", root, "--topic", "TopicA", exit_code=2)
+    assert "--unique-key" in run("query", root, "--msg-id", "abc", exit_code=2)
+    assert "--time" in run("offset-by-time", root, "--topic", "TopicA", "--time", "noon", exit_code=2)
     assert "did you mean GroupA?" in run("lag", root, "--group", "groupa", exit_code=1)
     assert "there is no such" in run("dump", root, "--conf", tmp_path / "none.conf", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("dump", "{}", "--topic", "TopcA"), 1, None),
+        (("topics", "{}", "--json"), 1, "no RocketMQ store"),
+        (("query", "{}", "--json", "--topic", "T"), 2, "give exactly one of --key, --unique-key and --msg-id"),
+        (("lag", "--json"), 2, "PATH"),
+        (("topics", "{}", "--json", "--nothing"), 2, "--nothing"),
+        (("job", "verify_stor", "{}", "--json"), 2, None),
+        (("job", "verify_store", "{}", "--json"), 1, "no RocketMQ store"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_errors_are_an_object_on_stdout_too_where_json_is_asked_for(
+    arguments: tuple[str, ...], code: int, text: str | None, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, [argument.format(tmp_path) for argument in arguments])
+    assert result.exit_code == code
+    assert result.stderr
+    if text is None:
+        assert result.stdout == ""
+        return
+    found = json.loads(result.stdout)
+    assert found["exitCode"] == code
+    assert text in found["error"]
 
 
 def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
@@ -232,7 +259,7 @@ def test_an_index_of_unknown_geometry_asks_for_the_configuration(fixture_store: 
 def test_a_locked_store_is_not_recovered(fixture_store: FixtureStore) -> None:
     root = fixture_store("clean").root
     with open_store(root, read_only=False):
-        assert "locked by another writer" in run("recover", root, exit_code=1)
+        assert "locked by another writer" in run("recover", root, exit_code=75)
 
 
 def test_doctor_answers_in_json() -> None:

@@ -43,7 +43,7 @@ def test_the_list_names_every_job() -> None:
 
 def test_an_unknown_job_is_refused_with_the_nearest_name() -> None:
     shown = RUNNER.invoke(app, ["job", "verify_stor", "/store"])
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert "there is no job verify_stor\nhint: did you mean verify_store?" in shown.output
 
 

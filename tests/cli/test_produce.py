@@ -118,12 +118,12 @@ def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
     }
     rows = [
         full,
-        {"body_base64": base64.b64encode(b"\x00\xff").decode(), "keys": "k3 k4", "tags": None},
-        {"body": "", "sharding_key": "customer-4711"},
-        {"body": "as the source gives it", "queue_offset": 17, "msg_id": "X", "store_host": "10.0.0.1:1"},
+        {"body_base64": base64.b64encode(b"\x00\xff").decode(), "keys": "k3 k4", "tags": None, "topic": "Other"},
+        {"body": "", "sharding_key": "customer-4711", "topic": "Other"},
+        {"body": "as it is read", "queue_offset": 17, "msg_id": "X", "store_host": "10.0.0.1:1", "topic": "Other"},
     ]
     root = tmp_path / "store"
-    produce_json(root, "--topic", "Other", rows=rows)
+    produce_json(root, rows=rows)
     (first,) = messages_of(root, "TopicJ")
     assert (first.body, first.tags, tuple(first.keys)) == ("größer".encode(), "TagA", ("k1", "k2"))
     assert (first.flag, first.born_time_ms, first.queue_id) == (-7, 1_767_225_600_123, 3)
@@ -131,7 +131,7 @@ def test_an_object_holds_the_columns_of_the_sink(tmp_path: Path) -> None:
     second, third, fourth = messages_of(root, "Other")
     assert (second.body, tuple(second.keys), second.tags) == (b"\x00\xff", ("k3", "k4"), None)
     assert (third.body, third.queue_id) == (b"", abs(string_hash("customer-4711")) % 8)
-    assert fourth.body == b"as the source gives it"
+    assert fourth.body == b"as it is read"
     with open_store(root) as store:
         assert [message.msg_id for message in store.query("Other", "k4")] == [second.msg_id]
 
@@ -175,7 +175,6 @@ def test_an_object_may_ask_for_a_delay_or_a_retry(tmp_path: Path) -> None:
         (b'{"body": "x", "tags": "a\\u0001b"}', "line 3, column tags: it holds a control character"),
         (b'{"body": "x", "tags": "\\ud800"}', "line 3, column tags: it holds half of a surrogate pair"),
         (b'{"body": "x", "queue_id": 4096}', "line 3, column queue_id: 4096 is no queue"),
-        (b'{"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}', "line 3, column topic: topic name 'SCHEDULE_TOPIC_XXXX' is illegal"),
         (b'{"body": "x", "tgas": "a"}', "line 3, column tgas: there is no such column; did you mean tags?"),
         (b'{"body": "x", "transaction_state": "c"}', "line 3, column transaction_state: there is no such column; a line may have"),
         (b'{"body": "x", "delay_level": "3"}', "line 3, column delay_level: expected a whole number"),
@@ -191,6 +190,21 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path,
     assert f"error: {told}" in out
     assert "hint: nothing was written" in out
     assert os.listdir(tmp_path) == []
+
+
+def test_a_line_for_a_topic_of_rocketmqs_own_is_refused(tmp_path: Path) -> None:
+    rows = [{"body": "x", "topic": "T"}, {"body": "x", "topic": "SCHEDULE_TOPIC_XXXX"}]
+    out = produce_json(tmp_path / "store", rows=rows, exit_code=1)
+    assert "error: line 2, column topic: topic name 'SCHEDULE_TOPIC_XXXX' is illegal" in out
+
+
+def test_the_topic_of_the_command_line_comes_before_a_lines_which_is_said_once(tmp_path: Path) -> None:
+    rows = [{"body": str(number), "topic": "Read"} for number in range(1_001)]
+    out = produce_json(tmp_path / "store", "--topic", "Copy", rows=rows)
+    assert out.count("lines name topic Read: all are written to Copy, as --topic says") == 1
+    with open_store(tmp_path / "store") as store:
+        assert "Read" not in store.topics()
+    assert len(messages_of(tmp_path / "store", "Copy")) == 1_001
 
 
 def test_what_was_written_before_a_bad_line_is_said_and_stays(tmp_path: Path) -> None:
@@ -258,8 +272,8 @@ def test_the_store_host_is_in_the_records_unless_the_store_has_one(tmp_path: Pat
 
 def test_what_cannot_be_done_is_said_before_anything_is_made(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    assert "give --topic" in produce(root, lines=[b"x"], exit_code=1)
-    assert "--lock-timeout" in produce(root, "--topic", "T", "--lock-timeout", "soon", lines=[b"x"], exit_code=1)
+    assert "give --topic" in produce(root, lines=[b"x"], exit_code=2)
+    assert "--lock-timeout" in produce(root, "--topic", "T", "--lock-timeout", "soon", lines=[b"x"], exit_code=2)
     assert list(tmp_path.iterdir()) == []
     (root / "elsewhere").mkdir(parents=True)
     assert "no RocketMQ store" in produce(root, "--topic", "T", lines=[b"x"], exit_code=1)

@@ -192,7 +192,7 @@ def test_recovering_finishes_it_too(root: Path) -> None:
 def test_a_store_that_somebody_holds_is_not_closed(root: Path) -> None:
     commit(root, batch_rows(0))
     with open_store(root, read_only=False) as store:
-        refused = run("close", root, "--lock-timeout", "0", exit_code=1)
+        refused = run("close", root, "--lock-timeout", "0", exit_code=75)
         assert f"store {root}/lock is locked by another writer" in refused
         assert "stop the broker" in refused
         store.release()
@@ -219,7 +219,7 @@ def test_only_old_files_that_no_intent_names_are_removed(root: Path) -> None:
     assert [file["path"] for file in found] == [old.path, young.path]
     assert "1 day" in run("sink-status", root)
     with open_store(root, read_only=False, lock_timeout_ms=0) as holder:
-        refused = run("sink-status", root, "--remove-orphans", "--lock-timeout", "0", exit_code=1)
+        refused = run("sink-status", root, "--remove-orphans", "--lock-timeout", "0", exit_code=75)
         assert "locked by another writer" in refused
         holder.release()
     found_after = status(root, "--remove-orphans", "--older-than", "26h")

@@ -184,7 +184,7 @@ def test_a_run_says_what_it_did_and_put_as_json(
 def test_without_anybody_to_ask_nothing_is_asked_and_no_check_is_used_up(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_transactions.main([str(root)]) == 1
+    assert check_transactions.main([str(root)]) == 2
     assert "--checker or --checkpoint" in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_beside_another_writer_it_does_nothing(
 ) -> None:
     arguments = [str(root)] + (["--checkpoint", str(checkpoint)] if main is check_transactions.main else [])
     with open_store(root, read_only=False):
-        assert main([*arguments, "--lock-timeout", "0"]) == 0
+        assert main([*arguments, "--lock-timeout", "0"]) == 75
     assert "locked by another writer" in capsys.readouterr().out
     assert bodies(root, "TopicTx") == []
 

@@ -169,7 +169,7 @@ def test_a_new_store_has_no_offsets_and_nothing_is_said_of_it(root: str, capsys:
 
 def test_a_run_beside_another_writer_steps_back(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     with open_store(root, read_only=False):
-        assert main([root, "--lock-timeout", "1s"]) == 0
+        assert main([root, "--lock-timeout", "1s"]) == 75
     assert "nothing done" in capsys.readouterr().out
 
 

@@ -419,7 +419,7 @@ def test_a_burst_is_what_a_second_may_have(rate: float | None, sizes: list[int])
 def test_two_runs_exclude_each_other(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(path, "spark_mq").mkdir(exist_ok=True)
     with LocalFileSystem().locked(f"{path}/{LOCK}"):
-        assert main([path, "--group", GROUP, "--audit", "no-matter"]) == 0
+        assert main([path, "--group", GROUP, "--audit", "no-matter"]) == 75
     assert "nothing done" in capsys.readouterr().out
 
 
@@ -545,8 +545,8 @@ run("--audit", audit, "--rate", "1000")
 run("--audit", audit)
 os.chdir(os.path.dirname(audit))
 run("--audit", "audit", "--again", "--limit", "1")
-assert main([store, "--group", "GroupR", "--dry-run", "--where", "nothing = 1"]) == 1
-assert main([store, "--group", "GroupR", "--dry-run", "--where", "no predicate at all"]) == 1
+assert main([store, "--group", "GroupR", "--dry-run", "--where", "nothing = 1"]) == 2
+assert main([store, "--group", "GroupR", "--dry-run", "--where", "no predicate at all"]) == 2
 rows = spark.read.format("delta").load(audit).orderBy("time").collect()
 print("ROWS", [(row.consumer_group, row.dead_letter_offset, row.origin_topic, row.result) for row in rows])
 copies = spark.read.format("spark_mq").option("path", store).option("topic", "TopicRetry").load()

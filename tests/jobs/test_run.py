@@ -149,11 +149,13 @@ def test_a_job_that_was_started_with_its_signals_ignored_ends_all_the_same(numbe
     assert job.finished == 2
 
 
-def test_a_store_that_another_writer_has_is_left_alone_and_that_is_no_error(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("options", "code"), [((), 75), (("--busy-ok",), 0)])
+def test_a_store_that_another_writer_has_is_left_alone_and_a_scheduler_hears_of_it(
+    options: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """EX_TEMPFAIL: the same command may succeed later."""
     job = Job(Time(), [1, 1], {0: StoreLockedError("/store/lock")}, on_last=lambda: None)
-    assert job.main() == 0
+    assert job.main(*options) == code
     said = capsys.readouterr()
     assert said.out == "nothing done: store /store/lock is locked by another writer\n"
     assert said.err == ""
@@ -186,9 +188,54 @@ def test_a_run_is_told_as_one_line_of_json_where_asked_for(capsys: pytest.Captur
 
 def test_a_locked_store_is_told_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(Time(), [1], {0: StoreLockedError("/store/lock")}, on_last=lambda: None)
-    assert job.main("--json") == 0
+    assert job.main("--json") == 75
     found = json.loads(capsys.readouterr().out)
-    assert (found["exitCode"], found["nothingDone"]) == (0, "store /store/lock is locked by another writer")
+    assert (found["exitCode"], found["nothingDone"]) == (75, "store /store/lock is locked by another writer")
+
+
+@pytest.mark.parametrize(("exit_code", "options", "code"), [(0, (), 75), (0, ("--busy-ok",), 0), (1, (), 1)])
+def test_a_run_that_left_a_part_to_the_next_one_is_busy_too(
+    exit_code: int, options: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `check_transactions` does with answers, and `replay_dead_letters` with letters, where a broker has come between."""
+
+    def run(_: argparse.Namespace) -> JobReport:
+        return JobReport(["3 left"], exit_code, is_busy=True)
+
+    assert run_job(run, ["/store", "--json", *options]) == code
+    assert json.loads(capsys.readouterr().out)["exitCode"] == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text", "hint"),
+    [
+        (StoreDamagedError("/store/commitlog/0", 88, "body crc", 3, 88), 1, "/store/commitlog/0", "spark-mq repair"),
+        (OptionError("--where", "is odd"), 2, "--where: is odd", ""),
+        (PermissionError(13, "Permission denied", "/store"), 1, "/store", ""),
+        (JavaNotFoundError("no Java 17 or newer"), 1, "no Java 17 or newer", ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_is_told_as_json_too(
+    error: Exception, code: int, text: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(Time(), [1], {0: error}, on_last=lambda: None)
+    assert job.main("--json") == code
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert (found["job"], found["store"], found["exitCode"]) == ("test_run", "/store", code)
+    assert text in found["error"]
+    assert hint in (found["hint"] or "")
+    assert told.err.startswith(f"error: {found['error']}")
+
+
+def test_a_command_line_that_is_not_right_is_told_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(Time(), [1])
+    with pytest.raises(SystemExit) as ending:
+        job.main("--json", "--every", "soon")
+    found = json.loads(capsys.readouterr().out)
+    assert (ending.value.code, found["exitCode"], found["job"]) == (2, 2, "test_run")
+    assert "--every" in found["error"]
 
 
 def test_a_repeated_job_tries_a_locked_store_again_at_the_next_turn() -> None:
@@ -225,7 +272,7 @@ def test_what_may_pass_is_tried_again_too(error: Exception) -> None:
 )
 def test_what_somebody_must_see_to_ends_a_repeated_job(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(Time(), [1, 1], {0: error}, on_last=lambda: None)
-    assert job.main("--every", "30s") == 1
+    assert job.main("--every", "30s") == (2 if isinstance(error, OptionError) else 1)
     assert len(job.started) == 1
     told = from_os_error(error) if isinstance(error, OSError) else error
     assert capsys.readouterr().err == f"error: {told}\n"

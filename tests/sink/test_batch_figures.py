@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from storage.tables import batch_notes
-from tests.sink.test_sink_tasks import commit, options_of, stage, stored
+from tests.sink.test_sink_tasks import commit, options_by_row, stage, stored
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def size_of(root: str, topic: str) -> int:
 
 
 def test_each_batch_is_told_with_its_rows_and_bytes_by_topic(root: str) -> None:
-    options = options_of(root)
+    options = options_by_row(root)
     commit(options, stage(options, rows("A", "A", "B")), stage(options, rows("B"), partition=1))
     sizes = {topic: size_of(root, topic) for topic in "AB"}
     commit(options, stage(options, rows("C"), batch_id=1), batch_id=1)
@@ -56,7 +56,7 @@ def test_each_batch_is_told_with_its_rows_and_bytes_by_topic(root: str) -> None:
 
 
 def test_a_batch_that_is_committed_again_is_told_as_it_was(root: str) -> None:
-    options = options_of(root)
+    options = options_by_row(root)
     staged = stage(options, rows("A"))
     commit(options, staged)
     before = batches(root)
@@ -71,7 +71,7 @@ def test_a_note_that_cannot_be_written_fails_no_batch(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(batch_notes, "save_loose", full)
-    options = options_of(root)
+    options = options_by_row(root)
     with caplog.at_level(logging.WARNING, "spark_mq.sink"):
         commit(options, stage(options, rows("A")))
     assert len(stored(root, "A")) == 1
@@ -81,7 +81,7 @@ def test_a_note_that_cannot_be_written_fails_no_batch(
 
 def test_a_store_without_notes_has_none(root: str) -> None:
     """As an earlier version leaves it, or a power loss."""
-    options = options_of(root)
+    options = options_by_row(root)
     commit(options, stage(options, rows("A")))
     Path(root, "spark_mq", "batches.json").unlink()
     assert batches(root) == []

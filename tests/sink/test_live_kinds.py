@@ -99,12 +99,12 @@ def transactions(count: int, states: list[str | None]) -> dict[str, Any]:
         "body": [b"%d" % number for number in range(count)],
         "queue_id": pa.array([number % 2 for number in range(count)], pa.int32()),
         "transaction_state": [states[number % len(states)] for number in range(count)],
-        "producer_group": ["own" if number % 5 == 0 else None for number in range(count)],
+        "producer_group": ["own" if number % 5 == 0 else "shop" for number in range(count)],
     }
 
 
 def test_halves_are_ended_as_their_rows_say_when_all_of_the_task_are_stored() -> None:
-    given = options(transactional="true", producerGroup="shop")
+    given = options(transactional="true")
     with TakingBroker() as broker:
         sent = send(broker, given, transactions(40, ["commit", "rollback", "unknown", None]))
         assert sent == SentRows(40, {0: 40})
@@ -186,10 +186,19 @@ def test_a_row_without_a_producer_group_is_invalid_and_so_is_another_state() -> 
 
 def test_a_producer_group_is_the_brokers_with_the_namespace() -> None:
     with TakingBroker() as broker:
-        frame = {"body": [b"a", b"b"], "producer_group": ["own", None]}
-        send(broker, options(transactional="true", producerGroup="shop", namespace="ns"), frame)
+        frame = {"body": [b"a", b"b"], "producer_group": ["own", "shop"]}
+        send(broker, options(transactional="true", namespace="ns"), frame)
         assert {end.producer_group for end in broker.ends} == {"ns%own", "ns%shop"}
         assert sorted(broker.bodies("ns%T")) == [b"a", b"b"]
+
+
+def test_what_options_say_of_all_rows_comes_before_what_rows_say() -> None:
+    with TakingBroker() as broker:
+        frame = {"body": [b"a", b"b"], "topic": ["Other", None], "producer_group": ["own", None]}
+        sent = send(broker, options(transactional="true", producerGroup="shop", namespace="ns"), frame)
+        assert {end.producer_group for end in broker.ends} == {"ns%shop"}
+        assert sorted(broker.bodies("ns%T")) == [b"a", b"b"]
+    assert sent.overruled == {"topic": "Other", "producer_group": "ns%own"}
 
 
 # Sent back

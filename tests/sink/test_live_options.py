@@ -10,7 +10,6 @@ from spark_mq.data_source import SparkMqDataSource
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_rows import columns_to_send
 from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
-from spark_mq.source.options import COLUMN_NAMES
 
 SERVER = {"nameServer": "a:9876", "topic": "T"}
 
@@ -138,12 +137,3 @@ def test_the_data_source_sends_where_a_name_server_is_named() -> None:
     source = SparkMqDataSource({"nameserver": "a:9876", "topic": "T", "stagingpath": "/s"})
     assert isinstance(source.streamWriter(SCHEMA, False), LiveStreamWriter)
     assert isinstance(SparkMqDataSource({"nameserver": "a:9876", "topic": "T"}).writer(SCHEMA, False), LiveBatchWriter)
-
-
-def test_an_insert_into_a_view_that_was_made_for_reading_sends_nothing() -> None:
-    schema = StructType()
-    for name in COLUMN_NAMES:
-        schema = schema.add(name, "binary" if name == "body" else "string")
-    source = SparkMqDataSource({"nameserver": "a:9876", "topic": "T", "accesskey": "a", "secretkey": "s"})
-    with pytest.raises(OptionError, match="a view that was made for reading"):
-        source.writer(schema, False)

@@ -26,10 +26,8 @@ from spark_mq.sink.columns import (
     SINK_COLUMNS,
     InputColumns,
     columns_to_write,
-    refuse_view_for_reading,
 )
 from spark_mq.sink.options import SinkOptions
-from spark_mq.source.column_names import COLUMN_NAMES
 from storage.rows import columns as message_columns
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows
@@ -225,25 +223,3 @@ def test_rows_that_go_back_cannot_ask_for_something_else(name: str) -> None:
         take(options=SEND_BACK, **SOURCE_ROW, zzz=StringType())
     with pytest.raises(SinkSchemaError, match="column body: it is missing"):
         take(options=SEND_BACK, value=BinaryType())
-
-
-@pytest.mark.parametrize(
-    ("names", "options", "is_refused"),
-    [
-        (COLUMN_NAMES, ("path", "topic"), True),
-        (COLUMN_NAMES, ("path", "TOPIC", "conf", "brokerName"), True),
-        (COLUMN_NAMES, ("path",), False),
-        (COLUMN_NAMES, ("path", "topic", "createTopic"), False),
-        (COLUMN_NAMES[1:], ("path", "topic"), False),
-        (("body",), ("path", "topic"), False),
-    ],
-)
-def test_rows_of_all_columns_beside_an_option_topic_are_an_insert_into_a_view_for_reading(
-    names: tuple[str, ...], options: tuple[str, ...], *, is_refused: bool
-) -> None:
-    given = dict.fromkeys(options, "x")
-    if not is_refused:
-        refuse_view_for_reading(names, given)
-        return
-    with pytest.raises(OptionError, match=r"INSERT INTO .*createTopic"):
-        refuse_view_for_reading(names, given)

@@ -36,6 +36,7 @@ def test_the_table_names_each_option_once_with_the_defaults_that_parse_to_the_de
             "brokerName",
             "storeHost",
             "topic",
+            "writeToSource",
             "createTopic",
             "queueNum",
             "flushDiskType",

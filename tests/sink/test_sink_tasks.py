@@ -50,6 +50,11 @@ def options_of(root: str, **options: str) -> SinkOptions:
     return SinkOptions.parse({"path": root, "topic": "T", **options}, "streaming")
 
 
+def options_by_row(root: str, **options: str) -> SinkOptions:
+    """Each row names its topic."""
+    return SinkOptions.parse({"path": root, **options}, "streaming")
+
+
 def frames_of(rows: Sequence[Row], size: int = 3) -> Iterator[pa.RecordBatch]:
     """The rows as Arrow batches of at most `size`."""
     whole = pa.RecordBatch.from_pylist(list(rows))
@@ -329,14 +334,14 @@ def test_another_query_under_the_same_sink_id_is_refused_unless_it_takes_over(ro
 
 
 def test_topics_are_made_as_rows_need_them_with_so_many_queues(root: str) -> None:
-    options = options_of(root, queueNum="3")
-    commit(options, stage(options, [{"body": b"x", "topic": None}, {"body": b"y", "topic": "U"}] * 4))
+    options = options_by_row(root, queueNum="3")
+    commit(options, stage(options, [{"body": b"x", "topic": "T"}, {"body": b"y", "topic": "U"}] * 4))
     assert (texts(root, "T"), texts(root, "U")) == (["x"] * 4, ["y"] * 4)
-    more = options_of(root, queueNum="5")
+    more = options_by_row(root, queueNum="5")
     commit(more, stage(more, [{"body": b"z", "topic": "U", "queue_id": 2}], batch_id=1), batch_id=1)
     with open_store(root) as store:
         assert store.queue_ids("T") == store.queue_ids("U") == [0, 1, 2]
-    unasked = options_of(root)
+    unasked = options_by_row(root)
     with pytest.raises(
         InvalidRowError, match=r"queue_id: 3 is no queue: topic 'U' has 3 queues \(queueNum=4 adds more\)"
     ):
@@ -378,7 +383,7 @@ def test_without_create_topic_rows_of_missing_topics_are_invalid(root: str) -> N
     strict = options_of(root, createTopic="false")
     commit(strict, stage(strict, bodies("b"), batch_id=1), batch_id=1)
     with pytest.raises(InvalidRowError, match="column topic: there is no topic 'New', and createTopic is false"):
-        stage(strict, [{"body": b"c", "topic": "New"}], batch_id=2)
+        stage(options_by_row(root, createTopic="false"), [{"body": b"c", "topic": "New"}], batch_id=2)
     assert texts(root) == ["a", "b"]
 
 

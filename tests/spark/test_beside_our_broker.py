@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_mq.client.message import Message
@@ -56,3 +57,28 @@ def test_a_stream_and_a_batch_are_written_once_while_a_producer_sends(spark: Spa
     assert found.pop("theirs") == len(theirs)
     assert found.pop("batch") == 1
     assert found == Counter(sent)
+
+
+def test_the_options_topic_wins_in_a_running_cluster_too(spark: SparkSession, tmp_path: Path) -> None:
+    with our_name_server(tmp_path) as names, running(tmp_path / "store", free_ports(), names.address):
+        with Producer(ClientSettings((names.address,)), "G") as producer:
+            for number in range(8):
+                producer.send(Message("MA", b"%d" % number))
+        live = {"nameServer": names.address}
+        reading = {**live, "topic": "MA", "columns": "kafka", "startingOffsets": "earliest"}
+        stream = spark.readStream.format("spark_mq").options(**reading).load().writeStream.format("spark_mq")
+        for topic, is_refused in (("MD", False), ("MA", True)):
+            writing = stream.options(**live, topic=topic).option("checkpointLocation", str(tmp_path / topic))
+            query = writing.trigger(availableNow=True).start()
+            if is_refused:
+                with pytest.raises(StreamingQueryException, match="SPARK_MQ_WRITES_OWN_SOURCE"):
+                    query.awaitTermination(120)
+            else:
+                assert query.awaitTermination(120)
+        batch = spark.read.format("spark_mq").options(**live, topic="MA", columns="kafka").load()
+        batch.write.format("spark_mq").mode("append").options(**live, topic="MB").save()
+        counts = {
+            topic: spark.read.format("spark_mq").options(**live, topic=topic).load().count()
+            for topic in ("MA", "MB", "MD")
+        }
+    assert counts == {"MA": 8, "MB": 8, "MD": 8}

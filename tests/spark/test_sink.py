@@ -339,3 +339,30 @@ def test_a_bounded_query_writes_only_where_the_options_say(spark: SparkSession, 
     with pytest.raises(PySparkException, match=r"\[SPARK_MQ_INVALID_ROW\].*column topic"):
         write(frame, target)
     assert os.listdir(target.parent) == [] or not (target / "commitlog").exists()
+
+
+@pytest.mark.slow
+def test_a_stream_goes_to_the_options_topic_and_never_back_into_its_own(
+    spark: SparkSession, tmp_path: Path, target: Path, make_query: Callable[..., SinkQuery]
+) -> None:
+    """As with Spark's Kafka sink: what the column topic of the source's rows says has no effect."""
+    store = StoreBuilder(target)
+    sent = store.send_many("MA", 20)
+    moved, circle, by_row = make_query(target, topic="MD"), make_query(target, topic="MA"), make_query(target)
+    for query in (moved, circle, by_row):
+        query.read = {"topic": "MA", "startingOffsets": "earliest", "columns": "kafka"}
+    for _ in range(2):
+        moved.run()
+    for query in (circle, by_row):
+        with pytest.raises(StreamingQueryException, match=r"SPARK_MQ_WRITES_OWN_SOURCE.*\n?.*reads topic MA"):
+            query.run()
+    with open_store(target) as opened:
+        counts = {
+            topic: sum(opened.max_offset(topic, queue_id) for queue_id in opened.queue_ids(topic))
+            for topic in ("MA", "MD")
+        }
+    assert counts == {"MA": len(sent), "MD": len(sent)}
+    circle.options["writeToSource"] = "true"
+    circle.run()
+    with open_store(target) as opened:
+        assert sum(opened.max_offset("MA", queue_id) for queue_id in opened.queue_ids("MA")) == 2 * len(sent)

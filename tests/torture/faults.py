@@ -13,6 +13,9 @@ from unittest import mock
 import numpy as np
 
 import spark_mq.source.cluster
+import jobs.run
+import spark_mq.sink.own_source
+import spark_mq.sink.partition_writer
 import storage.batch.commit
 import storage.files.os_errors
 import storage.files.remote
@@ -32,6 +35,8 @@ import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
 import storage.rows.returns
+from spark_mq.broker.broker import Broker
+from spark_mq.broker.group_offsets import GroupOffsets
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -50,6 +55,7 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
 from storage.recovery.index import Indexer
 from storage.recovery.queues import QueueWriters
+from storage.rows.rules import MessageRules
 from storage.service.put_service import PutService
 
 
@@ -462,3 +468,35 @@ def retries_are_spread_over_the_groups_number() -> Iterator[None]:
         for module in (spark_mq.broker.send_back, storage.rows.returns):
             planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
         yield
+# What Spark, jobs and commands say and hear
+
+
+def option_topic_loses() -> AbstractContextManager[Any]:
+    """A row's own topic comes before the option."""
+    return mock.patch.object(MessageRules, "said_of_all", {})
+
+
+def own_source_is_not_seen() -> AbstractContextManager[Any]:
+    return mock.patch.object(spark_mq.sink.own_source, "_holds_any", return_value=False)
+
+
+def own_source_goes_by_names() -> AbstractContextManager[Any]:
+    """A topic of the same name is the same topic, in whichever store."""
+    return mock.patch.object(spark_mq.sink.own_source, "_holds_any", return_value=True)
+
+
+def tasks_write_into_the_own_source() -> AbstractContextManager[Any]:
+    return mock.patch.object(spark_mq.sink.partition_writer, "refuse_own", return_value=None)
+
+
+def job_that_steps_back_ends_well() -> AbstractContextManager[Any]:
+    return mock.patch.object(jobs.run, "BUSY", 0)
+
+
+def handed_offsets_are_not_saved() -> AbstractContextManager[Any]:
+    """They stay in the broker's memory until it saves others."""
+    return mock.patch.object(Broker, "save_offsets")
+
+
+def handed_offsets_come_before_a_reset() -> AbstractContextManager[Any]:
+    return mock.patch.object(GroupOffsets, "has_reset", return_value=False)

@@ -55,6 +55,11 @@ _STARTED_ANEW = "test_a_broker_whose_store_has_failed_is_started_anew_when_its_d
 _FAILED = "tests/broker/test_failed_writer.py"
 _REPLICATING = "tests/storage/ha/test_replicating.py"
 _LOWERING = "tests/storage/recovery/test_offsets_ahead.py"
+_ROWS = "tests/storage/rows/test_message_rows.py"
+_HANDED = "tests/hand_over/test_group_offsets.py"
+_OWN_SOURCE = (
+    "tests/sink/test_own_source.py::test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not"
+)
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -119,6 +124,35 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "a full log file is not synced": Mutant(faults.full_log_file_is_not_synced, ("power-loss",), _LOST),
         "queue entries come before the log's sync": Mutant(
             faults.queue_entries_before_the_sync, (_STALLED,), "synced, and no others"
+        ),
+        "a row's topic comes before the option": Mutant(
+            faults.option_topic_loses,
+            (f"{_ROWS}::test_a_topic_that_is_said_of_all_rows_comes_before_what_rows_say",),
+            "Narrow",
+        ),
+        "a query's own source is not seen": Mutant(faults.own_source_is_not_seen, (_OWN_SOURCE,), "DID NOT RAISE"),
+        "a topic of the same name is a query's own source": Mutant(
+            faults.own_source_goes_by_names, (_OWN_SOURCE,), "WritesOwnSourceError"
+        ),
+        "a task writes into the query's own source": Mutant(
+            faults.tasks_write_into_the_own_source,
+            ("tests/sink/test_own_source.py::test_where_rows_name_their_topics_the_task_refuses_and_stages_nothing",),
+            "DID NOT RAISE",
+        ),
+        "a job that steps back ends with 0": Mutant(
+            faults.job_that_steps_back_ends_well,
+            ("tests/jobs/test_run.py::test_a_store_that_another_writer_has_is_left_alone_and_a_scheduler_hears_of_it",),
+            "assert 0 == 75",
+        ),
+        "offsets that a query hands over are not saved": Mutant(
+            faults.handed_offsets_are_not_saved,
+            (f"{_HANDED}::test_beside_our_broker_the_offsets_are_its_groups_and_on_the_disk",),
+            r"consumerOffset\.json|KeyError",
+        ),
+        "offsets that a query hands over come before a reset": Mutant(
+            faults.handed_offsets_come_before_a_reset,
+            (f"{_HANDED}::test_while_a_reset_waits_nothing_is_stored_and_it_says_so",),
+            "DID NOT RAISE",
         ),
         "a queue entry points one byte further": Mutant(faults.queue_entries_one_off, ("power-loss",), _OF_QUEUES),
         "recovery dispatches nothing": Mutant(faults.recovery_dispatches_nothing, ("power-loss",), _LOST),

@@ -29,6 +29,7 @@ from storage.rows.values import Rejections
 from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
+from tests.support.named_rows import each_named
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 NOW_MS = 1_700_000_000_000
@@ -50,10 +51,11 @@ def rules(**changes: Any) -> MessageRules:
 
 
 def prepare(rows: list[dict[str, Any]], used: MessageRules | None = None) -> Prepared:
+    rows, used = each_named(rows, used or rules())
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [pa.array([row.get(name) for row in rows], TYPES.get(name)) for name in names]
     batch = pa.RecordBatch.from_arrays(columns, names=names)
-    return MessageRows(used or rules(), bytes(10)).prepare(batch, NOW_MS)
+    return MessageRows(used, bytes(10)).prepare(batch, NOW_MS)
 
 
 def records(prepared: Prepared) -> list[Message]:

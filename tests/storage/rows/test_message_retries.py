@@ -25,6 +25,7 @@ from storage.rows.rules import MessageRules, RetryRules
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
+from tests.support.named_rows import each_named
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 V6_HOST = bytes([*range(16), 0, 0, 0x2A, 0x9F])
@@ -67,7 +68,8 @@ def rules(retries: RetryRules | None = None, **changes: Any) -> MessageRules:
 
 
 def prepare(rows: list[dict[str, Any]], used: MessageRules | None = None) -> Prepared:
-    return MessageRows(used or rules(), bytes(10)).prepare(table(rows), NOW_MS)
+    named, used = each_named(rows, used or rules())
+    return MessageRows(used, bytes(10)).prepare(table(named), NOW_MS)
 
 
 @pytest.mark.parametrize("times", [0, 1, 4, 5, 100])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +33,7 @@ from storage.rows.messages import MessageRows, RejectedRow
 from storage.rows.rules import MessageRules
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
+from tests.support.named_rows import each_named
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 KEY_PREFIX = bytes(range(10))
@@ -73,7 +75,8 @@ def rows_of(rows: list[dict[str, Any]], **types: pa.DataType) -> pa.RecordBatch:
 def prepare(
     rows: list[dict[str, Any]], used: MessageRules | None = None, **types: pa.DataType
 ) -> tuple[OutgoingMessages, list[RejectedRow]]:
-    found = MessageRows(used or rules(), KEY_PREFIX).prepare(rows_of(rows, **types), NOW_MS)
+    named, used = each_named(rows, used or rules())
+    found = MessageRows(used, KEY_PREFIX).prepare(rows_of(named, **types), NOW_MS)
     assert [rejected.row for rejected in found.rejected] == found.rejected_indices.tolist()
     return found.messages, list(found.rejected)
 
@@ -341,10 +344,11 @@ class PlainRows:
 def test_batches_become_what_their_rows_become_one_by_one(
     batches: list[list[dict[str, Any]]], keep: bool, strict: bool, compress: int | None
 ) -> None:
-    used = rules(keep_unique_key=keep, strict_properties=strict, compress_body_over=compress)
+    used = rules(topic=None, keep_unique_key=keep, strict_properties=strict, compress_body_over=compress)
     task, plain = MessageRows(used, KEY_PREFIX), PlainRows(used)
     number = 0
-    for rows in batches:
+    for batch in batches:
+        rows = [row if row.get("topic") is not None else {**row, "topic": "Wide"} for row in batch]
         prepared = task.prepare(rows_of(rows), NOW_MS)
         expected = [plain.message(row) for row in rows]
         assert {rejected.row: rejected.column for rejected in prepared.rejected} == {
@@ -458,9 +462,9 @@ def test_large_bodies_are_compressed_where_asked_to() -> None:
 
 
 def test_rows_without_a_queue_take_turns_by_topic_across_batches() -> None:
-    task = MessageRows(rules(queue_count=3), KEY_PREFIX, round_robin_start=6)
+    task = MessageRows(rules(topic=None, queue_count=3), KEY_PREFIX, round_robin_start=6)
     found = []
-    for topics in (["Wide", "New", "Wide", None, "New"], ["New", "New", "Wide"]):
+    for topics in (["Wide", "New", "Wide", "Wide", "New"], ["New", "New", "Wide"]):
         rows = [{"body": b"x", "topic": topic} for topic in topics]
         found += [(message.topic, message.queue_id) for message in messages_of(task.prepare(rows_of(rows), 0).messages)]
     assert found == [("Wide", 2), ("New", 0), ("Wide", 3), ("Wide", 0), ("New", 1), ("New", 2), ("New", 0), ("Wide", 1)]
@@ -609,7 +613,7 @@ def topics_of(used: MessageRules, *queues: tuple[str, int | None]) -> tuple[dict
             "queue_id": pa.array([queue_id for _, queue_id in queues], pa.int32()),
         }
     )
-    prepared = MessageRows(used, bytes(10)).prepare(batch, NOW_MS)
+    prepared = MessageRows(replace(used, topic=None), bytes(10)).prepare(batch, NOW_MS)
     assert prepared.rejected == ()
     assert [(topic, queue_id) for topic, queue_id in queues if queue_id is not None] == [
         prepared.messages.queues[code]
@@ -645,7 +649,7 @@ def test_rows_without_a_queue_are_spread_over_the_queues_that_the_topic_would_ha
             "queue_id": pa.array([queue_id for _, queue_id in queues], pa.int32()),
         }
     )
-    messages = MessageRows(rules(), bytes(10)).prepare(batch, NOW_MS).messages
+    messages = MessageRows(rules(topic=None), bytes(10)).prepare(batch, NOW_MS).messages
     assert [messages.queues[code][1] for code in messages.queue_codes] == [40, *range(8), *range(8)]
 
 
@@ -818,3 +822,37 @@ def test_wide_topics_get_the_queues_that_narrow_ones_would(monkeypatch: pytest.M
     monkeypatch.setattr("storage.rows.messages._COUNTED_PLACES", 0)
     assert queues() == counted
     assert counted[:3] == [("Other", 65_535), ("Other", 3), ("Other", 3)]
+
+
+# What is said of all rows
+
+
+def test_a_topic_that_is_said_of_all_rows_comes_before_what_rows_say() -> None:
+    """As option `topic` of Spark's Kafka sink (KafkaRowWriter). What such a row names is not even judged."""
+    task = MessageRows(rules(topic="Wide"), KEY_PREFIX)
+    first = task.prepare(rows_of([{"body": b"a", "topic": "Narrow"}, {"body": b"b", "topic": "bad name"}]), NOW_MS)
+    assert [(message.topic, message.body) for message in messages_of(first.messages)] == [
+        ("Wide", b"a"),
+        ("Wide", b"b"),
+    ]
+    assert (first.rejected, dict(first.topics)) == ((), {"Wide": 4})
+    assert first.overruled == {"topic": "Narrow"}
+    second = task.prepare(rows_of([{"body": b"c", "topic": "Narrow"}]), NOW_MS)
+    assert [message.topic for message in messages_of(second.messages)] == ["Wide"]
+    assert second.overruled == {}, "said once"
+
+
+@pytest.mark.parametrize("topic", ["Wide", "", None])
+def test_a_row_that_says_the_same_or_nothing_is_not_overruled(topic: str | None) -> None:
+    prepared = MessageRows(rules(topic="Wide"), KEY_PREFIX).prepare(rows_of([{"body": b"a", "topic": topic}]), NOW_MS)
+    assert [message.topic for message in messages_of(prepared.messages)] == ["Wide"]
+    assert prepared.overruled == {}
+
+
+def test_a_row_that_is_tried_again_has_come_from_the_topic_that_is_said_of_all() -> None:
+    row = {"body": b"a", "topic": "Narrow", "retry_group": "g", "reconsume_times": 1}
+    names = list(row)
+    batch = pa.RecordBatch.from_arrays([pa.array([row[name]]) for name in names], names=names)
+    prepared = MessageRows(rules(topic="Wide"), KEY_PREFIX).prepare(batch, NOW_MS)
+    (message,) = messages_of(prepared.messages)
+    assert (message.properties["REAL_TOPIC"], message.properties["RETRY_TOPIC"]) == ("%RETRY%g", "Wide")

@@ -26,6 +26,7 @@ from storage.rows.messages import Commits, MessageRows, Prepared
 from storage.rows.rules import MessageRules, TransactionRules
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
+from tests.support.named_rows import each_named
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 NOW_MS = 1_700_000_000_000
@@ -52,7 +53,8 @@ def table(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def prepare(rows: list[dict[str, Any]], used: MessageRules | None = None) -> Prepared:
-    return MessageRows(used or rules(), bytes(10)).prepare(table(rows), NOW_MS)
+    named, used = each_named(rows, used or rules())
+    return MessageRows(used, bytes(10)).prepare(table(named), NOW_MS)
 
 
 def commits_of(prepared: Prepared) -> Commits:
@@ -141,10 +143,15 @@ def test_without_the_column_all_are_committed() -> None:
     assert commits_of(prepare([{"body": b"a"}, {"body": b"b"}])).states.tolist() == [8, 8]
 
 
-def test_the_group_is_the_rows_or_the_options() -> None:
+def test_the_group_is_the_options_where_it_is_given_else_the_rows() -> None:
     """DefaultMQProducerImpl.sendMessageInTransaction: PGROUP."""
-    rows = [{"body": b"a", "producer_group": None}, {"body": b"b", "producer_group": "own"}]
-    assert [half.properties["PGROUP"] for half in records(prepare(rows).messages)] == ["pg", "own"]
+    rows = [{"body": b"b", "producer_group": "own"}, {"body": b"a", "producer_group": None}, {"body": b"c"}]
+    said_of_all = MessageRows(rules("pg"), bytes(10)).prepare(table(rows), NOW_MS)
+    assert [half.properties["PGROUP"] for half in records(said_of_all.messages)] == ["pg", "pg", "pg"]
+    assert (said_of_all.rejected, said_of_all.overruled) == ((), {"producer_group": "own"})
+    by_row = MessageRows(rules(None), bytes(10)).prepare(table(rows[:1]), NOW_MS)
+    assert [half.properties["PGROUP"] for half in records(by_row.messages)] == ["own"]
+    assert by_row.overruled == {}
     assert [half.properties["PGROUP"] for half in records(prepare([{"body": b"a"}]).messages)] == ["pg"]
 
 
