@@ -141,7 +141,9 @@ def commit_batch(
         check_segments(writer, opened)
         runs = opened.runs
         with turn():
-            if turn is not nullcontext and is_done(writer, batch, staged.row_count, takeover):  # by somebody else, meanwhile
+            if turn is not nullcontext and is_done(
+                writer, batch, staged.row_count, takeover
+            ):  # by somebody else, meanwhile
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             if wish is not None:

@@ -1,6 +1,6 @@
 """A broker under SYNC_FLUSH on an ext4 that loses its power: rounds of sends, each judged by the trace of the broker's system calls.
 
-    python -m tests.crash.aborted_journal --rounds 100 --seed 1 [--write docs/RELIABILITY.md]
+    python -m tests.crash.aborted_journal --rounds 100 --seed 1 [--control 100] [--page docs/RELIABILITY.md]
 
 A round: producers send and note what was acknowledged; at a random moment the journal of the file system is aborted and nothing is
 written any more (EXT4_IOC_SHUTDOWN with NOLOGFLUSH); the broker is killed, the file system unmounted and mounted again; a broker
@@ -14,19 +14,19 @@ directory by then, which was synced, too. A message that is missing is one of th
     ours        its answer breaks the rule
     the disk's  the sync that covers it returned well, after the power was gone: the kernel took it back
     unknown     the sync returned before the power went
+
+The control has no broker: threads that do nothing but pwrite(2) and fdatasync(2), each in a file of its own, on the same disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import posixpath
 import random
 import re
-import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,8 +102,9 @@ class Cover(NamedTuple):
 
     is_promised: bool
     """The sync that covers the record, and that of the directory of a new file, had returned well when the answer left."""
+    sync_began: float
     synced_at: float
-    """When the first sync that covers it returned; 0 without one."""
+    """When the first sync that covers it began and returned; 0 without one."""
     answered_at: float
 
 
@@ -147,14 +148,14 @@ class Trace:
         position = place % LOG_FILE_BYTES
         written = [call.ended for call in self.writes[path] if _covers(call, position) and call.began < answered]
         if not written:
-            return Cover(False, 0, answered)
-        covering = [call.ended for call in self.syncs[path] if call.began >= written[-1]]
-        synced_at = min(covering, default=0.0)
+            return Cover(False, 0, 0, answered)
+        covering = [(call.ended, call.began) for call in self.syncs[path] if call.began >= written[-1]]
+        synced_at, sync_began = min(covering, default=(0.0, 0.0))
         is_promised = bool(synced_at) and synced_at <= answered
         if path in self.made:
             named = [call.ended for call in self.syncs[self.log] if call.began >= self.made[path]]
             is_promised &= bool(named) and min(named) <= answered
-        return Cover(is_promised, synced_at, answered)
+        return Cover(is_promised, sync_began, synced_at, answered)
 
 
 def _covers(call: Call, position: int) -> bool:
@@ -296,19 +297,23 @@ class Rounds:
         """A broker has recovered the store after this round; what is served is compared."""
         found, torn = served(self._disk.place / "store") if self._noted else ({}, 0)
         self.tally.figures["torn, not acknowledged"] += torn
+        texts: Counter[str] = Counter()
         for key, noted in list(self._noted.items()):
             if key not in found:
                 del self._noted[key]
                 trace, gone_at = self._traces[noted.round_]
-                cover = trace.cover(noted.place) if noted.place in trace.answers else Cover(False, 0, 0)
+                cover = trace.cover(noted.place)
                 whose = "ours" if not cover.is_promised else "the disk's" if cover.synced_at > gone_at else "unknown"
                 self.tally.figures[f"lost: {whose}"] += 1
-                text = f"round {number}: {key} of round {noted.round_} at {noted.place} is lost ({whose}); relative to the power's loss it was "
-                self.tally.findings.append(f"{text}synced at {cover.synced_at - gone_at:+.6f} s and answered at {cover.answered_at - gone_at:+.6f} s")  # fmt: skip
-                self._tell(self.tally.findings[-1])
+                after = (moment - gone_at for moment in (cover.sync_began, cover.synced_at, cover.answered_at))
+                began, ended, answered = (f"{1_000 * seconds:+.1f}" for seconds in after)
+                texts[f"round {noted.round_}, lost, {whose}: the sync began {began} ms from the power's loss and returned 0 at {ended} ms, the answer left at {answered} ms"] += 1  # fmt: skip
             elif found[key] != body_of(key):
                 self.tally.figures["spoilt"] += 1
                 self.tally.findings.append(f"round {number}: {key} is served with another body")
+        for text, count in texts.items():
+            self.tally.findings.append(f"{text}: {count} messages")
+            self._tell(self.tally.findings[-1])
 
 
 def served(store: Path) -> tuple[dict[str, bytes], int]:
@@ -320,10 +325,56 @@ def served(store: Path) -> tuple[dict[str, bytes], int]:
             while offset < end:
                 messages = opened.get(TOPIC, queue_id, offset, 1_000).messages
                 assert messages, f"nothing is served at {offset} of queue {queue_id}, which ends at {end}"
-                found.update((message.keys[0], message.body) for message in messages if message.keys)
+                found.update((message.keys[0], message.plain_body) for message in messages if message.keys)
                 torn += sum(not message.keys for message in messages)
                 offset = messages[-1].queue_offset + 1
     return found, torn
+
+
+_CONTROL = """
+import os, sys, threading
+
+def work(number):
+    descriptor = os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(descriptor, 64 << 20)
+    os.fsync(descriptor)
+    at = 0
+    while True:
+        os.pwrite(descriptor, b"%d\\n" % at * 100, at)
+        os.fdatasync(descriptor)
+        os.write(1, b"%d %d\\n" % (number, at))
+        at += 3_000
+
+for number in range(4):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+threading.Event().wait()
+"""
+
+
+def control(directory: Path, count: int, seed: int) -> Counter[str]:
+    """So many rounds without a broker: how many writes were synced well, and how many of these are not there."""
+    chance, figures = random.Random(seed), Counter[str]()
+    disk = LoopDisk(directory / "control", DISK_BYTES)
+    for _ in range(count):
+        disk.format()
+        output = directory / "synced"
+        with disk, output.open("wb") as file:
+            writer = subprocess.Popen([sys.executable, "-c", _CONTROL, str(disk.place)], stdout=file, stderr=subprocess.DEVNULL)  # fmt: skip
+            wait_until(lambda: output.stat().st_size > 100, "it writes")
+            time.sleep(chance.uniform(0.0, 0.3))
+            disk.lose_power()
+            time.sleep(0.1)
+            writer.kill()
+            writer.wait()
+        with disk:
+            files = [(disk.place / str(number)).read_bytes() for number in range(4)]
+        synced = [line.split() for line in output.read_text("ascii").splitlines()]
+        lost = sum(not files[int(number)][int(at) :].startswith(b"%d\n" % int(at) * 100) for number, at in synced)
+        figures["control: rounds"] += 1
+        figures["control: writes whose sync returned well"] += len(synced)
+        figures["control: lost"] += lost
+        figures["control: rounds that lost some"] += lost > 0
+    return figures
 
 
 def table(tally: Tally) -> str:
@@ -336,11 +387,16 @@ def table(tally: Tally) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--control", type=int, default=0, help="rounds without a broker, behind the others")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--page", type=Path, help="where the table goes, between two marks")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aborted-journal-") as directory:
         tally = Rounds(Path(directory), asked.seed, lambda text: print(text, flush=True)).run(asked.rounds)
+        tally.figures += control(Path(directory), asked.control, asked.seed)
     print(table(tally))
+    if asked.page is not None:
+        write_into(asked.page, table(tally), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,11 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         ["/s", "sink-1", "batch 9 ", "batch 7, 150 rows", "Nothing was written", "copy", "sinkTakeover"],
         False,
     ),
-    (SinkAheadError("/s", "sink-1", 7, 150, 6, 180), ["batch 6", "180 rows by another run", "batch 7, 150 rows"], False),
+    (
+        SinkAheadError("/s", "sink-1", 7, 150, 6, 180),
+        ["batch 6", "180 rows by another run", "batch 7, 150 rows"],
+        False,
+    ),
     (SinkAheadError("/s", "sink-1", 9, 150, 9, 180), ["batch 9", "with 180 rows", "batch 9, 150 rows"], False),
     (
         SliceMismatchError("/s", "sink-1", "query-a", 7, 100, 250, 4096, 900),
