@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.send_retries import SendStatus
@@ -58,7 +57,7 @@ _UNFINISHED, _RESUMED = " <unfinished ...>", re.compile(r"<\.\.\. (\w+) resumed>
 _RESULT = re.compile(r"\) += (-?\d+)(?: \w+ \(.*\))? <(\d+\.\d+)>$")
 _WRITTEN = re.compile(r", (\d+), (\d+)$")
 _ANSWERED = re.compile(r'msgId\\":\\"([0-9A-F,]+)\\"')
-_PLACE_DIGITS = 16
+PLACE_DIGITS = 16
 """Of a broker's message id: its place in the log, at the end, in hexadecimal."""
 
 
@@ -75,7 +74,8 @@ class Call(NamedTuple):
 
 def tracer(output: Path) -> tuple[str, ...]:
     """The words in front of a command that note its calls."""
-    return ("strace", "-D", "-f", "--seccomp-bpf", "-ttt", "-T", "-y", "-s", "1048576", "-e", f"trace={_CALLS}", "-o", str(output))  # fmt: skip
+    shown = ("-f", "--seccomp-bpf", "-ttt", "-T", "-y", "-s", "1048576")
+    return ("strace", "-D", *shown, "-e", f"trace={_CALLS}", "-o", str(output))
 
 
 def calls(lines: Iterator[str]) -> Iterator[Call]:
@@ -131,7 +131,7 @@ class Trace:
         if call.name in ("sendto", "sendmsg"):
             for ids in _ANSWERED.findall(call.arguments):
                 for id_ in ids.split(","):
-                    self.answers.setdefault(int(id_[-_PLACE_DIGITS:], 16), call.began)
+                    self.answers.setdefault(int(id_[-PLACE_DIGITS:], 16), call.began)
         elif not call.path.startswith(self.log):
             return
         elif call.name == "ftruncate":
@@ -185,7 +185,7 @@ class Noting(Sending):
             if found.status is SendStatus.SEND_OK:
                 ids = found.offset_message_id.split(",")
                 for message, id_ in zip(messages, ids, strict=True):
-                    self.noted[message.keys[0]] = Noted(int(id_[-_PLACE_DIGITS:], 16), self.round_)
+                    self.noted[message.keys[0]] = Noted(int(id_[-PLACE_DIGITS:], 16), self.round_)
             return found
 
         super()._note(messages, taken)
@@ -262,7 +262,8 @@ class Rounds:
         if number % ROUNDS_A_DISK == 0:
             self._cluster.make_topic(TOPIC, QUEUES)
         book = Book()
-        senders = [Noting(number * PRODUCERS + n, self._cluster.settings, book, self._random.getrandbits(32), 1e6) for n in range(PRODUCERS)]  # fmt: skip
+        numbers = range(number * PRODUCERS, (number + 1) * PRODUCERS)
+        senders = [Noting(n, self._cluster.settings, book, self._random.getrandbits(32), 1e6) for n in numbers]
         for sender in senders:
             sender.noted, sender.round_ = self._noted, number
             sender.start()
@@ -291,7 +292,8 @@ class Rounds:
         late = sum(answered > gone_at for answered in trace.answers.values())
         self.tally.figures["answered after the power was gone"] += late
         self.tally.figures["rounds"] += 1
-        self._tell(f"{number:4d}  {len(book.acknowledged)} acknowledged, {len(trace.answers)} answers, {late} late, {len(early)} early, {dict(book.failures)}")  # fmt: skip
+        answers = f"{len(trace.answers)} answers, {late} late, {len(early)} early"
+        self._tell(f"{number:4d}  {len(book.acknowledged)} acknowledged, {answers}, {dict(book.failures)}")
 
     def _judge(self, number: int) -> None:
         """A broker has recovered the store after this round; what is served is compared."""
@@ -307,7 +309,8 @@ class Rounds:
                 self.tally.figures[f"lost: {whose}"] += 1
                 after = (moment - gone_at for moment in (cover.sync_began, cover.synced_at, cover.answered_at))
                 began, ended, answered = (f"{1_000 * seconds:+.1f}" for seconds in after)
-                texts[f"round {noted.round_}, lost, {whose}: the sync began {began} ms from the power's loss and returned 0 at {ended} ms, the answer left at {answered} ms"] += 1  # fmt: skip
+                sync = f"the sync began {began} ms from the power's loss and returned 0 at {ended} ms"
+                texts[f"round {noted.round_}, lost, {whose}: {sync}, the answer left at {answered} ms"] += 1
             elif found[key] != body_of(key):
                 self.tally.figures["spoilt"] += 1
                 self.tally.findings.append(f"round {number}: {key} is served with another body")
@@ -321,7 +324,7 @@ def served(store: Path) -> tuple[dict[str, bytes], int]:
     found, torn = {}, 0
     with open_store(store) as opened:
         for queue_id in opened.queue_ids(TOPIC):
-            offset, end = 0, opened.max_offset(TOPIC, queue_id)
+            offset, end = opened.min_offset(TOPIC, queue_id), opened.max_offset(TOPIC, queue_id)
             while offset < end:
                 messages = opened.get(TOPIC, queue_id, offset, 1_000).messages
                 assert messages, f"nothing is served at {offset} of queue {queue_id}, which ends at {end}"
@@ -359,8 +362,9 @@ def control(directory: Path, count: int, seed: int) -> Counter[str]:
         disk.format()
         output = directory / "synced"
         with disk, output.open("wb") as file:
-            writer = subprocess.Popen([sys.executable, "-c", _CONTROL, str(disk.place)], stdout=file, stderr=subprocess.DEVNULL)  # fmt: skip
-            wait_until(lambda: output.stat().st_size > 100, "it writes")
+            words = [sys.executable, "-c", _CONTROL, str(disk.place)]
+            writer = subprocess.Popen(words, stdout=file, stderr=subprocess.DEVNULL)
+            wait_until(lambda output=output: output.stat().st_size > 100, "it writes")  # type: ignore[misc]
             time.sleep(chance.uniform(0.0, 0.3))
             disk.lose_power()
             time.sleep(0.1)
@@ -381,7 +385,7 @@ def table(tally: Tally) -> str:
     """The figures, as lines of a page."""
     lines = ["| what | count |", "| --- | ---: |"]
     lines += [f"| {name} | {count:,} |" for name, count in sorted(tally.figures.items())]
-    return "\n".join(lines + ["", *(f"- {finding}" for finding in tally.findings)])
+    return "\n".join([*lines, "", *(f"- {finding}" for finding in tally.findings)])
 
 
 def main() -> None:

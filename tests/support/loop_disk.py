@@ -1,4 +1,4 @@
-"""A small ext4 of its own on a loop device: it can be full, and it can lose its power (its journal is aborted, nothing more is written).
+"""A small ext4 of its own on a loop device. It can be full, and it can lose its power: its journal is aborted, nothing more is written.
 
 Needs root, loop devices and mkfs.ext4; `LoopDisk.missing` says what is not there.
 """

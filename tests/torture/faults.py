@@ -250,17 +250,17 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
 
 def another_runs_batch_is_done() -> AbstractContextManager[Any]:
     """A batch whose number the store knows is done, whatever rows it has."""
-    return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", lambda *given: None)
+    return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", return_value=None)
 
 
 def another_directorys_batch_is_sent() -> AbstractContextManager[Any]:
     """What the sink's topic tells of is not looked at where the staging directory knows the query."""
-    return mock.patch.object(ExactCommit, "_refuse_what_others_sent", lambda *given: None)
+    return mock.patch.object(ExactCommit, "_refuse_what_others_sent", return_value=None)
 
 
 def another_runs_batch_is_sent() -> AbstractContextManager[Any]:
     """A batch whose number the staging directory knows is sent, whatever rows it has."""
-    return mock.patch.object(ExactCommit, "_refuse_another_run", lambda *given: None)
+    return mock.patch.object(ExactCommit, "_refuse_another_run", return_value=None)
 
 
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:
